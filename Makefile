@@ -1,0 +1,31 @@
+# make run    the study in config.yaml:  make run ARGS="--configfile workflow/studies/x.yaml"
+# make test   style, workflow and unit tests
+# make bench  timings, as ratios
+# Each makes .venv first if it is missing, or older than the versions pinned in constraints.txt.
+
+PYTHON ?= python3.11
+VENV := .venv/bin/python
+# what .venv was made from: it is stale when this changes, or when the folder moves
+STAMP := $(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16) $(CURDIR)
+
+.PHONY: run test bench venv
+
+run: venv
+	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(ARGS)
+
+test: venv
+	$(VENV) -m ruff check .
+	$(VENV) -m ruff format --check .
+	$(VENV) -m snakemake --lint
+	$(VENV) -m pytest $(ARGS)
+
+bench: venv
+	PYTHONPATH=workflow $(VENV) benchmarks/stacking.py $(ARGS)
+
+venv:
+	@test "$$(cat .venv/made-from 2>/dev/null)" = "$(STAMP)" || { \
+	  echo "making .venv from constraints.txt (about 6 GB; some minutes)" && \
+	  rm -rf .venv && $(PYTHON) -m venv .venv && \
+	  $(VENV) -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable '.[test]' && \
+	  echo "$(STAMP)" > .venv/made-from; }

@@ -1,0 +1,41 @@
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, str(ROOT / "workflow"))
+
+from fedloom.config import check_labels, resolve
+from fedloom.errors import FedLoomError
+
+
+configfile: ROOT / "config.yaml"
+
+
+try:
+    check_labels([ROOT / "config.yaml", *workflow.overwrite_configfiles])
+    STUDY = resolve(config)
+except FedLoomError as error:
+    sys.exit(f"error: {error}")
+
+# the interpreter that runs Snakemake runs the jobs, with this checkout's library
+shell.executable("bash")
+shell.prefix(
+    f"export PATH='{Path(sys.executable).parent}':$PATH PYTHONPATH='{ROOT}/workflow'; "
+)
+
+
+container: "docker://python:3.11"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/backbone.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"results/tables/{STUDY['study']['name']}/main.md",

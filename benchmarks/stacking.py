@@ -1,0 +1,86 @@
+"""How much faster a cohort trains as one batch than client by client: ratios, in one run.
+
+    make bench
+
+Times one round of local training (10 clients of the digits on the micro ViT, one thread), stacked
+and one by one in turn, and prints the median of the ratios.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from fedloom import config, plugins
+from fedloom.backbones import vit
+from fedloom.data import datasets, federation, partitions
+from fedloom.data.store import ImageStore
+from fedloom.engine import defaults, rounds, warmup
+from fedloom.engine.setup import prepare_torch
+from fedloom.engine.task import Task
+
+
+def _data(folder: Path, settings: dict) -> federation.Federation:
+    datasets.build(settings["datasets"]["digits"], folder / "x.arrow", folder / "x.json")
+    store = ImageStore(folder / "x.arrow")
+    spec = settings["partitions"]["pathological"]
+    table = partitions.partition(store.labels, store.test, store.domains, spec, seed=0)
+    partitions.write(folder / "p.parquet", table)
+    return federation.load(store, folder / "p.parquet", 10, torch.device("cpu"))
+
+
+def _seconds(task: Task, hooks, state: rounds.State, stacked: bool) -> float:
+    started = time.perf_counter()
+    rounds.train_round(task, hooks, state, stacked)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Print a Markdown table of ratios."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--pairs", type=int, default=5, help="timed pairs per line")
+    pairs = parser.parse_args().pairs
+    prepare_torch(1)
+    settings = config.resolve(config.read(config.ROOT / "config.yaml"))
+    backbone = vit.load(settings["backbones"]["micro_vit"])
+    print("| method | batch | one by one, s | stacked, s | ratio |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        data = _data(Path(folder), settings)
+        images = torch.from_numpy(data.store.images(torch.arange(len(data.store)).numpy()).copy())
+        tokens = torch.cat([backbone.class_tokens(part) for part in images.split(256)])
+        data.features = tokens[:, -1]
+        rows = [torch.from_numpy(data.train[k]) for k in data.participating[:10]]
+        prototypes = warmup.warm_start(tokens[:, :-1], data.labels, rows, 10)
+        for name in ("head_tuning", "fedvpt", "pep_fedpt"):
+            method = plugins.find(name)
+            hooks = plugins.hooks(method, defaults)
+            for batch in (4, 16, 64):
+                training = method.training({"epochs": 1, "batch_size": batch, "lr": 0.3})
+                task = Task(
+                    seed=0,
+                    options=SimpleNamespace(**method.options({}, name)),
+                    training=SimpleNamespace(**training, rounds=1),
+                    backbone=backbone,
+                    data=data,
+                    clients_per_round=10,
+                    prototypes=prototypes,
+                )
+                state = rounds.State(hooks.init_server(task=task))
+                times = {True: [], False: []}
+                _seconds(task.at(1), hooks, state, True)
+                for _ in range(pairs):
+                    for stacked, found in times.items():
+                        found.append(_seconds(task.at(1), hooks, state, stacked))
+                ratio = statistics.median(
+                    a / b for a, b in zip(times[False], times[True], strict=True)
+                )
+                alone, together = (statistics.median(times[s]) for s in (False, True))
+                print(f"| {name} | {batch} | {alone:.2f} | {together:.2f} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

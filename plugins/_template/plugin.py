@@ -1,0 +1,53 @@
+"""One line that says what the method does; then the paper and the choices it leaves open.
+
+This one gives every client a head of its own and shares the prompts: change what you need.
+"""
+
+import torch.nn.functional as F
+
+from fedloom.engine import Update, hookimpl, insert, local_sgd, unstack, weighted_mean
+
+
+@hookimpl
+def init_server(task):
+    return {"params": {"prompts": task.backbone.prompts(task.options.prompts, task.generator("p"))}}
+
+
+@hookimpl
+def init_client(task, client):
+    return {"head": task.backbone.head(task.num_classes)}  # [C, d], never uploaded
+
+
+def logits(task, params, batch):
+    vit = task.backbone
+    tokens = insert(vit.embed(batch.images), params["prompts"])  # [K, B, T + P, d]
+    return vit.classify(vit.blocks(tokens), params["head"])  # [K, B, C]
+
+
+def loss(task, params, received, clients, batch):
+    return F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
+
+
+@hookimpl
+def client_update(task, received, clients):
+    start = {**received["params"], "head": clients.state["head"]}
+    trained = local_sgd(task, loss, received, clients, params=start)
+    updates = []
+    for k, examples in enumerate(clients.num_examples):
+        mine = unstack(trained.params, k)
+        payload = {"params": {"prompts": mine["prompts"]}}
+        metrics = {"train_loss": trained.loss[k]}
+        updates.append(Update(payload, {"head": mine["head"]}, examples, metrics))
+    return updates
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    return {"params": weighted_mean(updates, [u.num_examples for u in updates])}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    if clients is None:
+        return None  # no head, no model
+    return logits(task, {**received["params"], "head": clients.state["head"]}, batch)

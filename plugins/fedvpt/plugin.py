@@ -1,0 +1,47 @@
+"""FedVPT: shallow visual prompts and a linear head, federated averaging (PEP-FedPT, Eq. 1-2).
+
+The prompts enter at block 1, behind the class token, and are carried on through all blocks. The
+paper's FedAvg is the unweighted mean over the round's clients (Section 3.2); option `weighted`
+gives McMahan et al.'s.
+"""
+
+import torch.nn.functional as F
+
+from fedloom.engine import Update, hookimpl, insert, local_sgd, mean, unstack, weighted_mean
+
+
+@hookimpl
+def init_server(task):
+    prompts = task.backbone.prompts(task.options.prompts, task.generator("prompts"))
+    return {"params": {"head": task.backbone.head(task.num_classes), "shared_prompts": prompts}}
+
+
+def logits(task, params, batch):
+    vit = task.backbone
+    tokens = insert(vit.embed(batch.images), params["shared_prompts"])  # [K, B, T + P, d]
+    return vit.classify(vit.blocks(tokens), params["head"])  # [K, B, C]
+
+
+def loss(task, params, received, clients, batch):
+    return F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
+
+
+@hookimpl
+def client_update(task, received, clients):
+    trained = local_sgd(task, loss, received, clients)
+    return [
+        Update({"params": unstack(trained.params, k)}, {}, n, {"train_loss": trained.loss[k]})
+        for k, n in enumerate(clients.num_examples)
+    ]
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    if task.options.weighted:
+        return {"params": weighted_mean(updates, [u.num_examples for u in updates])}
+    return {"params": mean(updates)}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    return logits(task, received["params"], batch)

@@ -1,0 +1,40 @@
+"""Head-Tuning: a linear head on the frozen backbone's class token, federated averaging.
+
+The backbone sees every image once, in the feature cache. The paper's FedAvg is the unweighted
+mean over the round's clients (PEP-FedPT, Section 3.2); option `weighted` gives McMahan et al.'s.
+"""
+
+import torch.nn.functional as F
+
+from fedloom.engine import Update, hookimpl, linear, local_sgd, mean, unstack, weighted_mean
+
+
+@hookimpl
+def init_server(task):
+    return {"params": {"head": task.backbone.head(task.num_classes)}}
+
+
+def loss(task, params, received, clients, batch):
+    logits = linear(batch.features, params["head"])  # [K, B, C]
+    return F.cross_entropy(logits.mT, batch.labels, reduction="none")
+
+
+@hookimpl
+def client_update(task, received, clients):
+    trained = local_sgd(task, loss, received, clients)
+    return [
+        Update({"params": unstack(trained.params, k)}, {}, n, {"train_loss": trained.loss[k]})
+        for k, n in enumerate(clients.num_examples)
+    ]
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    if task.options.weighted:
+        return {"params": weighted_mean(updates, [u.num_examples for u in updates])}
+    return {"params": mean(updates)}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    return linear(batch.features, received["params"]["head"])

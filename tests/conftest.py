@@ -1,0 +1,21 @@
+import pytest
+import torch
+
+from fedloom import contract, plugins
+from fedloom.engine import defaults
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """tiny(name, **options): a task of milliseconds for a method, and its hooks."""
+
+    def make(name: str, **options: object):
+        method = plugins.find(name)
+        return contract.tiny_task(method, tmp_path, **options), plugins.hooks(method, defaults)
+
+    return make

@@ -1,0 +1,151 @@
+"""What people get wrong in a config, as they see it: one line, no traceback, nothing written."""
+
+import subprocess
+import sys
+from copy import deepcopy
+
+import pytest
+import yaml
+
+from fedloom import config
+from fedloom.errors import FedLoomError
+from fedloom.plugins import ROOT
+
+DEFAULT = config.read(ROOT / "config.yaml")
+BAD = {
+    "unknown key": ("study: {round: 3}", "study.round: unknown key; did you mean 'rounds'?"),
+    "unknown section": ("studdy: {}", "config key studdy: unknown key; did you mean 'study'?"),
+    "wrong type": ("study: {rounds: many}", "study.rounds: 'many' is not of type 'integer'"),
+    "duplicate key": ("study: {rounds: 3, rounds: 4}", "bad.yaml: key 'rounds' twice (line 1)"),
+    "unknown method": (
+        "methods: {new: {plugin: fedvtp}}",
+        "methods.new.plugin: no method 'fedvtp'; did you mean 'fedvpt'?",
+    ),
+    "unknown label": (
+        "run: {methods: [pep_fedtp]}",
+        "run.methods: no label 'pep_fedtp'; did you mean 'pep_fedpt'?",
+    ),
+    "unknown dataset": (
+        "datasets: {new: {source: sklearn_digit}}",
+        "datasets.new.source: no source 'sklearn_digit'; did you mean 'sklearn_digits'?",
+    ),
+    "unknown partition": (
+        "partitions: {new: {scheme: dirichlett, clients: 3}}",
+        "partitions.new.scheme: no scheme 'dirichlett'; did you mean 'dirichlet'?",
+    ),
+    "missing key of a partition": (
+        "partitions: {new: {scheme: dirichlet, kind: client, clients: 3}}",
+        "partitions.new: 'alpha' is a required property",
+    ),
+    "option out of bounds": (
+        "methods: {new: {plugin: pep_fedpt, options: {tau: 0}}}",
+        "methods.new.options.tau: 0 is less than or equal to the minimum of 0",
+    ),
+    "unknown option": (
+        "methods: {new: {plugin: pep_fedpt, options: {taau: 1}}}",
+        "methods.new.options.taau: unknown key; did you mean 'tau'?",
+    ),
+    "label with two meanings": (
+        "methods: {fedvpt: {plugin: fedvpt, options: {prompts: 9}}}",
+        "methods.fedvpt means one thing in",
+    ),
+    "missing weights": (
+        "backbones: {new: {library: timm, name: micro_vit, weights: no.safetensors}}\n"
+        "run: {backbones: [new]}",
+        "backbones.new.weights: no such file",
+    ),
+    "too large a cohort": (
+        "study: {clients_per_round: 19}",
+        "study.clients_per_round: 19 is more than the 18 participating clients of "
+        "partitions.pathological",
+    ),
+    "more rounds averaged than evaluated": (
+        "study: {rounds: 4}",
+        "study.report_round: the mean of 3 rounds, but only 2 are evaluated",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_one_clear_line(case, tmp_path):
+    text, line = BAD[case]
+    (tmp_path / "bad.yaml").write_text(text + "\n")
+    command = [sys.executable, "-m", "snakemake", "-n", "-s", ROOT / "Snakefile"]
+    done = subprocess.run(
+        [*command, "--configfile", tmp_path / "bad.yaml", "--directory", tmp_path / "work"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    errors = [x for x in output.splitlines() if "rror" in x]
+    assert done.returncode != 0
+    assert "Traceback" not in output
+    assert len(errors) == 1, output
+    assert errors[0].startswith("error: ")
+    assert line in errors[0]
+    assert not (tmp_path / "work" / "results").exists()
+
+
+def test_both_files_of_a_label_with_two_meanings_are_named(tmp_path):
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text("methods: {x: {plugin: fedvpt}}")
+    second.write_text("methods: {x: {plugin: pep_fedpt}}")
+    with pytest.raises(FedLoomError, match=r"methods.x means .*a.yaml and another in .*b.yaml"):
+        config.check_labels([first, second])
+    second.write_text("methods: {x: {plugin: fedvpt}}")
+    config.check_labels([first, second])  # the same meaning twice is fine
+
+
+def test_a_file_that_is_not_yaml_is_one_line(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("study: {name: [}\n")
+    with pytest.raises(FedLoomError, match=r"x.yaml: ") as error:
+        config.read(path)
+    assert "\n" not in str(error.value)
+
+
+def _resolved(**study):
+    changed = deepcopy(DEFAULT)
+    changed["study"] |= study
+    return config.resolve(changed)
+
+
+def test_training_options_are_the_papers_then_the_studys_then_the_labels():
+    changed = deepcopy(DEFAULT)
+    changed["methods"]["fast"] = {"plugin": "fedvpt", "training": {"lr": 0.7}}
+    found = config.resolve(changed)["methods"]["fast"]["training"]
+    assert found["lr"] == 0.7
+    assert found["epochs"] == DEFAULT["study"]["training"]["epochs"]
+    assert found["momentum"] == 0.9
+    assert config.resolve(changed)["methods"]["pep_fedpt"]["training"]["lr"] == 0.3
+
+
+def test_extending_a_study_changes_no_earlier_job():
+    short, long = _resolved(rounds=21, rounds_per_job=7), _resolved(rounds=30, rounds_per_job=7)
+    assert config.chunk_ends(short["study"]) == [7, 14, 21]
+    assert config.chunk_ends(long["study"]) == [7, 14, 21, 28, 30]
+    assert set(config.evaluated_rounds(short["study"])) <= set(
+        config.evaluated_rounds(long["study"])
+    )
+    run = config.runs(short)[0]
+    assert config.run_spec(short, run) == config.run_spec(long, run)
+
+
+def test_the_number_of_rounds_is_part_of_a_run_only_under_a_cosine():
+    run = config.runs(_resolved())[0]
+    assert "rounds" not in config.run_spec(_resolved(), run)
+    cosine = _resolved(training={"schedule": "cosine"})
+    assert config.run_spec(cosine, run)["rounds"] == 20
+
+
+@pytest.mark.parametrize(
+    ("report", "rounds"), [("last", [20]), ({"mean_of_last": 3}, [16, 18, 20])]
+)
+def test_reported_rounds(report, rounds):
+    assert config.reported_rounds(_resolved(report_round=report)["study"]) == rounds
+
+
+def test_every_key_of_the_default_config_is_in_the_schema_and_described():
+    text = (ROOT / "workflow/schemas/config.schema.yaml").read_text()
+    assert set(yaml.safe_load(text)["properties"]) == set(DEFAULT)

@@ -1,0 +1,145 @@
+"""Every plugin keeps the contract, and a plugin that breaks it is told how."""
+
+import shutil
+import sys
+import textwrap
+
+import pytest
+
+from fedloom import contract, hookspecs, plugins
+from fedloom.errors import FedLoomError
+
+METHODS = plugins.discover()
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("name", METHODS)
+def test_contract(name, check, tmp_path):
+    check(METHODS[name], tmp_path)
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
+def test_the_template_runs_when_copied_and_renamed(check, tmp_path):
+    folder = _copy("_template", tmp_path / "plugins" / "mine")
+    toml = folder / "method.toml"
+    toml.write_text(toml.read_text().replace('name = "template"', 'name = "mine"'))
+    check(plugins.discover(tmp_path / "plugins")["mine"], tmp_path)
+
+
+def test_every_hook_is_documented():
+    text = (plugins.ROOT / "docs/writing-a-method.md").read_text()
+    assert set(plugins.HOOKS) == {
+        "init_server",
+        "init_client",
+        "select_clients",
+        "download",
+        "client_update",
+        "aggregate",
+        "predict",
+    }
+    for name in plugins.HOOKS:
+        assert f"`{name}`" in text
+        assert getattr(hookspecs, name).__doc__
+
+
+def test_every_option_has_a_default_within_its_bounds_and_a_line_of_help():
+    for method in METHODS.values():
+        for name, option in method.about["options"].items():
+            assert option["description"], f"{method.name}.{name}"
+            assert method.options({name: option["default"]}, "x")[name] == option["default"]
+
+
+def _copy(name, target):
+    shutil.copytree(plugins.ROOT / "plugins" / name, target)
+    return target
+
+
+def _plugin(tmp_path, old, new):
+    folder = _copy("fedvpt", tmp_path / "fedvpt")
+    file = folder / "plugin.py"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    return plugins.discover(tmp_path)["fedvpt"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("@hookimpl\ndef predict", "def predict", "'predict' has a hook's name but no @hookimpl"),
+        ("def aggregate", "def agregate", "'agregate' is no hook; did you mean 'aggregate'?"),
+        (
+            "@hookimpl\ndef aggregate(task, server, updates):",
+            "def combine(task, server, updates):",
+            "required hook 'aggregate' is missing",
+        ),
+        ("received, clients, batch):\n    return l", "recieved, clients, batch):\n    return l",
+         "has no argument 'recieved'; did you mean 'received'?"),
+        ("def init_server(task):", "def init_server(task=None):", "gives 'task' a default"),
+    ],
+)  # fmt: skip
+def test_a_broken_plugin_is_named(tmp_path, old, new, line):
+    with pytest.raises(FedLoomError, match=r"fedvpt/plugin.py: ") as error:
+        plugins.hooks(_plugin(tmp_path, old, new))
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_two_methods_of_one_name_are_refused(tmp_path):
+    _copy("fedvpt", tmp_path / "a")
+    _copy("fedvpt", tmp_path / "b")
+    with pytest.raises(FedLoomError, match=r"'fedvpt' is defined twice: in .*/a and in .*/b"):
+        plugins.discover(tmp_path)
+
+
+def test_unknown_key_of_method_toml_is_named(tmp_path):
+    folder = _copy("fedvpt", tmp_path / "fedvpt")
+    toml = folder / "method.toml"
+    toml.write_text("titel = 'x'\n" + toml.read_text())
+    with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean 'title'"):
+        plugins.discover(tmp_path)
+
+
+def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
+    package = _copy("fedvpt", tmp_path / "site" / "their_method")
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    toml = package / "method.toml"
+    toml.write_text(toml.read_text().replace('name = "fedvpt"', 'name = "theirs"'))
+    about = tmp_path / "site" / "their_method-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-method\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        textwrap.dedent("""
+            [fedloom.methods]
+            theirs = their_method
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    found = plugins.find("theirs")
+    assert found.folder == package
+    assert {p.name for p in found.sources} == {"method.toml", "plugin.py", "__init__.py"}
+    assert "their_method" not in sys.modules
+
+
+def test_a_method_that_changes_state_in_place_fails_the_contract(tmp_path):
+    old = '    return {"params": mean(updates)}'
+    method = _plugin(tmp_path, old, "    server['params']['head'].add_(1)\n" + old)
+    with pytest.raises(FedLoomError, match=r"fedvpt: a round changes the server's 'params/head'"):
+        contract.leaves_inputs_alone(method, tmp_path)
+
+
+def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
+    old = "Update({\"params\": unstack(trained.params, k)}, {}, n,"
+    new = (
+        "Update({\"params\": unstack(trained.params, k)}, "
+        "{\"head\": trained.params[\"head\"][k].clone()}, n,"
+    )
+    method = _plugin(tmp_path, old, new)
+    with pytest.raises(FedLoomError, match=r"personal 'head' is uploaded as 'params/head'"):
+        contract.keeps_secrets(method, tmp_path)
+
+
+def test_a_method_that_mixes_clients_fails_the_contract(tmp_path):
+    old = "return F.cross_entropy("
+    method = _plugin(tmp_path, old, 'return 0.1 * params["head"].sum() + F.cross_entropy(')
+    with pytest.raises(FedLoomError, match="stacked clients are not single ones"):
+        contract.stacks(method, tmp_path)

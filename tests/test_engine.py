@@ -1,0 +1,266 @@
+"""Local training with a client axis, rounds, guard, checkpoints."""
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedloom.data.federation import shuffled_batches
+from fedloom.engine import Update, chunk, linear, local_sgd, rounds, state, tree
+from fedloom.engine.guard import check_updates
+from fedloom.engine.local import learning_rate
+from fedloom.engine.task import cohort
+from fedloom.errors import FedLoomError
+
+
+def _loss(task, params, received, clients, batch):
+    logits = linear(batch.features, params["head"])
+    return F.cross_entropy(logits.mT, batch.labels, reduction="none")
+
+
+def _train(task, ids, **training):
+    values = {**vars(task.training), **training}
+    task = SimpleNamespace(**{**vars(task), "training": SimpleNamespace(**values), "round": 1})
+    head = 0.1 * torch.randn(4, task.backbone.width, generator=torch.Generator().manual_seed(0))
+    received = tree.stack([{"params": {"head": head}} for _ in ids])
+    return head, local_sgd(task, _loss, received, cohort(task, ids, [{} for _ in ids]))
+
+
+def _by_hand(task, client, head, *, lr, momentum, decay, clip, epochs, size):
+    """The same in float64 NumPy: one client, one image after the other."""
+    weights = head.double().numpy().copy()
+    velocity, losses = np.zeros_like(weights), []
+    stream = shuffled_batches(task.data.train[client], size, epochs, task.seed, 1, client, 0)
+    for step, rows in enumerate(stream):
+        gradient, loss = np.zeros_like(weights), 0.0
+        for row in rows:
+            x, y = task.data.features[row].double().numpy(), task.data.store.labels[row]
+            p = np.exp(weights @ x)
+            p /= p.sum()
+            loss -= np.log(p[y])
+            p[y] -= 1
+            gradient += np.outer(p, x)
+        gradient /= len(rows)
+        gradient *= min(1, clip / (np.linalg.norm(gradient) + 1e-6))
+        gradient += decay * weights
+        velocity = gradient if step == 0 else momentum * velocity + gradient
+        weights -= lr * velocity
+        losses.append(loss / len(rows))
+    return weights, np.mean(losses)
+
+
+def test_every_client_trains_as_by_hand(tiny):
+    """Ragged batches, unequal numbers of steps, momentum, weight decay and clipping per client."""
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating
+    sizes = {len(task.data.train[k]) for k in ids}
+    assert len({-(-n // 4) for n in sizes}) > 1, "some clients finish before others"
+    given = {"lr": 0.5, "momentum": 0.9, "clip": 0.7, "epochs": 2}
+    head, trained = _train(task, ids, **given, weight_decay=0.01, batch_size=4)
+    for k, client in enumerate(ids):
+        weights, loss = _by_hand(task, client, head, **given, decay=0.01, size=4)
+        np.testing.assert_allclose(trained.params["head"][k].numpy(), weights, atol=1e-5)
+        assert trained.loss[k] == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_stacked_clients_equal_single_ones(tiny, optimizer):
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating
+    _, together = _train(task, ids, optimizer=optimizer, weight_decay=0.01)
+    for k, client in enumerate(ids):
+        _, alone = _train(task, [client], optimizer=optimizer, weight_decay=0.01)
+        torch.testing.assert_close(
+            together.params["head"][k], alone.params["head"][0], atol=1e-5, rtol=1e-5
+        )
+
+
+def test_equal_batches_give_equal_bits(tiny):
+    """Two clients with as many images each: stacking changes not one bit."""
+    task, _ = tiny("head_tuning")
+    a, b = task.data.participating[:2]
+    task.data.train[b] = task.data.train[b][:8]
+    task.data.train[a] = task.data.train[a][:8]
+    _, together = _train(task, [a, b])
+    for k, client in enumerate((a, b)):
+        _, alone = _train(task, [client])
+        assert torch.equal(together.params["head"][k], alone.params["head"][0])
+
+
+def test_only_what_is_named_is_trained(tiny):
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating[:2]
+    start = {"head": torch.zeros(2, 4, task.backbone.width), "extra": torch.ones(2, 3)}
+    clients = cohort(task, ids, [{}, {}])
+    trained = local_sgd(task.at(1), _loss, {}, clients, params=start, train=("head",))
+    assert trained.params["extra"] is not None
+    assert torch.equal(trained.params["extra"], start["extra"])
+    assert not torch.equal(trained.params["head"], start["head"])
+    assert not start["head"].any(), "what it starts from is not touched"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1]),
+        ("exponential", [1, 0.9, 0.81]),
+        ("cosine", [1, 0.75, 0.25]),  # (1 + cos(pi t / 3)) / 2
+    ],
+)
+def test_schedules(schedule, expected):
+    training = SimpleNamespace(schedule=schedule, lr=1.0, decay=0.9, rounds=3)
+    rates = [learning_rate(SimpleNamespace(training=training, round=t)) for t in (1, 2, 3)]
+    assert rates == pytest.approx(expected)
+
+
+@given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 3))
+def test_every_epoch_sees_every_image_once(count, size, epochs):
+    rows = np.arange(100, 100 + count)
+    batches = list(shuffled_batches(rows, size, epochs, 0, 5, 7))
+    per_epoch = -(-count // size)
+    assert len(batches) == epochs * per_epoch
+    for e in range(epochs):
+        seen = np.concatenate(batches[e * per_epoch : (e + 1) * per_epoch])
+        assert sorted(seen) == list(rows)
+
+
+def _update(**payload):
+    return Update({"params": payload}, {}, 1, {})
+
+
+@pytest.mark.parametrize(
+    ("bad", "line"),
+    [
+        ({"head": torch.tensor([1.0, torch.nan])}, "'params/head' is not finite"),
+        ({"head": torch.tensor([1.0, torch.inf])}, "'params/head' is not finite"),
+        ({"head": torch.zeros(3)}, r"'params/head' is torch.float32 \[3\], but client 4"),
+        ({"head": torch.zeros(2).double()}, "'params/head' is torch.float64"),
+        ({"head": torch.zeros(2), "more": torch.zeros(1)}, "'params/more': not every client"),
+    ],
+)
+def test_the_guard_names_round_client_and_tensor(bad, line):
+    good = _update(head=torch.zeros(2))
+    check_updates(3, [4, 9], [good, good])
+    with pytest.raises(FedLoomError, match=f"round 3, client 9: upload {line}"):
+        check_updates(3, [4, 9], [good, _update(**bad)])
+
+
+def test_a_nan_stops_the_round(tiny):
+    task, hooks = tiny("fedvpt")
+    server = hooks.init_server(task=task)
+    server["params"]["shared_prompts"][:] = torch.nan
+    with pytest.raises(FedLoomError, match=r"round 1, client \d: upload 'params/head' is not fin"):
+        rounds.train_round(task.at(1), hooks, rounds.State(server))
+
+
+def test_trees_survive_disk_to_the_bit(tmp_path):
+    value = {"a": {"b": torch.randn(3, 2), "n": 4}, "c": torch.arange(3), "empty": torch.zeros(0, 2)}
+    state.save(tmp_path / "x", value, note=[1.1, 0.1 + 0.2])
+    found, facts = state.load(tmp_path / "x")
+    assert facts == {"note": [1.1, 0.1 + 0.2]}
+    assert found["a"]["n"] == 4
+    for path, leaf in tree.leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            assert torch.equal(dict(tree.leaves(found))[path], leaf)
+    state.save(tmp_path / "y", value, note=[1.1, 0.1 + 0.2])
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_truncated_checkpoint_is_named(tmp_path, keep):
+    path = tmp_path / "0010.safetensors"
+    state.save(path, {"a": torch.zeros(100)})
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(FedLoomError, match=r"0010.safetensors: truncated .* run again") as error:
+        state.load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path):
+    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / "x.safetensors")
+    with pytest.raises(FedLoomError, match="not a FedLoom checkpoint"):
+        state.load(tmp_path / "x.safetensors")
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _outputs(folder):
+    return {kind: folder / f"4.{kind}" for kind in ("state", "evaluation", "rounds")}
+
+
+def _chunk(task, hooks, folder, bound="same", last=4):
+    folder.mkdir(exist_ok=True)
+    start = folder / "0.safetensors"
+    state.save(start, rounds.State(hooks.init_server(task=task)).tree())
+    spec = {"run": "r", "first": 0, "last": last, "evaluate": [2, 3, 4]}
+    chunk.train(task, hooks, spec, start, _outputs(folder), bound, True)
+
+
+@pytest.mark.parametrize("killed_in", [1, 3, 4])
+def test_a_killed_job_resumes_to_the_same_bytes(tiny, tmp_path, monkeypatch, caplog, killed_in):
+    task, hooks = tiny("pep_fedpt")
+    _chunk(task, hooks, tmp_path / "whole")
+    real = rounds.train_round
+
+    def dies(task, *rest):
+        if task.round == killed_in:
+            raise _Killed
+        return real(task, *rest)
+
+    monkeypatch.setattr(rounds, "train_round", dies)
+    with pytest.raises(_Killed):
+        _chunk(task, hooks, tmp_path / "killed")
+    assert not any(path.exists() for path in _outputs(tmp_path / "killed").values())
+    monkeypatch.setattr(rounds, "train_round", real)
+    caplog.set_level(logging.INFO)
+    _chunk(task, hooks, tmp_path / "killed")
+    assert (f"resumed after round {killed_in - 1}" in caplog.text) == (killed_in > 1)
+    for kind in ("state", "evaluation"):
+        whole, resumed = (_outputs(tmp_path / name)[kind] for name in ("whole", "killed"))
+        assert whole.read_bytes() == resumed.read_bytes()
+
+
+def test_a_checkpoint_of_another_configuration_is_not_resumed(tiny, tmp_path, caplog):
+    task, hooks = tiny("fedvpt")
+    _chunk(task, hooks, tmp_path / "a", bound="one")
+    first = _outputs(tmp_path / "a")["state"].read_bytes()
+    caplog.set_level(logging.INFO)
+    task.training.lr = 0.01
+    _chunk(task, hooks, tmp_path / "a", bound="another")
+    assert "of another configuration" in caplog.text
+    assert _outputs(tmp_path / "a")["state"].read_bytes() != first
+
+
+def test_a_truncated_rolling_checkpoint_says_what_to_do(tiny, tmp_path):
+    task, hooks = tiny("head_tuning")
+    _chunk(task, hooks, tmp_path / "a")
+    rolling = tmp_path / "a" / "checkpoint.safetensors"
+    rolling.write_bytes(rolling.read_bytes()[:50])
+    with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: truncated.*after round 0"):
+        _chunk(task, hooks, tmp_path / "a")
+
+
+def test_bytes_are_counted_per_client_and_direction(tiny):
+    task, hooks = tiny("pep_fedpt")
+    server = hooks.init_server(task=task)
+    _, row = rounds.train_round(task.at(1), hooks, rounds.State(server))
+    width, classes, blocks = 16, 4, 3
+    floats = classes * width + width + classes * width + blocks * classes * width
+    assert row["bytes_up"] == row["bytes_down"] == 3 * 4 * floats
+    assert row["clients"] == 3
+
+
+def test_only_participating_clients_are_sampled(tiny):
+    task, hooks = tiny("fedvpt")
+    drawn = [hooks.select_clients(task=task.at(t)) for t in range(40)]
+    assert all(len(set(ids)) == 3 for ids in drawn)
+    assert {k for ids in drawn for k in ids} == set(task.data.participating)
+    assert drawn == [hooks.select_clients(task=task.at(t)) for t in range(40)]

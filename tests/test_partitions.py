@@ -1,0 +1,228 @@
+"""Partitions: disjoint, complete, in the promised proportions, the same every time."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.data import datasets, federation, partitions, store
+from fedloom.errors import FedLoomError
+
+CLASSES = 10
+
+
+def _dataset(seed, count=600):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count)
+    labels[: 4 * CLASSES] = np.repeat(np.arange(CLASSES), 4)
+    test = rng.random(count) < 0.3
+    test[: 4 * CLASSES] = np.tile([False, False, True, True], CLASSES)
+    return labels, test, np.full(count, "x")
+
+
+def _make(spec, seed=0, data=None):
+    labels, test, domains = data or _dataset(0)
+    table = partitions.partition(labels, test, domains, {"held_out": 0.0} | spec, seed)
+    partitions.check_labels(table)
+    return table
+
+
+SPECS = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "scheme": st.just("pathological"),
+            "clients": st.integers(5, 12),
+            "classes_per_client": st.integers(2, 6),
+            "held_out": st.sampled_from([0.0, 0.1, 0.3]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "scheme": st.just("dirichlet"),
+            "kind": st.sampled_from(["client", "class"]),
+            "clients": st.integers(1, 6),
+            "alpha": st.sampled_from([1.0, 10.0]),
+            "held_out": st.sampled_from([0.0, 0.3]),
+        }
+    ),
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SPECS, st.integers(0, 1000))
+def test_every_image_has_one_client(spec, seed):
+    data = _dataset(seed)
+    try:
+        table = _make(spec, seed, data)
+    except FedLoomError as error:
+        assert "has no " in str(error)  # a client without data is refused, never written
+        return
+    assert table["index"].to_numpy().tolist() == list(range(len(data[0])))
+    client = table["client_id"].to_numpy()
+    assert set(client) == set(range(spec["clients"]))
+    assert (table["label"].to_numpy() == data[0]).all()
+    participating = table["participating"].to_numpy()
+    out = {int(k) for k in client[~participating]}
+    assert len(out) == round(spec["clients"] * spec["held_out"])
+    assert not out & {int(k) for k in client[participating]}
+    again = _make(spec, seed, data)
+    assert again.equals(table)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(5, 20), st.integers(2, CLASSES), st.integers(0, 1000))
+def test_pathological_clients_hold_their_number_of_classes(clients, each, seed):
+    labels = np.repeat(np.arange(CLASSES), 200)
+    spec = {"clients": clients, "classes_per_client": each}
+    owner = partitions.pathological(labels, spec, np.random.default_rng(seed))
+    held = np.stack([np.bincount(labels[owner == k], minlength=CLASSES) for k in range(clients)])
+    assert ((held > 0).sum(1) == each).all()
+    owners = (held > 0).sum(0)
+    assert owners.max() - owners.min() <= 1
+    for c in range(CLASSES):
+        mine = held[:, c][held[:, c] > 0]
+        # shares are from U(0.4, 0.6), so no client gets more than 1.5 times another; +-1 rounding
+        assert mine.max() - 1 <= 1.5 * (mine.min() + 1)
+
+
+def test_dirichlet_per_client_gives_clients_of_equal_size_and_their_own_mix():
+    labels = np.repeat(np.arange(CLASSES), 300)
+    spec = {"clients": 7, "alpha": 0.3, "kind": "client"}
+    owner = partitions.dirichlet(labels, spec, np.random.default_rng(0))
+    sizes = np.bincount(owner)
+    assert sizes.max() - sizes.min() <= 1
+    flat = partitions.dirichlet(labels, spec | {"alpha": 1000.0}, np.random.default_rng(0))
+    for k in range(7):
+        shares = np.bincount(labels[flat == k], minlength=CLASSES) / sizes[k]
+        assert np.abs(shares - 1 / CLASSES).max() < 0.05, "a large alpha is close to IID"
+    skewed = [np.bincount(labels[owner == k], minlength=CLASSES).max() for k in range(7)]
+    assert np.mean(skewed) > 2 * sizes.mean() / CLASSES
+
+
+def test_dirichlet_per_class_follows_the_drawn_proportions():
+    labels = np.repeat(np.arange(CLASSES), 1000)
+    spec = {"clients": 4, "alpha": 0.5, "kind": "class"}
+    owner = partitions.dirichlet(labels, spec, np.random.default_rng(3))
+    rng = np.random.default_rng(3)
+    for c in range(CLASSES):
+        drawn = rng.dirichlet(np.full(4, 0.5))
+        rng.permutation(1000)
+        found = np.bincount(owner[labels == c], minlength=4) / 1000
+        assert np.abs(found - drawn).max() <= 1e-3
+
+
+def test_test_images_follow_the_training_proportions():
+    labels = np.tile(np.repeat(np.arange(CLASSES), 100), 2)
+    test = np.repeat([False, True], 100 * CLASSES)
+    spec = {"scheme": "dirichlet", "kind": "class", "clients": 3, "alpha": 1.0}
+    table = _make(spec, 0, (labels, test, np.full(len(labels), "x")))
+    client = table["client_id"].to_numpy()
+    for c in range(CLASSES):
+        counts = [
+            np.bincount(client[(labels == c) & split], minlength=3) for split in (test, ~test)
+        ]
+        assert (counts[0] == counts[1]).all()
+
+
+@given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
+def test_largest_remainder(total, shares):
+    shares = np.array(shares)
+    counts = partitions.largest_remainder(total, shares)
+    assert counts.sum() == total
+    assert (np.abs(counts - total * shares / shares.sum()) < 1 + 1e-9).all()
+
+
+def test_seeds_are_independent_of_each_other():
+    spec = {"scheme": "pathological", "clients": 10, "classes_per_client": 2, "held_out": 0.2}
+    tables = [_make(spec, seed) for seed in range(3)]
+    assert not tables[0].equals(tables[1])
+    assert not tables[1].equals(tables[2])
+
+
+def test_the_file_is_the_same_every_time(tmp_path):
+    spec = {"scheme": "dirichlet", "kind": "client", "clients": 5, "alpha": 1.0}
+    for name in ("a", "b"):
+        partitions.write(tmp_path / name, _make(spec))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert pq.read_table(tmp_path / "a").schema.equals(partitions.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        (
+            {"scheme": "pathological", "clients": 5, "classes_per_client": 11},
+            "classes_per_client is 11, but the dataset has 10 classes",
+        ),
+        (
+            {"scheme": "pathological", "clients": 4, "classes_per_client": 2},
+            "4 clients x 2 classes leave some of the 10 classes without a client",
+        ),
+        (
+            {"scheme": "dirichlet", "kind": "class", "clients": 300, "alpha": 0.01},
+            r"client \d+ has no training images \(seed 0",
+        ),
+    ],
+)
+def test_a_partition_that_does_not_fit_is_refused(spec, line):
+    with pytest.raises(FedLoomError, match=line):
+        _make(spec)
+
+
+def test_a_client_tested_on_a_class_it_lacks_is_refused():
+    columns = [[0, 1, 2], [0, 0, 0], [4, 4, 5], [False, True, True], [True] * 3, ["x"] * 3]
+    arrays = [pa.array(c, t) for c, t in zip(columns, partitions.COLUMNS.types, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=partitions.COLUMNS)
+    with pytest.raises(FedLoomError, match="client 0 is tested on class 5"):
+        partitions.check_labels(table)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    spec = {"source": "sklearn_digits", "test_fraction": 0.3}
+    datasets.build(spec, folder / "images.arrow", folder / "about.json")
+    return folder
+
+
+def test_digits_are_stored_as_they_ship(digits):
+    from sklearn.datasets import load_digits
+
+    images = store.ImageStore(digits / "images.arrow")
+    shipped = load_digits()
+    assert len(images) == 1797
+    assert (images.labels == shipped.target).all()
+    chosen = np.array([[5, 1500], [1030, 0]])  # across the file's batches
+    expected = np.round(shipped.images[chosen] * 255 / 16)[..., None]
+    assert (images.images(chosen) == expected).all()
+    assert images.test.sum() == 540
+    for c in range(10):
+        share = images.test[images.labels == c].mean()
+        assert abs(share - 0.3) < 0.01, "the split is stratified"
+
+
+def test_a_truncated_store_is_named(digits, tmp_path):
+    path = tmp_path / "images.arrow"
+    path.write_bytes((digits / "images.arrow").read_bytes()[:5000])
+    with pytest.raises(FedLoomError, match=r"images.arrow: not a whole Arrow file"):
+        store.ImageStore(path)
+
+
+def test_a_federation_hands_out_each_clients_own_images(digits, tmp_path):
+    import torch
+
+    images = store.ImageStore(digits / "images.arrow")
+    spec = {"scheme": "pathological", "clients": 20, "classes_per_client": 2, "held_out": 0.1}
+    table = partitions.partition(images.labels, images.test, images.domains, spec, 0)
+    partitions.write(tmp_path / "p.parquet", table)
+    data = federation.load(images, tmp_path / "p.parquet", 10, torch.device("cpu"))
+    assert len(data.participating) == 18
+    assert sum(map(len, data.train)) + sum(map(len, data.test)) == 1797
+    torch.testing.assert_close(data.priors.sum(1), torch.ones(20))
+    assert ((data.priors > 0).sum(1) == 2).all()
+    batch = data.batch([data.train[3][:2], data.train[4][:5]])
+    assert batch.mask.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    assert batch.images.shape == (2, 5, 8, 8, 1)
+    assert batch.labels[1].tolist() == images.labels[data.train[4][:5]].tolist()

@@ -1,0 +1,191 @@
+"""PEP-FedPT against its equations, in float64 NumPy."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom import plugins
+from fedloom.engine import Update
+from fedloom.engine.passes import class_means
+from fedloom.engine.rounds import State, train_round
+from fedloom.engine.task import cohort
+from fedloom.engine.tree import leaves, stack
+from fedloom.errors import FedLoomError
+
+plugins.hooks(plugins.find("pep_fedpt"))
+pep = sys.modules["fedloom_method_pep_fedpt"]
+
+
+def reference_weights(cls, prototypes, priors, tau):
+    """Eq. 13-15 and 23-24, class by class, in float64."""
+    scores = np.zeros(len(prototypes))
+    for c, mu in enumerate(prototypes):
+        norms = np.linalg.norm(cls) * np.linalg.norm(mu)
+        similarity = cls @ mu / norms if norms > 0 else 0.0
+        scores[c] = np.exp(similarity / tau) * priors[c]
+    return scores / scores.sum()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 10_000), st.sampled_from([0.05, 0.3, 2.0]))
+def test_mixing_weights_and_ccmp(seed, tau):
+    rng = np.random.default_rng(seed)
+    clients, batch, classes, width = 2, 3, 5, 8
+    cls = rng.normal(size=(clients, batch, width))
+    prototypes = rng.normal(size=(clients, classes, width))
+    prototypes[0, 1] = 0  # a class without prototype
+    priors = rng.dirichlet(np.ones(classes), clients)
+    priors[:, 2] = 0  # a class that nobody holds
+    priors /= priors.sum(1, keepdims=True)
+    prompts = rng.normal(size=(clients, classes, width))
+    arguments = (torch.tensor(x, dtype=torch.float32) for x in (cls, prototypes, priors))
+    weights = pep.mixing_weights(*arguments, tau)
+    mixed = weights @ torch.tensor(prompts, dtype=torch.float32)  # Eq. 25
+    for k in range(clients):
+        for b in range(batch):
+            expected = reference_weights(cls[k, b], prototypes[k], priors[k], tau)
+            np.testing.assert_allclose(weights[k, b].numpy(), expected, atol=2e-5)
+            np.testing.assert_allclose(mixed[k, b].numpy(), prompts[k].T @ expected, atol=2e-4)
+    assert (weights[..., 2] == 0).all(), "a prior of zero gives a weight of exactly zero"
+
+
+def test_weights_become_the_priors_as_tau_grows():
+    """Proposition 1: m(k) = sum_i delta_k^i p_i is CCMP for tau >> 1."""
+    generator = torch.Generator().manual_seed(0)
+    cls, prototypes = (torch.randn(1, 4, 8, generator=generator) for _ in range(2))
+    priors = torch.tensor([[0.5, 0.2, 0.3, 0.0]])
+    weights = pep.mixing_weights(cls, prototypes, priors, 1e6)
+    torch.testing.assert_close(weights, priors[:, None].expand(1, 4, 4), atol=1e-5, rtol=0)
+
+
+def _upload(*prototypes):
+    value = torch.tensor(prototypes, dtype=torch.float32)[None]  # [S=1, C, d]
+    params = {"head": torch.zeros(2, 2), "shared_prompts": torch.zeros(1, 2)}
+    params["class_prompts"] = torch.zeros(2, 2)
+    return Update({"params": params, "prototypes": value}, {}, 1, {"train_loss": 0.0})
+
+
+def test_prototypes_after_two_clients_and_two_periods(tiny):
+    """By hand: R = 2, rho = 0.25; client b lacks class 1 throughout, class 1 is absent later."""
+    task, hooks = tiny("pep_fedpt", period=2, momentum=0.25)
+    start = torch.tensor([[[4.0, 0.0], [0.0, 8.0]]])  # mu_0 [S, C, d]
+    server = {"params": {}, "constants": {"prototypes": start}, "window": pep._window(start)}
+    rounds = {
+        1: [_upload([1.0, 1.0], [2.0, 2.0]), _upload([3.0, 1.0], [0.0, 0.0])],
+        2: [_upload([2.0, 0.0], [4.0, 0.0]), _upload([2.0, 2.0], [0.0, 0.0])],
+        3: [_upload([0.0, 4.0], [0.0, 0.0]), _upload([0.0, 2.0], [0.0, 0.0])],
+        4: [_upload([0.0, 2.0], [0.0, 0.0]), _upload([0.0, 4.0], [0.0, 0.0])],
+    }
+    seen = {}
+    for number, updates in rounds.items():
+        server = hooks.aggregate(task=task.at(number), server=server, updates=updates)
+        seen[number] = server["constants"]["prototypes"][0].tolist()
+    assert seen[1] == start[0].tolist(), "in the middle of a window nothing moves"
+    # class 0: mean of (1,1) (3,1) (2,0) (2,2) = (2,1); class 1: D_c = 2, mean (3,1)
+    assert seen[2] == [[0.25 * 4 + 0.75 * 2, 0.75 * 1], [0.75 * 3, 0.25 * 8 + 0.75 * 1]]
+    # class 0: mean (0,3); class 1: D_c = 0, so rho = 1
+    assert seen[4] == [[0.25 * 2.5, 0.25 * 0.75 + 0.75 * 3], seen[2][1]]
+
+
+def test_parameters_are_the_unweighted_mean(tiny):
+    task, hooks = tiny("pep_fedpt", ccmp=False)
+    updates = [
+        Update({"params": {"head": torch.full((1,), value)}}, {}, examples, {})
+        for value, examples in ((1.0, 1), (4.0, 100))
+    ]
+    server = hooks.aggregate(task=task.at(1), server={"params": {}}, updates=updates)
+    assert server["params"]["head"].item() == 2.5
+
+
+def test_uploaded_prototypes_are_the_class_means_under_the_global_state(tiny):
+    """Eq. 10, with the class tokens taken block by block, image by image."""
+    task, hooks = tiny("pep_fedpt", blocks=[2, 3])
+    server = hooks.init_server(task=task)
+    client = task.data.participating[0]
+    received = stack([hooks.download(task=task, server=server, client=client)])
+    clients = cohort(task, [client], [{}])
+    update = hooks.client_update(task=task.at(1), received=received, clients=clients)[0]
+    rows = task.data.train[client]
+    totals = {}
+    for row in rows:
+        batch = task.data.batch([np.array([row])])
+        _, seen = pep.prompted(task, received["params"], received, clients, batch, 3)
+        totals.setdefault(int(batch.labels[0, 0]), []).append(torch.stack(seen, -2)[0, 0])
+    for c in range(task.num_classes):
+        found = update.payload["prototypes"][:, c]  # [S, d]
+        expected = torch.stack(totals[c]).mean(0) if c in totals else torch.zeros_like(found)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_without_class_prompts_it_is_fedvpt(tiny):
+    task, hooks = tiny("pep_fedpt", ccmp=False)
+    server = hooks.init_server(task=task)
+    assert server.keys() == {"params"}
+    assert server["params"].keys() == {"head", "shared_prompts"}
+    state, row = train_round(task.at(1), hooks, State(server))
+    twin_task, twin_hooks = tiny("fedvpt")
+    twin, twin_row = train_round(twin_task.at(1), twin_hooks, State(server))
+    assert row["train_loss"] == twin_row["train_loss"]
+    for (path, a), (_, b) in zip(leaves(state.server), leaves(twin.server), strict=True):
+        assert torch.equal(a, b), path
+
+
+def test_gradients_reach_every_trainable_and_nothing_else(tiny):
+    task, hooks = tiny("pep_fedpt")
+    server = hooks.init_server(task=task)
+    server["params"]["head"] += 0.1  # a head at zero lets no gradient through in the first step
+    generator = torch.Generator().manual_seed(0)
+    for value in server["params"].values():
+        value += 0.1 * torch.randn(value.shape, generator=generator)
+    ids = task.data.participating[:2]
+    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
+    clients = cohort(task, ids, [{} for _ in ids])
+    params = {k: v.clone().requires_grad_() for k, v in received["params"].items()}
+    batch = task.data.batch([task.data.train[k][:6] for k in ids])
+    pep.loss(task, params, received, clients, batch).sum().backward()
+    for name, value in params.items():
+        moved = value.grad.flatten(1).abs().sum(1)
+        assert (moved > 0).all(), name
+    held = torch.stack([clients.priors[k] > 0 for k in range(2)])
+    assert torch.equal(params["class_prompts"].grad.abs().sum(-1) > 0, held), (
+        "exactly the prompts of the classes that a client holds are trained"
+    )
+    assert not received["constants"]["prototypes"].requires_grad
+    assert all(p.grad is None for p in task.backbone.model.parameters())
+
+
+def test_the_later_mix_replaces_the_earlier_one(tiny):
+    task, hooks = tiny("pep_fedpt", blocks=[3, 5], shared_prompts=2)
+    server = hooks.init_server(task=task)
+    ids = task.data.participating[:1]
+    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
+    clients = cohort(task, ids, [{}])
+    batch = task.data.batch([task.data.train[ids[0]][:3]])
+    plain = task.backbone.embed(batch.images).shape[-2]
+    for until, extra in ((2, 2), (3, 3), (5, 3), (13, 3)):
+        tokens, seen = pep.prompted(task, received["params"], received, clients, batch, until)
+        assert tokens.shape[-2] == plain + extra
+        assert len(seen) == (until >= 3) + (until >= 5)
+
+
+def test_class_means_of_ragged_clients(tiny):
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating
+    clients = cohort(task, ids, [{} for _ in ids])
+    found = class_means(task, clients, lambda c, batch: batch.features[:, :, None])
+    for k, client in enumerate(ids):
+        rows = task.data.train[client]
+        for c in range(task.num_classes):
+            mine = task.data.features[rows[task.data.store.labels[rows] == c]]
+            expected = mine.mean(0) if len(mine) else torch.zeros(task.backbone.width)
+            torch.testing.assert_close(found[k, 0, c], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_block_beyond_the_backbone_is_refused(tiny):
+    task, hooks = tiny("pep_fedpt", blocks=[5, 13])
+    with pytest.raises(FedLoomError, match=r"option blocks \[5, 13\]: the ViT has 12"):
+        hooks.init_server(task=task)

@@ -1,0 +1,197 @@
+"""The real workflow, end to end: run, rerun, extend, kill and go on."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedloom.plugins import ROOT
+
+STUDY = """
+study:
+  name: small
+  rounds: {rounds}
+  seeds: [0]
+  clients_per_round: 3
+  rounds_per_job: 1
+  evaluate_rounds: 1
+  report_round: last
+  training: {{epochs: 1, batch_size: 64, lr: 0.3}}
+partitions:
+  six: {{scheme: pathological, clients: 6, classes_per_client: 2, held_out: 0.17}}
+run:
+  partitions: [six]
+"""
+METHODS = {"head_tuning", "fedvpt", "pep_fedpt"}
+
+
+def _checkout(folder: Path, rounds: int) -> Path:
+    for name in ("workflow", "plugins"):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
+    for name in ("Snakefile", "config.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    _study(folder, rounds)
+    return folder
+
+
+def _study(folder: Path, rounds: int) -> None:
+    (folder / "small.yaml").write_text(STUDY.format(rounds=rounds))
+
+
+def _start(folder: Path, module: str, *arguments: str, extra: tuple = ()) -> subprocess.Popen:
+    configs = ("--configfile", "small.yaml", *extra)
+    command = [sys.executable, "-m", module, *arguments, *configs]
+    environment = os.environ | {"PYTHONPATH": str(folder / "workflow")}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def _run(folder: Path, module: str = "fedloom.launch", *arguments: str) -> str:
+    process = _start(folder, module, *arguments)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return output
+
+
+def _would_run(folder: Path) -> list[tuple[str, str, str]]:
+    """Rule, method and last round of every job that a dry run lists."""
+    output = _run(folder, "snakemake", "-n")
+    jobs = []
+    for block in re.split(r"\n(?=(?:local)?rule )", output)[1:]:
+        found = {
+            key: (re.search(rf"wildcards:.*\b{key}=(\w+)", block) or [None, ""])[1]
+            for key in ("method", "end")
+        }
+        jobs.append((re.match(r"(?:local)?rule (\w+)", block)[1], *found.values()))
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished study of two rounds, and what it printed."""
+    folder = _checkout(tmp_path_factory.mktemp("checkout"), rounds=2)
+    return folder, _run(folder)
+
+
+@pytest.fixture
+def evaluations():
+    def read(folder: Path) -> dict[str, bytes]:
+        paths = sorted(folder.glob("results/runs/digits/six/micro_vit/*/seed0/evaluation.parquet"))
+        return {path.parts[-3]: path.read_bytes() for path in paths}
+
+    return read
+
+
+def test_one_command_ends_with_the_table(finished):
+    folder, output = finished
+    table = (folder / "results/tables/small/main.md").read_text()
+    assert table in output
+    for title in ("Head-Tuning", "FedVPT", "PEP-FedPT"):
+        assert title in table
+    assert "results/tables/small" in output.splitlines()[-4]
+    assert re.search(r"pep_fedpt/seed0: 1/1 \[.* left", output), "progress is shown"
+    assert not list(folder.glob("results/**/*.tmp"))
+
+
+def test_results_hold_what_the_tables_need(finished):
+    folder, _ = finished
+    for method in METHODS:
+        run = folder / f"results/runs/digits/six/micro_vit/{method}/seed0"
+        evaluation = pd.read_parquet(run / "evaluation.parquet")
+        assert list(evaluation) == [
+            "round", "client_id", "domain", "participating", "num_test", "num_correct", "loss",
+        ]  # fmt: skip
+        assert len(evaluation) == 2 * 6
+        assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]
+        assert (~evaluation["participating"]).sum() == 2
+        rounds = pd.read_parquet(run / "rounds.parquet")
+        columns = ["round", "seconds", "bytes_up", "bytes_down", "train_loss", "clients"]
+        assert list(rounds) == columns
+        assert rounds["round"].tolist() == [1, 2]
+        width = {"head_tuning": 10, "fedvpt": 11, "pep_fedpt": 51}[method]  # rows of 96 floats
+        assert rounds["bytes_down"].tolist() == [3 * 4 * 96 * width] * 2
+        log = folder / f"results/logs/train/digits/six/micro_vit/{method}/seed0/0002.log"
+        assert "1/1" in log.read_text()
+
+
+def test_touching_every_file_reruns_nothing(finished):
+    folder, _ = finished
+    for path in folder.rglob("*"):
+        if path.is_file() and ".snakemake" not in path.parts:
+            path.touch()
+    assert _would_run(folder) == []
+
+
+def test_editing_a_method_reruns_only_its_runs(finished):
+    folder, _ = finished
+    file = folder / "plugins/fedvpt/plugin.py"
+    text = file.read_text()
+    file.write_text(text + "# edited\n")
+    jobs = _would_run(folder)
+    file.write_text(text)
+    assert {method for _, method, _ in jobs if method} == {"fedvpt"}
+    assert {rule for rule, _, _ in jobs} == {
+        "init", "train_rounds", "evaluate", "main_table", "all",
+    }  # fmt: skip
+    assert _would_run(folder) == []
+
+
+def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
+    finished, tmp_path, evaluations
+):
+    folder, _ = finished
+    _study(folder, rounds=3)
+    jobs = _would_run(folder)
+    trained = {(method, end) for rule, method, end in jobs if rule == "train_rounds"}
+    assert trained == {(method, "0003") for method in METHODS}
+    assert "init" not in {rule for rule, _, _ in jobs}
+
+    process = _start(folder, "fedloom.launch")
+    run = folder / "results/runs/digits/six/micro_vit"
+    deadline = time.monotonic() + 120
+    while not list(run.glob("*/seed0/rounds/0003.safetensors")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    children = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    )
+    for pid in (process.pid, *map(int, children.stdout.split())):
+        os.kill(pid, signal.SIGKILL)  # make's Python and Snakemake; its jobs live on
+    process.stdout.close()
+    process.wait()
+    assert list((folder / ".snakemake/locks").glob("*")), "the lock was left behind"
+    output = _run(folder)
+    assert "removing the lock of a run that was killed" in output
+
+    straight = _checkout(tmp_path / "straight", rounds=3)
+    _run(straight)
+    assert evaluations(folder).keys() == METHODS
+    assert evaluations(folder) == evaluations(straight)
+
+
+def test_a_nan_stops_the_run_and_is_named(finished):
+    folder, _ = finished
+    (folder / "hot.yaml").write_text(
+        "methods: {hot: {plugin: head_tuning, training: {lr: 1.0e+38}}}\nrun: {methods: [hot]}\n"
+    )
+    process = _start(folder, "fedloom.launch", extra=("hot.yaml",))
+    output, _ = process.communicate()
+    assert process.returncode != 0
+    assert re.search(r"error: round \d, client \d: upload 'params/head' is not finite", output)
+    assert "Traceback" not in output
+    assert not list(folder.glob("results/runs/digits/*/micro_vit/hot/seed0/rounds/0001*"))

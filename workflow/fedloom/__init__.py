@@ -1,0 +1,1 @@
+"""FedLoom: federated prompt tuning as one Snakemake workflow."""

@@ -1,0 +1,191 @@
+"""A frozen timm ViT, block by block, with room for prompts and any number of leading axes."""
+
+from pathlib import Path
+
+import safetensors.torch
+import timm
+import torch
+import torch.nn.functional as F
+from timm.data import resolve_model_data_config
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
+
+import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
+from fedloom.config import resource
+from fedloom.errors import FedLoomError
+
+INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic"}
+
+
+class FrozenViT:
+    """The pieces of a ViT that prompt methods put together.
+
+    Attributes:
+        width: d.
+        depth: M.
+        patch_size: side of a patch in pixels (of the stem's stride, if it has a stem).
+    """
+
+    def __init__(self, model: VisionTransformer, device: torch.device | str = "cpu"):
+        """Freeze `model`.
+
+        Raises:
+            FedLoomError: not a ViT that classifies by its class token.
+        """
+        name = type(model).__name__
+        if not isinstance(model, VisionTransformer):
+            raise FedLoomError(f"backbone {name}: not a timm VisionTransformer")
+        if model.cls_token is None or model.global_pool != "token":
+            raise FedLoomError(f"backbone {name}: has no class token to classify by")
+        self.model = model.eval().requires_grad_(False).to(device)
+        self.device = torch.device(device)
+        self.width: int = model.embed_dim
+        self.depth = len(model.blocks)
+        patch = model.patch_embed.patch_size
+        self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
+        data = resolve_model_data_config(model)
+        # the model's own, not the pretrained config's: image_size may have changed it
+        self._size: tuple[int, int] = tuple(model.patch_embed.img_size)
+        kernel = next(p for p in model.patch_embed.parameters() if p.dim() == 4)
+        self._channels = kernel.shape[1]
+        self._interpolation = INTERPOLATIONS.get(data["interpolation"], "bicubic")
+        shape = (self._channels, 1, 1)
+        self._mean = torch.tensor(data["mean"], device=device).expand(self._channels).view(shape)
+        self._std = torch.tensor(data["std"], device=device).expand(self._channels).view(shape)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """uint8 [N, H, W, channels] to the normalised float input [N, channels', H', W']."""
+        x = images.movedim(-1, 1).float() / 255
+        if x.shape[1] == 1 and self._channels == 3:
+            x = x.expand(-1, 3, -1, -1)
+        elif x.shape[1] == 3 and self._channels == 1:
+            luma = torch.tensor([0.299, 0.587, 0.114], device=x.device)  # ITU-R BT.601
+            x = (x * luma.view(3, 1, 1)).sum(1, keepdim=True)
+        if x.shape[-2:] != self._size:
+            x = F.interpolate(x, self._size, mode=self._interpolation, antialias=True).clamp(0, 1)
+        return (x - self._mean) / self._std
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """uint8 [..., H, W, channels] to the input of block 1 [..., T, d]: class token first."""
+        x = self.pixels(images.flatten(0, -4))
+        model = self.model
+        tokens = model.norm_pre(model._pos_embed(model.patch_embed(x)))
+        return tokens.unflatten(0, images.shape[:-3])
+
+    def block(self, j: int, tokens: Tensor) -> Tensor:
+        """Block `j` (from 1) on tokens [..., T, d]."""
+        return self.model.blocks[j - 1](tokens.flatten(0, -3)).view_as(tokens)
+
+    def blocks(self, tokens: Tensor, first: int = 1, last: int | None = None) -> Tensor:
+        """Blocks `first` to `last` (default: all) on tokens [..., T, d]."""
+        for j in range(first, (self.depth if last is None else last) + 1):
+            tokens = self.block(j, tokens)
+        return tokens
+
+    def classify(self, tokens: Tensor, head: Tensor) -> Tensor:
+        """Logits [K, B, C] of the final-norm class token; tokens [K, B, T, d], head [K, C, d]."""
+        return linear(self.final(tokens), head)
+
+    def final(self, tokens: Tensor) -> Tensor:
+        """Final-norm class token [..., d] of tokens [..., T, d] after the last block."""
+        return self.model.fc_norm(self.model.norm(tokens[..., 0, :]))
+
+    @torch.no_grad()
+    def class_tokens(self, images: Tensor) -> Tensor:
+        """Unprompted class token at every block's input, then the final one: [..., M + 1, d].
+
+        Args:
+            images: uint8 [..., H, W, channels].
+        """
+        tokens = self.embed(images)
+        seen = []
+        for j in range(1, self.depth + 1):
+            seen.append(tokens[..., 0, :])
+            tokens = self.block(j, tokens)
+        return torch.stack([*seen, self.final(tokens)], -2)
+
+    def prompts(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` fresh prompts [P, d] from uniform(-v, v), v = sqrt(6 / (3 patch^2 + d)) (VPT)."""
+        bound = (6 / (3 * self.patch_size**2 + self.width)) ** 0.5
+        draw = torch.rand(count, self.width, generator=generator)
+        return (bound * (2 * draw - 1)).to(self.device)
+
+    def head(self, num_classes: int) -> Tensor:
+        """A classifier [C, d] at zero, without bias, as the papers count it."""
+        return torch.zeros(num_classes, self.width, device=self.device)
+
+
+def linear(features: Tensor, head: Tensor) -> Tensor:
+    """Logits [K, B, C] of features [K, B, d] under each client's head [K, C, d]."""
+    return features @ head.transpose(-1, -2)
+
+
+def insert(tokens: Tensor, prompts: Tensor) -> Tensor:
+    """Put prompts behind the class token: [K, B, T, d] to [K, B, T + P, d].
+
+    Args:
+        prompts: [K, P, d], or [K, B, P, d] where every example has its own.
+    """
+    if prompts.dim() == 3:
+        prompts = prompts.unsqueeze(1).expand(-1, tokens.shape[1], -1, -1)
+    return torch.cat([tokens[..., :1, :], prompts, tokens[..., 1:, :]], -2)
+
+
+def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
+    """Put prompts in place of the P tokens behind the class token; shapes as in `insert`."""
+    count = prompts.shape[-2]
+    return insert(torch.cat([tokens[..., :1, :], tokens[..., 1 + count :, :]], -2), prompts)
+
+
+def _load_file(model: VisionTransformer, path: Path) -> None:
+    """Load a local checkpoint in timm's format (or Google's .npz), without its classifier.
+
+    Strictly: a checkpoint of another architecture must not load by half. timm's own filter
+    resizes position embeddings to the image size.
+    """
+    if path.suffix == ".npz":
+        model.load_pretrained(str(path))
+        return
+    tensors = checkpoint_filter_fn(safetensors.torch.load_file(path), model)
+    model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
+
+
+def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
+    """Build a backbone from an entry of the config's `backbones`.
+
+    Raises:
+        FedLoomError: a name timm does not know, a missing or unfit weights file, a hub that does
+            not answer, or a model that is no ViT with a class token.
+    """
+    name, weights = spec["name"], spec["weights"]
+    if not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:3])
+        hint = f"; did you mean one of: {near}?" if near else ""
+        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model{hint}")
+    path = None if weights == "hub" else resource(weights)
+    if path and path.suffix not in (".safetensors", ".npz"):
+        raise FedLoomError(
+            f"backbone {name}: weights '{weights}': only .safetensors and .npz are read (a pickle "
+            "runs code when it is opened); convert it with safetensors.torch.save_file"
+        )
+    if path and not path.is_file():
+        raise FedLoomError(f"backbone {name}: weights '{path}': no such file")
+    size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
+    try:
+        model = timm.create_model(name, num_classes=0, pretrained=path is None, **size)
+        if path:
+            _load_file(model, path)
+    except Exception as error:  # timm, its hub and safetensors raise whatever they like
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
+    return FrozenViT(model, device)
+
+
+def shape_only(name: str) -> FrozenViT:
+    """A backbone on the meta device: shapes without weights, for counting floats."""
+    if not timm.is_model(name):
+        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model")
+    with torch.device("meta"):
+        model: nn.Module = timm.create_model(name, num_classes=0, pretrained=False)
+    return FrozenViT(model, "meta")

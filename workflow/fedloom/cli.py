@@ -1,0 +1,218 @@
+"""`fedloom <stage> ...`: what the rules call, runnable by hand."""
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from fedloom.errors import FedLoomError
+from fedloom.progress import log_to
+
+log = logging.getLogger("fedloom")
+
+
+def dataset(args: argparse.Namespace) -> None:
+    """Write a dataset's images into an Arrow store."""
+    from fedloom.data import datasets
+
+    datasets.build(args.spec, args.store, args.about)
+
+
+def partition(args: argparse.Namespace) -> None:
+    """Divide a dataset's images over clients."""
+    from fedloom.data import partitions
+    from fedloom.data.store import ImageStore
+
+    images = ImageStore(args.store)
+    spec = args.spec["partition"]
+    try:
+        table = partitions.partition(
+            images.labels, images.test, images.domains, spec, args.spec["seed"]
+        )
+        partitions.write(args.out, table)
+    except FedLoomError as error:
+        raise FedLoomError(f"partition '{args.spec['label']}': {error}") from None
+
+
+def features(args: argparse.Namespace) -> None:
+    """Run the frozen backbone over a dataset once."""
+    from fedloom.backbones import vit
+    from fedloom.data.store import ImageStore
+    from fedloom.engine import warmup
+    from fedloom.engine.setup import prepare_torch
+    from fedloom.files import write_receipt
+
+    device = prepare_torch(args.threads)
+    warmup.write_features(vit.load(args.spec, device), ImageStore(args.store), args.out, device)
+    write_receipt(args.receipt, args.out)
+
+
+def prototypes(args: argparse.Namespace) -> None:
+    """Warm-start class prototypes from one round's sample of clients."""
+    from types import SimpleNamespace
+
+    import safetensors
+    import torch
+
+    from fedloom.data import federation
+    from fedloom.data.store import ImageStore
+    from fedloom.engine import defaults, state, warmup
+    from fedloom.engine.setup import num_classes, prepare_torch
+    from fedloom.engine.task import Task
+    from fedloom.files import write_receipt
+
+    prepare_torch(args.threads)
+    data = federation.load(
+        ImageStore(args.store), args.partition, num_classes(args.about), torch.device("cpu")
+    )
+    empty = SimpleNamespace()
+    task = Task(args.spec["seed"], empty, empty, None, data, args.spec["clients_per_round"])
+    with safetensors.safe_open(args.features, "pt") as file:
+        inputs = file.get_tensor("inputs")
+    chosen = [torch.from_numpy(data.train[k]) for k in defaults.select_clients(task)]
+    result = warmup.warm_start(inputs, data.labels, chosen, data.num_classes)
+    state.save(args.out, {"prototypes": result})
+    write_receipt(args.receipt, args.out)
+
+
+def _task(args: argparse.Namespace) -> tuple:
+    from fedloom.engine import setup
+
+    return setup.task(
+        args.spec,
+        args.store,
+        args.about,
+        args.partition,
+        args.features,
+        args.prototypes,
+        setup.prepare_torch(args.threads),
+    )
+
+
+def init(args: argparse.Namespace) -> None:
+    """The server's state before round 1."""
+    from fedloom.engine import rounds, state
+    from fedloom.files import write_receipt
+
+    ready, hooks, _ = _task(args)
+    server = hooks.init_server(task=ready)
+    state.save(args.out, rounds.State(server).tree(), run=args.spec["run"], round=0)
+    write_receipt(args.receipt, args.out)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train a chunk of rounds, or what is left of it."""
+    from fedloom.engine import chunk
+    from fedloom.files import check_receipt, write_receipt
+
+    with chunk.exclusive(args.out.parent):
+        check_receipt(args.start_receipt, args.start)
+        ready, hooks, stacked = _task(args)
+        outputs = {"state": args.out, "evaluation": args.evaluation, "rounds": args.rounds}
+        bound = chunk.binding(args.spec, [args.start_receipt, *args.bind])
+        chunk.train(ready, hooks, args.spec, args.start, outputs, bound, stacked)
+        write_receipt(args.receipt, args.out)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Join the rows of a run's chunks."""
+    from fedloom.evaluation import metrics
+
+    metrics.join(args.evaluation_parts, args.evaluation)
+    metrics.join(args.rounds_parts, args.rounds)
+
+
+def tables(args: argparse.Namespace) -> None:
+    """The study's main table."""
+    from fedloom.report import tables as report
+
+    outputs = {kind: args.out.with_suffix(f".{kind}") for kind in ("md", "csv", "tex", "parquet")}
+    report.write(args.spec["study"], args.spec["runs"], args.spec["rounds"], outputs)
+
+
+def pretrain(args: argparse.Namespace) -> None:
+    """Pretrain the micro ViT on source glyphs."""
+    from fedloom.backbones.pretrain import pretrain as run
+    from fedloom.engine.setup import prepare_torch
+
+    prepare_torch(args.threads)
+    run(args.out, args.card, args.spec["seed"])
+
+
+def communication(args: argparse.Namespace) -> None:
+    """Floats that a method sends one client in one round, by kind; needs no weights."""
+    from fedloom.engine.ledger import downlink_floats
+
+    counts = downlink_floats(args.method, args.backbone, args.classes, args.spec or {})
+    for name, count in sorted(counts.items()):
+        print(f"{name:<16}{count:>12,}")
+    print(f"{'total':<16}{sum(counts.values()):>12,}")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Hold a method to the contract: yours, or every one."""
+    from fedloom import contract, plugins
+    from fedloom.engine.setup import prepare_torch
+
+    prepare_torch(args.threads)
+    for name in [args.method] if args.method else sorted(plugins.discover()):
+        contract.check(plugins.find(name))
+        log.info("%s keeps the contract (%d checks)", name, len(contract.CHECKS))
+
+
+OPTIONS = {
+    "spec": {"type": json.loads, "help": "what bears on the result, as JSON"},
+    "evaluation-parts": {"type": Path, "nargs": "+", "help": "of the chunks, in order"},
+    "rounds-parts": {"type": Path, "nargs": "+", "help": "of the chunks, in order"},
+    "bind": {"type": Path, "nargs": "*", "help": "files whose change voids a checkpoint"},
+    "method": {"help": "name of a method"},
+    "backbone": {"help": "timm's name of a ViT"},
+    "classes": {"type": int, "help": "number of classes"},
+}
+DATA = "spec store about partition [features] [prototypes]"
+STAGES = {  # the options of each, all but those in brackets required
+    dataset: "spec store about",
+    partition: "spec store out",
+    features: "spec store out receipt",
+    prototypes: "spec store about partition features out receipt",
+    init: f"{DATA} out receipt",
+    train: f"{DATA} start start-receipt out receipt evaluation rounds bind",
+    evaluate: "evaluation-parts rounds-parts evaluation rounds",
+    tables: "spec out",
+    pretrain: "spec out card",
+    communication: "method backbone classes [spec]",
+    check: "[method]",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """One subcommand per stage; options that are not in OPTIONS are paths."""
+    top = argparse.ArgumentParser(prog="fedloom", description=__doc__)
+    stages = top.add_subparsers(required=True, metavar="stage")
+    for stage, options in STAGES.items():
+        about = stage.__doc__.splitlines()[0]
+        sub = stages.add_parser(stage.__name__, help=about, description=about)
+        sub.set_defaults(stage=stage)
+        sub.add_argument("--log", type=Path, help="also write the log to this file")
+        sub.add_argument("--threads", type=int, default=1)
+        for word in options.split():
+            name = word.strip("[]")
+            settings = OPTIONS.get(name, {"type": Path})
+            sub.add_argument(f"--{name}", required=word == name, **settings)
+    return top
+
+
+def main() -> None:
+    """Run one stage; an error that a person can mend is one line and exit status 2."""
+    args = parser().parse_args()
+    log_to(args.log)
+    try:
+        args.stage(args)
+    except FedLoomError as error:
+        log.error("error: %s", error)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""From config.yaml and a study to runs. Imports no torch: every job parses it again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedloom import schema
+from fedloom.errors import FedLoomError
+from fedloom.files import sha256
+from fedloom.plugins import ROOT, discover
+
+CONFIG = "config key"
+LABELLED = ("datasets", "partitions", "backbones", "methods")
+KINDS = {"datasets": "source", "partitions": "scheme", "backbones": "library"}
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping (YAML would let the last win)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise FedLoomError(f"{key_node.start_mark.name}: key '{key}' twice (line {line})")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read(path: Path) -> dict:
+    """One YAML file.
+
+    Raises:
+        FedLoomError: missing, not YAML, no mapping, or a key that stands twice.
+    """
+    try:
+        with Path(path).open() as stream:
+            content = yaml.load(stream, _StrictLoader)  # a SafeLoader
+    except OSError as error:
+        raise FedLoomError(f"{path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise FedLoomError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise FedLoomError(f"{path}: expected a mapping of keys, found {type(content).__name__}")
+    return content
+
+
+def check_labels(paths: list[Path]) -> None:
+    """A label means one thing, wherever it is defined.
+
+    Snakemake merges a second definition *into* the first one's options, silently.
+
+    Raises:
+        FedLoomError: names the label and both files.
+    """
+    seen: dict[tuple[str, str], tuple[Path, Any]] = {}
+    for path in paths:
+        content = read(path)
+        for section in LABELLED:
+            for label, meaning in (content.get(section) or {}).items():
+                first, known = seen.setdefault((section, label), (path, meaning))
+                if known != meaning:
+                    raise FedLoomError(
+                        f"{section}.{label} means one thing in {first} and another in {path}; "
+                        "give one of them a new label"
+                    )
+
+
+def _kind(section: str, label: str, entry: dict, root: dict) -> dict:
+    """The entry with defaults, checked against what its scheme, source or library allows."""
+    where, key = f"{CONFIG} {section}.{label}", KINDS[section]
+    known = root["$defs"][section.removesuffix("s")]
+    if entry.get(key) not in known:
+        hint = schema.suggestion(str(entry.get(key)), list(known))
+        raise FedLoomError(f"{where}.{key}: no {key} '{entry.get(key)}'; {hint}")
+    schema.check(entry, known[entry[key]], where, root)
+    return schema.filled(entry, known[entry[key]], root)
+
+
+def resolve(config: dict) -> dict:
+    """The config with every default filled in and every method's options resolved.
+
+    Raises:
+        FedLoomError: one line naming the key.
+    """
+    root = schema.load("config")
+    schema.check(config, root, CONFIG + " ")
+    config = schema.filled(config, root, root)
+    for section in KINDS:
+        config[section] = {
+            label: _kind(section, label, entry, root) for label, entry in config[section].items()
+        }
+    for section, labels in config["run"].items():
+        for label in labels:
+            if label not in config[section]:
+                hint = schema.suggestion(label, list(config[section]))
+                raise FedLoomError(f"{CONFIG} run.{section}: no label '{label}'; {hint}")
+    for label in config["run"]["backbones"]:
+        _fingerprint(config["backbones"][label], f"{CONFIG} backbones.{label}.weights")
+    methods = discover()
+    for label, entry in config["methods"].items():
+        where = f"{CONFIG} methods.{label}"
+        if entry["plugin"] not in methods:
+            hint = schema.suggestion(entry["plugin"], list(methods))
+            raise FedLoomError(f"{where}.plugin: no method '{entry['plugin']}'; {hint}")
+        method = methods[entry["plugin"]]
+        entry["options"] = method.options(entry["options"], f"{where}.options")
+        entry["training"] = method.training(config["study"]["training"], entry["training"])
+        entry["needs"] = method.about["needs"]
+        entry.setdefault("title", method.about["title"] if label == method.name else label)
+    _check_cohorts(config)
+    reported_rounds(config["study"])
+    return config
+
+
+def _fingerprint(backbone: dict, where: str) -> None:
+    """Add the sha256 of local weights, which may be too large for Snakemake's own checksums."""
+    if backbone["weights"] == "hub":
+        return
+    path = resource(backbone["weights"])
+    if not path.is_file():
+        raise FedLoomError(f"{where}: no such file '{path}'")
+    backbone["sha256"] = sha256(path)
+
+
+def _check_cohorts(config: dict) -> None:
+    for label in config["run"]["partitions"]:
+        partition = config["partitions"][label]
+        training = partition["clients"] - held_out_count(partition)
+        if config["study"]["clients_per_round"] > training:
+            raise FedLoomError(
+                f"{CONFIG} study.clients_per_round: {config['study']['clients_per_round']} is more "
+                f"than the {training} participating clients of partitions.{label}"
+            )
+
+
+def held_out_count(partition: dict) -> int:
+    """How many of a partition's clients never train."""
+    return round(partition["clients"] * partition["held_out"])
+
+
+def resource(path: str) -> Path:
+    """A path of the config: relative ones start at the checkout."""
+    return ROOT / path
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One chain of rounds, by its labels."""
+
+    dataset: str
+    partition: str
+    backbone: str
+    method: str
+    seed: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.dataset}/{self.partition}/{self.backbone}/{self.method}/seed{self.seed}"
+
+
+def runs(config: dict) -> list[Run]:
+    """Every run of the study, in the config's order."""
+    chosen = config["run"]
+    return [
+        Run(dataset, partition, backbone, method, seed)
+        for dataset in chosen["datasets"]
+        for partition in chosen["partitions"]
+        for backbone in chosen["backbones"]
+        for method in chosen["methods"]
+        for seed in config["study"]["seeds"]
+    ]
+
+
+def run_spec(config: dict, run: Run) -> dict:
+    """All that bears on a run's numbers, and nothing else: its digest binds its checkpoints.
+
+    The number of rounds belongs to it only where the schedule depends on it, so that a study can
+    be extended.
+    """
+    study, method = config["study"], config["methods"][run.method]
+    spec = {
+        "run": run.path,
+        "seed": run.seed,
+        "backbone": config["backbones"][run.backbone],
+        "method": {key: method[key] for key in ("plugin", "options", "training")},
+        "clients_per_round": study["clients_per_round"],
+        "rounds_per_job": study["rounds_per_job"],
+    }
+    if method["training"]["schedule"] == "cosine":
+        spec["rounds"] = study["rounds"]
+    return spec
+
+
+def chunk_ends(study: dict) -> list[int]:
+    """The rounds at which a job ends: multiples of rounds_per_job, and the last round."""
+    step, rounds = study["rounds_per_job"], study["rounds"]
+    return [*range(step, rounds, step), rounds]
+
+
+def evaluated_rounds(study: dict) -> list[int]:
+    """The rounds after which all clients are evaluated.
+
+    A job's last round is always one of them, also when a later job follows: else extending a
+    study would change what an earlier job was asked for, and run it again.
+    """
+    wanted, rounds = study["evaluate_rounds"], study["rounds"]
+    chosen = range(wanted, rounds + 1, wanted) if isinstance(wanted, int) else wanted
+    return sorted({r for r in chosen if r <= rounds} | set(chunk_ends(study)))
+
+
+def reported_rounds(study: dict) -> list[int]:
+    """The evaluated rounds that the tables average.
+
+    Raises:
+        FedLoomError: fewer rounds are evaluated than are to be averaged.
+    """
+    evaluated, wanted = evaluated_rounds(study), study["report_round"]
+    count = 1 if wanted == "last" else wanted["mean_of_last"]
+    if count > len(evaluated):
+        raise FedLoomError(
+            f"{CONFIG} study.report_round: the mean of {count} rounds, but only {len(evaluated)} "
+            "are evaluated (study.evaluate_rounds)"
+        )
+    return evaluated[-count:]

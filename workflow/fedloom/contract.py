@@ -1,0 +1,253 @@
+"""What every method must keep to, ours or a third party's: `fedloom check <name>`.
+
+Each check trains the method for a few rounds on six tiny clients of random images and raises a
+FedLoomError that names the method and what it broke.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from fedloom import plugins
+from fedloom.backbones.vit import FrozenViT
+from fedloom.data import federation, partitions
+from fedloom.data.store import Example, ImageStore
+from fedloom.data.store import write as write_store
+from fedloom.engine import chunk, defaults, passes, rounds, state
+from fedloom.engine.task import Task, cohort
+from fedloom.engine.tree import Tree, leaves, stack
+from fedloom.engine.warmup import warm_start
+from fedloom.errors import FedLoomError
+from fedloom.plugins import Method
+
+CLASSES, CLIENTS, SIZE = 4, 6, 16
+
+
+def _tiny_vit() -> FrozenViT:
+    """12 blocks of width 16 with random weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return FrozenViT(
+            VisionTransformer(
+                img_size=SIZE,
+                patch_size=8,
+                embed_dim=16,
+                depth=12,
+                num_heads=2,
+                mlp_ratio=1,
+                num_classes=0,
+            )
+        )
+
+
+def _tiny_data(folder: Path) -> tuple[ImageStore, Path]:
+    """Noisy images of four classes, on six clients of unequal size, one of them held out."""
+    rng = np.random.default_rng(0)
+    means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
+    labels = np.repeat(np.arange(CLASSES), (15, 25, 35, 45))
+    images = np.clip(means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1)), 0, 255)
+    examples = (
+        Example(image.astype(np.uint8), int(label), i % 5 < 2, "noise")
+        for i, (image, label) in enumerate(zip(images, labels, strict=True))
+    )
+    path = folder / "images.arrow"
+    write_store(path, folder / "about.json", examples, (SIZE, SIZE, 1), list("abcd"), "noise")
+    store = ImageStore(path)
+    spec = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
+    table = partitions.partition(store.labels, store.test, store.domains, spec, seed=0)
+    partitions.write(folder / "partition.parquet", table)
+    return store, folder / "partition.parquet"
+
+
+def tiny_task(method: Method, folder: Path, **options: object) -> Task:
+    """A task on which a round takes milliseconds; files go into `folder`."""
+    vit = _tiny_vit()
+    store, partition = _tiny_data(folder)
+    tokens = vit.class_tokens(torch.from_numpy(store.images(np.arange(len(store))).copy()))
+    data = federation.load(store, partition, CLASSES, torch.device("cpu"), tokens[:, -1])
+    training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
+    chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
+    return Task(
+        seed=0,
+        options=SimpleNamespace(**method.options(options, method.name)),
+        training=SimpleNamespace(**training, rounds=4),
+        backbone=vit,
+        data=data,
+        clients_per_round=3,
+        prototypes=warm_start(tokens[:, :-1], data.labels, chosen, CLASSES),
+    )
+
+
+def _differences(a: Tree, b: Tree) -> dict[str, float]:
+    """Largest absolute difference by leaf; infinite where the trees do not match."""
+    left, right = dict(leaves(a)), dict(leaves(b))
+    result = {path: float("inf") for path in left.keys() ^ right.keys()}
+    for path in left.keys() & right.keys():
+        x, y = (torch.as_tensor(tree[path], dtype=torch.float64) for tree in (left, right))
+        same_shape = x.shape == y.shape
+        result[path] = float((x - y).abs().max()) if same_shape and x.numel() else 0.0
+        if not same_shape:
+            result[path] = float("inf")
+    return result
+
+
+def _require_equal(method: Method, a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
+    for path, difference in _differences(a, b).items():
+        if not difference <= tolerance:
+            raise FedLoomError(f"{method.name}: {what}: '{path}' differs by {difference:.3g}")
+
+
+class _Fixture:
+    """A tiny run of a method, in a folder of its own."""
+
+    def __init__(self, method: Method, folder: Path):
+        self.task = tiny_task(method, folder)
+        self.hooks = plugins.hooks(method, defaults)
+        self.stacked = method.about["stacked"]
+
+    def start(self) -> rounds.State:
+        return rounds.State(self.hooks.init_server(task=self.task))
+
+    def after(self, count: int, stacked: bool) -> rounds.State:
+        current = self.start()
+        for number in range(1, count + 1):
+            current, _ = rounds.train_round(self.task.at(number), self.hooks, current, stacked)
+        return current
+
+    def send(self, current: rounds.State, ids: list[int]) -> tuple[Tree, object]:
+        """What the clients received, and the clients."""
+        task = self.task.at(1)
+        sent = [self.hooks.download(task=task, server=current.server, client=k) for k in ids]
+        personal = [self.hooks.init_client(task=self.task, client=k) for k in ids]
+        return stack(sent), cohort(task, ids, personal)
+
+
+def resumes(method: Method, folder: Path) -> None:
+    """Four rounds in one job equal two jobs of two, bit for bit."""
+    run = _Fixture(method, folder)
+    for name, ends in (("whole", [4]), ("halves", [2, 4])):
+        (folder / name).mkdir()
+        start, first = folder / name / "0.safetensors", 0
+        state.save(start, run.start().tree(), round=0)
+        for last in ends:
+            outputs = {
+                kind: folder / name / f"{last}.{kind}" for kind in ("state", "evaluation", "rounds")
+            }
+            spec = {"run": name, "first": first, "last": last, "evaluate": [2, 4]}
+            chunk.train(run.task, run.hooks, spec, start, outputs, f"{last}", run.stacked)
+            start, first = outputs["state"], last
+    whole, halves = (state.load(folder / name / "4.state")[0] for name in ("whole", "halves"))
+    _require_equal(method, whole, halves, "4 rounds are not 2 + 2 rounds")
+    if run.hooks.init_server(task=run.task).keys() != whole["server"].keys():
+        raise FedLoomError(f"{method.name}: aggregate returns other keys than init_server")
+
+
+def stacks(method: Method, folder: Path) -> None:
+    """Clients trained as one batch equal clients trained one by one."""
+    run = _Fixture(method, folder)
+    if run.stacked:
+        together, alone = (run.after(2, stacked).tree() for stacked in (True, False))
+        _require_equal(method, together, alone, "stacked clients are not single ones", 1e-4)
+
+
+def ignores_order(method: Method, folder: Path) -> None:
+    """The order of the updates does not matter to the aggregate."""
+    run = _Fixture(method, folder)
+    task, current = run.task.at(1), run.start()
+    received, clients = run.send(current, task.data.participating[:3])
+    updates = run.hooks.client_update(task=task, received=received, clients=clients)
+    for update, client in zip(updates, clients.ids, strict=True):
+        update.client = client
+    orders = (updates, updates[::-1])
+    one, other = (run.hooks.aggregate(task=task, server=current.server, updates=o) for o in orders)
+    _require_equal(method, one, other, "the order of updates changes the aggregate", 1e-5)
+
+
+def keeps_secrets(method: Method, folder: Path) -> None:
+    """What a client keeps is not in what it uploads."""
+    run = _Fixture(method, folder)
+    task, current = run.task.at(1), run.start()
+    received, clients = run.send(current, task.data.participating[:3])
+    for update in run.hooks.client_update(task=task, received=received, clients=clients):
+        sent = [(p, v) for p, v in leaves(update.payload) if isinstance(v, Tensor)]
+        for path, kept in leaves(update.client_state):
+            for name, value in sent:
+                if isinstance(kept, Tensor) and torch.equal(kept, value):
+                    raise FedLoomError(f"{method.name}: personal '{path}' is uploaded as '{name}'")
+
+
+def leaves_inputs_alone(method: Method, folder: Path) -> None:
+    """A round changes neither the server's state nor what the clients received."""
+    run = _Fixture(method, folder)
+    current = run.start()
+    before = {path: torch.as_tensor(v).clone() for path, v in leaves(current.server)}
+    rounds.train_round(run.task.at(1), run.hooks, current)
+    after = dict(leaves(current.server))
+    changed = [
+        path for path, v in before.items() if not torch.equal(v, torch.as_tensor(after[path]))
+    ]
+    if changed:
+        raise FedLoomError(f"{method.name}: a round changes the server's '{changed[0]}' in place")
+
+
+def evaluates_strangers(method: Method, folder: Path) -> None:
+    """A held-out client can be evaluated, and so can the server model if there is one."""
+    run = _Fixture(method, folder)
+    current = run.after(1, run.stacked)
+    held_out = sorted(set(range(CLIENTS)) - set(run.task.data.participating))
+    received, clients = run.send(current, held_out)
+    batch = next(passes.slices(run.task, [run.task.data.test[k] for k in held_out]))
+    with torch.no_grad():
+        for who in (clients, None):
+            logits = run.hooks.predict(
+                task=run.task.at(1), received=received, clients=who, batch=batch
+            )
+            if logits is None and who is None:
+                continue
+            expected = (*batch.labels.shape, CLASSES)
+            if logits is None or logits.shape != expected or not logits.isfinite().all():
+                found = None if logits is None else tuple(logits.shape)
+                raise FedLoomError(
+                    f"{method.name}: predict must give finite logits {expected}, gave {found}"
+                )
+
+
+def learns(method: Method, folder: Path) -> None:
+    """Training lowers the training loss."""
+    run = _Fixture(method, folder)
+    current, losses = run.start(), []
+    for number in range(1, 9):
+        task = run.task.at(number)
+        current, row = rounds.train_round(task, run.hooks, current, run.stacked)
+        losses.append(row["train_loss"])
+    if not sum(losses[-3:]) < sum(losses[:3]):
+        raise FedLoomError(f"{method.name}: the training loss does not fall: {losses}")
+
+
+Check = Callable[[Method, Path], None]
+CHECKS: tuple[Check, ...] = (
+    resumes,
+    stacks,
+    ignores_order,
+    keeps_secrets,
+    leaves_inputs_alone,
+    evaluates_strangers,
+    learns,
+)
+
+
+def check(method: Method) -> None:
+    """Run every check.
+
+    Raises:
+        FedLoomError: the first that fails.
+    """
+    for test in CHECKS:
+        with tempfile.TemporaryDirectory() as folder:
+            test(method, Path(folder))

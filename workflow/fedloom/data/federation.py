@@ -1,0 +1,117 @@
+"""A partitioned dataset as a method sees it: clients, their images, batches with a client axis."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from fedloom.data.store import ImageStore
+from fedloom.rng import torch_generator
+
+
+@dataclass
+class Federation:
+    """All clients' data.
+
+    Attributes:
+        train, test: rows of the image store, per client id.
+        labels: int64 [N].
+        priors: [clients, C], each client's share of every class in its training images
+            (PEP-FedPT, Eq. 14).
+        features: [N, d] final class tokens from the cache, or None.
+    """
+
+    store: ImageStore
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+    participating: list[int]
+    labels: torch.Tensor
+    priors: torch.Tensor
+    domains: list[str]
+    features: torch.Tensor | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.train)
+
+    @property
+    def num_classes(self) -> int:
+        return self.priors.shape[1]
+
+    def batch(self, rows: list[np.ndarray]) -> "Batch":
+        """Rows of K clients as one batch [K, B], B the longest; shorter ones are masked."""
+        width = max(map(len, rows))
+        index = np.zeros((len(rows), width), np.int64)
+        mask = np.zeros((len(rows), width), bool)
+        for k, row in enumerate(rows):
+            index[k, : len(row)] = row
+            mask[k, : len(row)] = True
+        return Batch(self, index, torch.from_numpy(mask).to(self.device))
+
+
+@dataclass
+class Batch:
+    """B examples of each of K clients; where `mask` is false, a copy of row 0 fills up."""
+
+    source: Federation
+    index: np.ndarray  # [K, B]
+    mask: torch.Tensor  # [K, B]
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        """uint8 [K, B, H, W, channels]."""
+        images = torch.from_numpy(self.source.store.images(self.index).copy())
+        return images.to(self.source.device)
+
+    @cached_property
+    def labels(self) -> torch.Tensor:
+        """int64 [K, B]."""
+        return self.source.labels[torch.from_numpy(self.index).to(self.source.device)]
+
+    @cached_property
+    def features(self) -> torch.Tensor:
+        """[K, B, d] final class token of the unprompted backbone, from the cache."""
+        return self.source.features[torch.from_numpy(self.index).to(self.source.device)]
+
+
+def load(
+    store: ImageStore,
+    partition: Path,
+    num_classes: int,
+    device: torch.device,
+    features: torch.Tensor | None = None,
+) -> Federation:
+    """Read a partition's Parquet file over its image store."""
+    table = pq.read_table(partition)
+    client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
+    ids = range(int(client.max()) + 1)
+    train_rows = [np.flatnonzero((client == k) & ~test) for k in ids]
+    counts = np.stack([np.bincount(store.labels[r], minlength=num_classes) for r in train_rows])
+    domains = table["domain"].to_numpy(zero_copy_only=False)
+    return Federation(
+        store=store,
+        train=train_rows,
+        test=[np.flatnonzero((client == k) & test) for k in ids],
+        participating=sorted({int(k) for k in client[training]}),
+        labels=torch.from_numpy(store.labels).to(device),
+        priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
+        domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
+        features=None if features is None else features.to(device),
+        device=device,
+    )
+
+
+def shuffled_batches(
+    rows: np.ndarray, size: int, epochs: int, seed: int, *stream: int
+) -> Iterator[np.ndarray]:
+    """One client's minibatches: every epoch a fresh order, the last batch of each maybe ragged."""
+    for epoch in range(epochs):
+        generator = torch_generator(seed, "batches", *stream, epoch)
+        order = torch.randperm(len(rows), generator=generator).numpy()
+        for start in range(0, len(rows), size):
+            yield rows[order[start : start + size]]

@@ -1,0 +1,104 @@
+"""Images of one dataset as a memory-mapped Arrow file: uint8 pixels, label, split, domain."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fedloom.errors import FedLoomError
+from fedloom.files import replacing, write_receipt
+
+BATCH = 1024
+
+
+class Example(NamedTuple):
+    """One image on its way into a store."""
+
+    image: np.ndarray  # uint8 [H, W, channels]
+    label: int
+    test: bool
+    domain: str
+
+
+def write(
+    store: Path,
+    about: Path,
+    examples: Iterable[Example],
+    shape: tuple[int, int, int],
+    classes: list[str],
+    provenance: str,
+) -> None:
+    """Stream `examples` into `store` and describe it in the JSON file `about`."""
+    schema = pa.schema(
+        [
+            ("image", pa.binary(int(np.prod(shape)))),
+            ("label", pa.int32()),
+            ("test", pa.bool_()),
+            ("domain", pa.string()),
+        ],
+        metadata={"height": str(shape[0]), "width": str(shape[1]), "channels": str(shape[2])},
+    )
+    count = 0
+    with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
+        for group in batched(examples, BATCH):
+            rows = [(example.image.tobytes(), *example[1:]) for example in group]
+            writer.write_batch(_batch(rows, schema))
+            count += len(rows)
+    write_receipt(about, store, images=count, classes=classes, shape=shape, provenance=provenance)
+
+
+def batched(items: Iterable, size: int) -> Iterator[list]:
+    """Lists of `size` items, the last maybe shorter (itertools.batched, from Python 3.12)."""
+    iterator = iter(items)
+    while group := list(islice(iterator, size)):
+        yield group
+
+
+def _batch(rows: list[tuple], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+class ImageStore:
+    """Read-only view of a store; images are read when they are asked for.
+
+    Attributes:
+        shape: height, width, channels.
+        labels: int64 [N].
+        test: bool [N], the official (or fixed) test split.
+        domains: str [N].
+    """
+
+    def __init__(self, path: Path):
+        """Map the file.
+
+        Raises:
+            FedLoomError: missing or truncated.
+        """
+        try:
+            self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        except FileNotFoundError:
+            raise FedLoomError(f"{path}: no such image store") from None
+        except pa.ArrowInvalid:
+            raise FedLoomError(f"{path}: not a whole Arrow file; delete it and run again") from None
+        meta = self._table.schema.metadata
+        self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))
+        self.labels = self._table["label"].to_numpy().astype(np.int64)
+        self.test = self._table["test"].to_numpy()
+        self.domains = self._table["domain"].to_numpy()
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def images(self, index: np.ndarray) -> np.ndarray:
+        """The images at `index` [...], as uint8 [..., H, W, channels]."""
+        rows = self._table["image"].take(pa.array(index.reshape(-1)))
+        joined = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
+        pixels = np.frombuffer(joined.buffers()[1], np.uint8)
+        size = int(np.prod(self.shape))
+        start = joined.offset * size
+        return pixels[start : start + index.size * size].reshape(*index.shape, *self.shape)

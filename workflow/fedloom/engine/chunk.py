@@ -1,0 +1,127 @@
+"""A job's rounds: resumed from the last finished one, written whole or not at all.
+
+A run has one rolling checkpoint, overwritten after every round and never deleted. It belongs to a
+run's configuration and to the chunk it was written in; any other is left alone until overwritten.
+"""
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from fedloom.engine import rounds, state
+from fedloom.engine.task import Task
+from fedloom.errors import FedLoomError
+from fedloom.files import digest, replacing, sha256
+from fedloom.progress import progress
+
+log = logging.getLogger(__name__)
+
+EVALUATION = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client_id", pa.int32()),
+        ("domain", pa.string()),
+        ("participating", pa.bool_()),
+        ("num_test", pa.int32()),
+        ("num_correct", pa.int32()),
+        ("loss", pa.float64()),
+    ]
+)
+ROUNDS = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("seconds", pa.float64()),
+        ("bytes_up", pa.int64()),
+        ("bytes_down", pa.int64()),
+        ("train_loss", pa.float64()),
+        ("clients", pa.int32()),
+    ]
+)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("%s: another job is at work here; waiting for it", folder)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def write_rows(path: Path, rows: list[dict], schema: pa.Schema) -> None:
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+
+
+def binding(spec: dict, files: list[Path]) -> str:
+    """Digest of all that a chunk's numbers depend on: its spec, inputs and sources.
+
+    Without the sources, a job that Snakemake reruns because a plugin was edited would resume from
+    what the plugin computed before.
+    """
+    return digest([spec, [sha256(file) for file in files]])
+
+
+def _resume(
+    rolling: Path, bound: str, first: int, device: torch.device
+) -> tuple[rounds.State, int, dict] | None:
+    """State, round and rows of the rolling checkpoint, if it is of this chunk."""
+    if not rolling.exists():
+        return None
+    try:
+        tree, facts = state.load(rolling, device)
+    except FedLoomError as error:
+        raise FedLoomError(f"{error} (training then starts again after round {first})") from None
+    if facts["binding"] != bound:
+        log.info("%s is of another configuration; starting after round %d", rolling.name, first)
+        return None
+    return rounds.State.of(tree), facts["round"], facts["rows"]
+
+
+def train(
+    task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], bound: str, stacked: bool
+) -> None:
+    """Train the rounds after `spec['first']` up to and including `spec['last']`.
+
+    Args:
+        spec: the run's (fedloom.config.run_spec), with `first`, `last` and `evaluate`, the rounds
+            after which all clients are evaluated.
+        start: state after round `first`.
+        outputs: paths `state`, `evaluation`, `rounds`; the first's folder holds the checkpoint.
+        bound: the chunk's `binding`.
+
+    Raises:
+        FedLoomError: an unusable checkpoint, or an upload that is not finite.
+    """
+    first, last = spec["first"], spec["last"]
+    rolling = outputs["state"].parent / "checkpoint.safetensors"
+    found = _resume(rolling, bound, first, task.data.device)
+    if found is None:
+        current, done = rounds.State.of(state.load(start, task.data.device)[0]), first
+        rows = {"evaluation": [], "rounds": []}
+    else:
+        current, done, rows = found
+        log.info("%s: resumed after round %d", spec["run"], done)
+    with progress(total=last - first, initial=done - first, what=spec["run"]) as bar:
+        for number in range(done + 1, last + 1):
+            at = task.at(number)
+            current, row = rounds.train_round(at, hooks, current, stacked)
+            rows["rounds"].append(row)
+            if number in spec["evaluate"]:
+                rows["evaluation"] += rounds.evaluate(at, hooks, current)
+            state.save(rolling, current.tree(), binding=bound, round=number, rows=rows)
+            bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
+            bar.update()
+    write_rows(outputs["evaluation"], rows["evaluation"], EVALUATION)
+    write_rows(outputs["rounds"], rows["rounds"], ROUNDS)
+    state.save(outputs["state"], current.tree(), run=spec["run"], round=last)

@@ -1,0 +1,22 @@
+"""What a method gets that leaves an optional hook out."""
+
+import torch
+
+from fedloom.hookspecs import hookimpl
+
+
+@hookimpl
+def init_client(task, client):
+    return {}
+
+
+@hookimpl
+def select_clients(task):
+    """Uniform without replacement, among the participating clients."""
+    order = torch.randperm(len(task.data.participating), generator=task.generator("sampling"))
+    return sorted(task.data.participating[k] for k in order[: task.clients_per_round].tolist())
+
+
+@hookimpl
+def download(task, server, client):
+    return {key: server[key] for key in ("params", "constants") if key in server}

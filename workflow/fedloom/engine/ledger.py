@@ -1,0 +1,33 @@
+"""What a method communicates, counted without weights, data or training."""
+
+from types import SimpleNamespace
+
+import torch
+
+from fedloom import plugins
+from fedloom.backbones import vit
+from fedloom.engine import defaults
+from fedloom.engine.task import Task
+from fedloom.engine.tree import count_floats
+
+
+def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
+    """Floats that the server sends one client in one round, by the name of the tensor.
+
+    Built on the meta device: shapes without numbers. `prototypes`, `head` and the kinds of prompts
+    stand apart, so that every paper's way of counting can be had.
+    """
+    about = plugins.find(method)
+    model = vit.shape_only(backbone)
+    task = Task(
+        seed=0,
+        options=SimpleNamespace(**about.options(options, f"method {method}")),
+        training=SimpleNamespace(**about.training()),
+        backbone=model,
+        data=SimpleNamespace(num_classes=classes),
+        clients_per_round=1,
+        prototypes=torch.empty(model.depth, classes, model.width, device="meta"),
+    )
+    hooks = plugins.hooks(about, defaults)
+    server = hooks.init_server(task=task)
+    return count_floats(hooks.download(task=task, server=server, client=None))

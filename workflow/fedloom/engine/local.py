@@ -1,0 +1,154 @@
+"""Local training of a whole cohort as one batch with an explicit client axis.
+
+Every client gets exactly its own gradient, since the sum of the clients' losses is what is
+differentiated and no parameter is shared between them. What stacking could mix is kept apart:
+gradient clipping is by the norm of each client, momentum and Adam are elementwise, ragged batches
+are masked, and a client that has done its steps is left out of those that follow.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data.federation import Batch, shuffled_batches
+from fedloom.engine.task import Cohort, Task
+from fedloom.engine.tree import Tree, leaves, tensor_map
+
+# loss(task, params, received, clients, batch) -> [K, B]
+Loss = Callable[[Task, Tree, Tree, Cohort, Batch], Tensor]
+
+
+@dataclass
+class Trained:
+    """What local training gives: parameters [K, ...] and each client's mean loss [K]."""
+
+    params: Tree
+    loss: list[float]
+
+
+def _optimizer(training: SimpleNamespace, params: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    decay = training.weight_decay
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
+    return kind(params, lr, weight_decay=decay)
+
+
+@lru_cache
+def _scheduled(schedule: str, lr: float, decay: float, rounds: int | None, number: int) -> float:
+    """torch's schedule, stepped once per round, read in round `number` (from 1)."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr)
+    if schedule == "constant":
+        return lr
+    if schedule == "exponential":
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
+    else:
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rounds)
+    for _ in range(number - 1):
+        optimizer.step()
+        scheduler.step()
+    return scheduler.get_last_lr()[0]
+
+
+def learning_rate(task: Task) -> float:
+    """The learning rate of the task's round."""
+    t = task.training
+    return _scheduled(t.schedule, t.lr, t.decay, getattr(t, "rounds", None), task.round)
+
+
+def _steps(task: Task, clients: Cohort, epochs: int, purpose: int) -> Iterator[tuple[Tensor, list]]:
+    """For every step: positions in the cohort of the clients still training, and their rows."""
+    streams = [
+        shuffled_batches(
+            task.data.train[client],
+            task.training.batch_size,
+            epochs,
+            task.seed,
+            task.round,
+            client,
+            purpose,
+        )
+        for client in clients.ids
+    ]
+    for rows in zip_longest(*streams):
+        active = [k for k, row in enumerate(rows) if row is not None]
+        yield torch.tensor(active), [rows[k] for k in active]
+
+
+def _clip(params: list[Tensor], limit: float) -> None:
+    """Scale each client's gradient to norm `limit` at most, as torch's clip_grad_norm_ does."""
+    squares = [p.grad.flatten(1).square().sum(1) for p in params]
+    norm = torch.stack(squares).sum(0).sqrt()  # [K]
+    scale = (limit / (norm + 1e-6)).clamp(max=1)
+    for p in params:
+        p.grad.mul_(scale.view(-1, *[1] * (p.dim() - 1)))
+
+
+def local_sgd(
+    task: Task,
+    loss: Loss,
+    received: Tree,
+    clients: Cohort,
+    *,
+    params: Tree | None = None,
+    train: tuple[str, ...] | None = None,
+    epochs: int | None = None,
+    block: int = 0,
+) -> Trained:
+    """Train every client of the cohort on its own images.
+
+    Args:
+        loss: per example [K, B]; masked and averaged per client here.
+        received: what the clients got from the server, [K, ...].
+        params: where to start [K, ...]; default: `received["params"]`.
+        train: top-level names of `params` that are trained; default: all.
+        epochs: default: the training options'.
+        block: number of the training block within the round, for methods with several: each has
+            an order of batches, and an optimiser, of its own.
+
+    Returns:
+        All of `params`, trained or not, and the mean loss over the steps.
+    """
+    start = received["params"] if params is None else params
+    names = tuple(start) if train is None else train
+    trained = {
+        name: tensor_map(lambda v: v.detach().clone().requires_grad_(), {name: start[name]})[name]
+        for name in names
+    }
+    current = {**start, **trained}
+    flat = [value for _, value in leaves(trained)]
+    optimizer = _optimizer(task.training, flat, learning_rate(task))
+    total, steps = torch.zeros(len(clients), device=flat[0].device), np.zeros(len(clients))
+    for active, rows in _steps(task, clients, epochs or task.training.epochs, block):
+        everyone = len(active) == len(clients)
+        batch = task.data.batch(rows)
+        if everyone:
+            values = loss(task, current, received, clients, batch)
+        else:
+            part = [tensor_map(lambda v: v[active], tree) for tree in (current, received)]  # noqa: B023
+            values = loss(task, *part, clients.take(active), batch)
+        per_client = (values * batch.mask).sum(1) / batch.mask.sum(1)  # [K']
+        optimizer.zero_grad(set_to_none=True)
+        per_client.sum().backward()
+        if task.training.clip is not None:
+            _clip(flat, task.training.clip)
+        before = None if everyone else [p.detach().clone() for p in flat]
+        optimizer.step()
+        if before is not None:  # momentum would carry those that have finished on
+            done = torch.ones(len(clients), dtype=torch.bool)
+            done[active] = False
+            with torch.no_grad():
+                for p, old in zip(flat, before, strict=True):
+                    p[done] = old[done]
+        total[active] += per_client.detach()
+        steps[active.numpy()] += 1
+    return Trained(
+        params=tensor_map(lambda v: v.detach(), current),
+        loss=(total.cpu().numpy() / steps).tolist(),
+    )

@@ -1,0 +1,76 @@
+"""Nested dicts of tensors: mapped, stacked over clients, counted."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Any]  # of Tree, Tensor or plain scalar
+
+
+def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path 'a/b/c', in the order of the sorted keys."""
+    for key in sorted(tree):
+        value, name = tree[key], f"{path}/{key}" if path else key
+        if isinstance(value, dict):
+            yield from leaves(value, name)
+        else:
+            yield name, value
+
+
+def build(items: Iterator[tuple[str, Any]]) -> Tree:
+    """The tree with the leaves given by path (inverse of `leaves`)."""
+    tree: Tree = {}
+    for path, value in items:
+        *parents, last = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """`function` of the tensors at the same place of all trees; scalars of the first are kept."""
+    result = {}
+    for key, value in tree.items():
+        rest = [other[key] for other in others]
+        if isinstance(value, dict):
+            result[key] = tensor_map(function, value, *rest)
+        else:
+            result[key] = function(value, *rest) if isinstance(value, Tensor) else value
+    return result
+
+
+def stack(trees: list[Tree]) -> Tree:
+    """K trees as one whose tensors lead with [K, ...]; what all share is not copied."""
+
+    def join(*values: Tensor) -> Tensor:
+        if all(value is values[0] for value in values):
+            return values[0].expand(len(values), *values[0].shape)
+        return torch.stack(values)
+
+    return tensor_map(join, *trees)
+
+
+def unstack(tree: Tree, k: int) -> Tree:
+    """Client k's part of a stacked tree, in storage of its own."""
+    return tensor_map(lambda value: value[k].clone(), tree)
+
+
+def count_floats(tree: Tree) -> dict[str, int]:
+    """Numbers in the tree by the name of the leaf ('head', 'prototypes', ...)."""
+    counts: dict[str, int] = {}
+    for path, value in leaves(tree):
+        name = path.rsplit("/", 1)[-1]
+        counts[name] = counts.get(name, 0) + (value.numel() if isinstance(value, Tensor) else 1)
+    return counts
+
+
+def count_bytes(tree: Tree) -> int:
+    """Bytes that the tree takes on the wire: its tensors', and 8 for a plain scalar."""
+    return sum(
+        value.numel() * value.element_size() if isinstance(value, Tensor) else 8
+        for _, value in leaves(tree)
+    )

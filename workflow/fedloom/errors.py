@@ -1,0 +1,9 @@
+"""The one exception that people are meant to read."""
+
+
+class FedLoomError(Exception):
+    """Something the user can mend.
+
+    The message is one line that names the file, key, method or client and says what to do; the
+    command line prints it without a traceback and exits with status 2.
+    """

@@ -1,0 +1,31 @@
+"""Numbers of a run, from evaluation.parquet alone."""
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedloom.files import replacing
+
+
+def join(parts: list, out) -> None:
+    """The chunks' rows as one Parquet file, in the order given."""
+    with replacing(out) as temporary:
+        pq.write_table(pa.concat_tables([pq.read_table(part) for part in parts]), temporary)
+
+
+def accuracies(evaluation: pd.DataFrame, rounds: list[int]) -> dict[str, float]:
+    """Accuracies in percent, each the mean over `rounds`.
+
+    Mean is the unweighted mean over clients, worst the minimum over clients (PEP-FedPT, Section
+    5), apart for clients that took part in training and those held out. A group without clients
+    has no entry.
+    """
+    rows = evaluation[evaluation["round"].isin(rounds)]
+    percent = 100 * rows["num_correct"] / rows["num_test"]
+    result = {}
+    for name, group in (("participating", True), ("held_out", False)):
+        chosen = percent[rows["participating"] == group].groupby(rows["round"])
+        if len(chosen):
+            result[f"{name}_mean"] = float(chosen.mean().mean())
+            result[f"{name}_worst"] = float(chosen.min().mean())
+    return result

@@ -1,0 +1,57 @@
+"""The contract between FedLoom and a method: seven functions.
+
+Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
+
+A state is a nested dict of tensors and plain scalars. In the server's state, `params` are trained
+and `constants` are sent but not trained; anything else is the server's own. The engine owns all
+state: hooks return new state, and a plugin keeps none. Every hook is `firstresult`.
+"""
+
+import pluggy
+
+hookspec = pluggy.HookspecMarker("fedloom")
+hookimpl = pluggy.HookimplMarker("fedloom")
+
+REQUIRED = ("init_server", "client_update", "aggregate", "predict")
+
+
+@hookspec(firstresult=True)
+def init_server(task):
+    """The server's state before round 1."""
+
+
+@hookspec(firstresult=True)
+def init_client(task, client):
+    """What client number `client` keeps to itself, made at its first participation. Default: {}."""
+
+
+@hookspec(firstresult=True)
+def select_clients(task):
+    """Ids of the clients of round `task.round`. Default: uniform without replacement."""
+
+
+@hookspec(firstresult=True)
+def download(task, server, client):
+    """What the server sends to `client` (None: to nobody in particular); counted as bytes down.
+
+    Default: `params` and `constants`. Every client must get the same keys and shapes. The engine
+    stacks it over the cohort: a hook that takes `received` sees a leading [K, ...] axis.
+    """
+
+
+@hookspec(firstresult=True)
+def client_update(task, received, clients):
+    """Train the cohort; one `fedloom.engine.Update` per client, in the order of `clients.ids`."""
+
+
+@hookspec(firstresult=True)
+def aggregate(task, server, updates):
+    """The server's next state, from updates sorted by client id."""
+
+
+@hookspec(firstresult=True)
+def predict(task, received, clients, batch):
+    """Logits [K, B, C]. With `clients` None: of the server model alone, or None if there is none.
+
+    A client that never trained (held out) comes with a fresh `init_client` state.
+    """

@@ -1,0 +1,69 @@
+"""JSON Schema as FedLoom uses it: one-line errors that name the key, and defaults filled in."""
+
+import difflib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from fedloom.errors import FedLoomError
+
+SCHEMAS = Path(__file__).resolve().parents[1] / "schemas"
+
+
+@cache
+def load(name: str) -> dict:
+    """The schema `workflow/schemas/<name>.schema.yaml`."""
+    return yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """' (did you mean ...?)' or the list of what there is."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def check(value: Any, schema: dict, where: str, root: dict | None = None) -> None:
+    """Validate `value`.
+
+    Args:
+        where: what to put before the key, e.g. "config key partitions.path" or "file: ".
+        root: the schema whose $defs the schema refers to, if not itself.
+
+    Raises:
+        FedLoomError: one line with the first error nearest to the root.
+    """
+    schema = {"$defs": root["$defs"], **schema} if root else schema
+    validator = jsonschema.Draft202012Validator(schema)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    if error is None:
+        return
+    path = list(error.absolute_path)
+    message = error.message
+    if error.validator == "additionalProperties":
+        known = list(error.schema.get("properties", {}))
+        path.append(next(key for key in error.instance if key not in known))
+        message = f"unknown key; {suggestion(str(path[-1]), known)}"
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    if where.endswith(" "):
+        steps = steps.lstrip(".")
+    raise FedLoomError(f"{where}{steps}: {message}")
+
+
+def filled(value: dict, schema: dict, root: dict) -> dict:
+    """`value` with the defaults of the schema's missing keys, nested objects included."""
+    properties = schema.get("properties", {})
+    result = {key: sub["default"] for key, sub in properties.items() if "default" in sub} | value
+    for key, sub in properties.items():
+        if "$ref" in sub:
+            sub = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]
+        if isinstance(result.get(key), dict):
+            result[key] = filled(result[key], sub, root)
+    extra = schema.get("additionalProperties")
+    if isinstance(extra, dict):
+        for key in result.keys() - properties.keys():
+            if isinstance(result[key], dict):
+                result[key] = filled(result[key], extra, root)
+    return result

@@ -1,0 +1,77 @@
+rule pretrain_micro_vit:
+    """Remake the shipped micro ViT; ordinary runs use the file in workflow/resources."""
+    output:
+        weights="results/pretrained/micro_vit.safetensors",
+        card="results/pretrained/micro_vit.md",
+    params:
+        spec=canonical({"seed": 0}),
+    log:
+        "results/logs/pretrain/micro_vit.log",
+    benchmark:
+        "results/benchmarks/pretrain/micro_vit.tsv"
+    threads: 2
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    shell:
+        "python -m fedloom.cli pretrain --spec {params.spec:q} --out {output.weights}"
+        " --card {output.card} --threads {threads} --log {log}"
+
+
+rule features:
+    """Class tokens of every image at every block, by the frozen backbone, once."""
+    input:
+        store=ancient("results/datasets/{dataset}/images.arrow"),
+        about="results/datasets/{dataset}/about.json",
+        weights=weights,
+        src=sources("backbones/[!p]*.py", "engine/warmup.py", "data/store.py"),
+    output:
+        features="results/features/{dataset}/{backbone}.safetensors",
+        receipt="results/features/{dataset}/{backbone}.json",
+    params:
+        spec=lambda w: canonical(STUDY["backbones"][w.backbone]),
+    log:
+        "results/logs/features/{dataset}/{backbone}.log",
+    benchmark:
+        "results/benchmarks/features/{dataset}/{backbone}.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=240,
+        gpu=0,
+    shell:
+        "python -m fedloom.cli features --spec {params.spec:q} --store {input.store}"
+        " --out {output.features} --receipt {output.receipt} --threads {threads} --log {log}"
+
+
+rule prototypes:
+    """Warm start of PEP-FedPT (Eq. 18-19), for the methods that need it."""
+    input:
+        store=ancient("results/datasets/{dataset}/images.arrow"),
+        about="results/datasets/{dataset}/about.json",
+        partition="results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+        features=ancient("results/features/{dataset}/{backbone}.safetensors"),
+        receipt="results/features/{dataset}/{backbone}.json",
+        src=sources("engine/warmup.py", "engine/defaults.py", "data/federation.py", "rng.py"),
+    output:
+        prototypes="results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.safetensors",
+        receipt="results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.json",
+    params:
+        spec=lambda w: canonical(
+            {
+                "clients_per_round": STUDY["study"]["clients_per_round"],
+                "seed": int(w.seed),
+            }
+        ),
+    log:
+        "results/logs/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.log",
+    benchmark:
+        "results/benchmarks/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    shell:
+        "python -m fedloom.cli prototypes --spec {params.spec:q} --store {input.store}"
+        " --about {input.about} --partition {input.partition} --features {input.features}"
+        " --out {output.prototypes} --receipt {output.receipt} --threads {threads} --log {log}"

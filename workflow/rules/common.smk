@@ -1,0 +1,102 @@
+"""What rules share: which files they depend on, and their one canonical parameter."""
+
+from fedloom.config import Run, chunk_ends, evaluated_rounds, reported_rounds, resource
+from fedloom.config import run_spec, runs
+from fedloom.files import canonical
+from fedloom.plugins import find
+
+# relative, so that results stay valid when the checkout is moved
+ENGINE = "aggregate chunk defaults local passes rounds setup state task tree".split()
+LIBRARY = Path(os.path.relpath(ROOT)) / "workflow/fedloom"
+
+
+wildcard_constraints:
+    dataset="[^/]+",
+    partition="[^/]+",
+    backbone="[^/]+",
+    method="[^/]+",
+    seed=r"\d+",
+    end=r"\d{4}",
+
+
+def sources(*patterns):
+    """Core modules whose change makes a rule's results stale."""
+    return sorted(str(file) for pattern in patterns for file in LIBRARY.glob(pattern))
+
+
+def method_sources(wildcards):
+    """The method's own files: editing one method reruns only its runs."""
+    return [os.path.relpath(p) for p in find(STUDY["methods"][wildcards.method]["plugin"]).sources]
+
+
+def weights(wildcards):
+    """The backbone's local weights file, if it has one; its sha256 is part of every spec."""
+    name = STUDY["backbones"][wildcards.backbone]["weights"]
+    return [] if name == "hub" else [ancient(os.path.relpath(resource(name)))]
+
+
+def spec_of(wildcards):
+    """What bears on a run's numbers."""
+    return run_spec(STUDY, Run(**{k: wildcards[k] for k in LABELS}, seed=int(wildcards.seed)))
+
+
+def previous_end(wildcards):
+    """The round that a chunk starts after."""
+    step = STUDY["study"]["rounds_per_job"]
+    return (int(wildcards.end) - 1) // step * step
+
+
+def chunk_spec(wildcards):
+    """The run's spec with the rounds of one job."""
+    first, last = previous_end(wildcards), int(wildcards.end)
+    evaluate = [r for r in evaluated_rounds(STUDY["study"]) if first < r <= last]
+    return spec_of(wildcards) | {"first": first, "last": last, "evaluate": evaluate}
+
+
+def chunk_files(wildcards, kind):
+    """A file of every chunk of a run."""
+    ends = chunk_ends(STUDY["study"])
+    return [f"{RUN}/rounds/{end:04}.{kind}".format(**wildcards) for end in ends]
+
+
+def needed(what, path):
+    """Input function: `path`, for a method that needs `what`."""
+    return lambda w: (
+        path.format(**w) if what in STUDY["methods"][w.method]["needs"] else []
+    )
+
+
+def optional_inputs(wildcards, input):
+    """Command-line options for what this method needs beyond images."""
+    names = ("features", "prototypes")
+    return " ".join(f"--{name} {input[name]}" for name in names if input.get(name))
+
+
+RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
+FEATURES = "results/features/{dataset}/{backbone}"
+PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}"
+LABELS = ("dataset", "partition", "backbone", "method")
+CORE = sources(
+    "rng.py",
+    "backbones/vit.py",
+    "backbones/micro_vit.py",
+    "data/federation.py",
+    "data/store.py",
+    *(f"engine/{name}.py" for name in ENGINE),
+)
+# what `init` and `train_rounds` share; large files are ancient, their receipts are compared
+RUN_INPUTS = {
+    "store": ancient("results/datasets/{dataset}/images.arrow"),
+    "about": "results/datasets/{dataset}/about.json",
+    "partition": "results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+    "features": ancient(needed("features", f"{FEATURES}.safetensors")),
+    "features_receipt": needed("features", f"{FEATURES}.json"),
+    "prototypes": ancient(needed("prototypes", f"{PROTOTYPES}.safetensors")),
+    "prototypes_receipt": needed("prototypes", f"{PROTOTYPES}.json"),
+    "weights": weights,
+    "src": lambda w: [*CORE, *method_sources(w)],
+}
+RUN_OPTIONS = (
+    "--spec {params.spec:q} --store {input.store} --about {input.about}"
+    " --partition {input.partition} {params.optional} --threads {threads} --log {log}"
+)

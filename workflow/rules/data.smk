@@ -1,0 +1,47 @@
+rule dataset:
+    input:
+        src=sources("data/datasets.py", "data/store.py", "rng.py"),
+    output:
+        store="results/datasets/{dataset}/images.arrow",
+        about="results/datasets/{dataset}/about.json",
+    params:
+        spec=lambda w: canonical(STUDY["datasets"][w.dataset]),
+    log:
+        "results/logs/datasets/{dataset}.log",
+    benchmark:
+        "results/benchmarks/datasets/{dataset}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+    shell:
+        "python -m fedloom.cli dataset --spec {params.spec:q} --store {output.store}"
+        " --about {output.about} --log {log}"
+
+
+rule partition:
+    input:
+        store=ancient("results/datasets/{dataset}/images.arrow"),
+        about="results/datasets/{dataset}/about.json",
+        src=sources("data/partitions.py", "rng.py"),
+    output:
+        "results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+    params:
+        spec=lambda w: canonical(
+            {
+                "label": w.partition,
+                "partition": STUDY["partitions"][w.partition],
+                "seed": int(w.seed),
+            }
+        ),
+    log:
+        "results/logs/partitions/{dataset}/{partition}/seed{seed}.log",
+    benchmark:
+        "results/benchmarks/partitions/{dataset}/{partition}/seed{seed}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    shell:
+        "python -m fedloom.cli partition --spec {params.spec:q} --store {input.store}"
+        " --out {output} --log {log}"

@@ -1,0 +1,83 @@
+rule init:
+    """The state before round 1."""
+    input:
+        **RUN_INPUTS,
+    output:
+        state=f"{RUN}/rounds/0000.safetensors",
+        receipt=f"{RUN}/rounds/0000.json",
+    params:
+        spec=lambda w: canonical(spec_of(w)),
+        optional=optional_inputs,
+    log:
+        "results/logs/init/{dataset}/{partition}/{backbone}/{method}/seed{seed}.log",
+    benchmark:
+        "results/benchmarks/init/{dataset}/{partition}/{backbone}/{method}/seed{seed}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+        gpu=0,
+    shell:
+        f"python -m fedloom.cli init {RUN_OPTIONS}"
+        " --out {output.state} --receipt {output.receipt}"
+
+
+rule train_rounds:
+    """A chunk of rounds. Killed, it resumes after its last finished round."""
+    input:
+        **RUN_INPUTS,
+        start=lambda w: ancient(f"{RUN}/rounds/{previous_end(w):04}.safetensors".format(**w)),
+        start_receipt=lambda w: f"{RUN}/rounds/{previous_end(w):04}.json".format(**w),
+    output:
+        state=f"{RUN}/rounds/{{end}}.safetensors",
+        receipt=f"{RUN}/rounds/{{end}}.json",
+        evaluation=f"{RUN}/rounds/{{end}}.evaluation.parquet",
+        rounds=f"{RUN}/rounds/{{end}}.rounds.parquet",
+    params:
+        spec=lambda w: canonical(chunk_spec(w)),
+        optional=optional_inputs,
+        bind=lambda w, input: [
+            file
+            for name in ("src", "about", "partition", "features_receipt", "prototypes_receipt")
+            for file in ([input[name]] if isinstance(input[name], str) else input[name])
+        ],
+    log:
+        "results/logs/train/{dataset}/{partition}/{backbone}/{method}/seed{seed}/{end}.log",
+    benchmark:
+        "results/benchmarks/train/{dataset}/{partition}/{backbone}/{method}/seed{seed}/{end}.tsv"
+    threads: 1
+    resources:
+        mem_mb=6000,
+        runtime=1440,
+        gpu=0,
+    wildcard_constraints:
+        end="(?!0000)[0-9]{4}",
+    shell:
+        f"python -m fedloom.cli train {RUN_OPTIONS}"
+        " --start {input.start}"
+        " --start-receipt {input.start_receipt} --out {output.state}"
+        " --receipt {output.receipt} --evaluation {output.evaluation} --rounds {output.rounds}"
+        " --bind {params.bind}"
+
+
+rule evaluate:
+    """One row per client and evaluated round, and one per round, of the whole run."""
+    input:
+        evaluation=lambda w: chunk_files(w, "evaluation.parquet"),
+        rounds=lambda w: chunk_files(w, "rounds.parquet"),
+        src=sources("evaluation/metrics.py"),
+    output:
+        evaluation=f"{RUN}/evaluation.parquet",
+        rounds=f"{RUN}/rounds.parquet",
+    log:
+        "results/logs/evaluate/{dataset}/{partition}/{backbone}/{method}/seed{seed}.log",
+    benchmark:
+        "results/benchmarks/evaluate/{dataset}/{partition}/{backbone}/{method}/seed{seed}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    shell:
+        "python -m fedloom.cli evaluate --evaluation-parts {input.evaluation}"
+        " --rounds-parts {input.rounds} --evaluation {output.evaluation}"
+        " --rounds {output.rounds} --log {log}"
