@@ -95,7 +95,7 @@ def test_unknown_key_of_method_toml_is_named(tmp_path):
     folder = _copy("fedvpt", tmp_path / "fedvpt")
     toml = folder / "method.toml"
     toml.write_text("titel = 'x'\n" + toml.read_text())
-    with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean 'title'"):
+    with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean"):
         plugins.discover(tmp_path)
 
 
@@ -128,10 +128,10 @@ def test_a_method_that_changes_state_in_place_fails_the_contract(tmp_path):
 
 
 def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
-    old = "Update({\"params\": unstack(trained.params, k)}, {}, n,"
+    old = 'Update({"params": unstack(trained.params, k)}, {}, n,'
     new = (
-        "Update({\"params\": unstack(trained.params, k)}, "
-        "{\"head\": trained.params[\"head\"][k].clone()}, n,"
+        'Update({"params": unstack(trained.params, k)}, '
+        '{"head": trained.params["head"][k].clone()}, n,'
     )
     method = _plugin(tmp_path, old, new)
     with pytest.raises(FedLoomError, match=r"personal 'head' is uploaded as 'params/head'"):

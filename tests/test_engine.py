@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedloom.data.federation import shuffled_batches
 from fedloom.engine import Update, chunk, linear, local_sgd, rounds, state, tree
 from fedloom.engine.guard import check_updates
+from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.local import learning_rate
 from fedloom.engine.task import cohort
 from fedloom.errors import FedLoomError
@@ -160,7 +161,11 @@ def test_a_nan_stops_the_round(tiny):
 
 
 def test_trees_survive_disk_to_the_bit(tmp_path):
-    value = {"a": {"b": torch.randn(3, 2), "n": 4}, "c": torch.arange(3), "empty": torch.zeros(0, 2)}
+    value = {
+        "a": {"b": torch.randn(3, 2), "n": 4},
+        "c": torch.arange(3),
+        "empty": torch.zeros(0, 2),
+    }
     state.save(tmp_path / "x", value, note=[1.1, 0.1 + 0.2])
     found, facts = state.load(tmp_path / "x")
     assert facts == {"note": [1.1, 0.1 + 0.2]}
@@ -246,6 +251,26 @@ def test_a_truncated_rolling_checkpoint_says_what_to_do(tiny, tmp_path):
     rolling.write_bytes(rolling.read_bytes()[:50])
     with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: truncated.*after round 0"):
         _chunk(task, hooks, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("head_tuning", {"head": 76_800}),
+        ("fedvpt", {"head": 76_800, "shared_prompts": 768}),
+        (
+            "pep_fedpt",
+            {"head": 76_800, "shared_prompts": 768, "class_prompts": 76_800, "prototypes": 230_400},
+        ),
+    ],
+)
+def test_communication_is_the_papers(method, expected):
+    """Paper 000, Section 5.2.2: ViT-B/16, 100 classes; 12 rounds of PEP-FedPT are 4.6 M floats."""
+    found = downlink_floats(method, "vit_base_patch16_224.orig_in21k", 100, {})
+    assert found == expected
+    totals = {"fedvpt": 77_568, "pep_fedpt": 384_768}
+    assert sum(found.values()) == totals.get(method, 76_800)
+    assert round(12 * totals["pep_fedpt"] / 1e6, 3) == 4.617
 
 
 def test_bytes_are_counted_per_client_and_direction(tiny):

@@ -52,7 +52,6 @@ def prototypes(args: argparse.Namespace) -> None:
     """Warm-start class prototypes from one round's sample of clients."""
     from types import SimpleNamespace
 
-    import safetensors
     import torch
 
     from fedloom.data import federation
@@ -68,8 +67,7 @@ def prototypes(args: argparse.Namespace) -> None:
     )
     empty = SimpleNamespace()
     task = Task(args.spec["seed"], empty, empty, None, data, args.spec["clients_per_round"])
-    with safetensors.safe_open(args.features, "pt") as file:
-        inputs = file.get_tensor("inputs")
+    inputs = state.tensor(args.features, "inputs")
     chosen = [torch.from_numpy(data.train[k]) for k in defaults.select_clients(task)]
     result = warmup.warm_start(inputs, data.labels, chosen, data.num_classes)
     state.save(args.out, {"prototypes": result})
@@ -92,13 +90,14 @@ def _task(args: argparse.Namespace) -> tuple:
 
 def init(args: argparse.Namespace) -> None:
     """The server's state before round 1."""
-    from fedloom.engine import rounds, state
+    from fedloom.engine import chunk, rounds, state
     from fedloom.files import write_receipt
 
-    ready, hooks, _ = _task(args)
-    server = hooks.init_server(task=ready)
-    state.save(args.out, rounds.State(server).tree(), run=args.spec["run"], round=0)
-    write_receipt(args.receipt, args.out)
+    with chunk.exclusive(args.out.parent):
+        ready, hooks, _ = _task(args)
+        server = hooks.init_server(task=ready)
+        state.save(args.out, rounds.State(server).tree(), run=args.spec["run"], round=0)
+        write_receipt(args.receipt, args.out)
 
 
 def train(args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,16 @@ def tables(arguments: list[str]) -> Path:
     return Path("results/tables") / [name for name in names if name][-1]
 
 
+def show_errors(since: float) -> None:
+    """Print again, at the end, the error lines of the jobs that failed."""
+    for log in sorted(Path("results/logs").rglob("*.log")):
+        if log.stat().st_mtime < since:
+            continue
+        for line in log.read_text().splitlines():
+            if line.startswith("error: "):
+                print(f"\n{line}\n  in {log}", file=sys.stderr)
+
+
 def show_results(folder: Path) -> None:
     """Print the main table, and where everything lies."""
     print(f"\n{(folder / 'main.md').read_text()}")
@@ -66,9 +77,13 @@ def main() -> int:
             print("removing the lock of a run that was killed", file=sys.stderr)
             subprocess.run([*SNAKEMAKE, "--unlock", "--quiet", "all"], check=True)
         command = [*SNAKEMAKE, "--cores", "all", "--rerun-incomplete", *arguments]
+        started = time.time()
         status = subprocess.run(command, pass_fds=[lock.fileno()], check=False).returncode
+    if status != 0:
+        show_errors(started)
+        return status
     folder = tables(arguments)
-    if status == 0 and (folder / "main.md").exists():
+    if (folder / "main.md").exists():
         show_results(folder)
     return status
 

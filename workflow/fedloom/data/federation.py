@@ -6,10 +6,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from fedloom.data.store import ImageStore
+from fedloom.errors import FedLoomError
 from fedloom.rng import torch_generator
 
 
@@ -86,8 +88,17 @@ def load(
     device: torch.device,
     features: torch.Tensor | None = None,
 ) -> Federation:
-    """Read a partition's Parquet file over its image store."""
-    table = pq.read_table(partition)
+    """Read a partition's Parquet file over its image store.
+
+    Raises:
+        FedLoomError: the file is truncated.
+    """
+    try:
+        table = pq.read_table(partition)
+    except (pa.ArrowInvalid, OSError):
+        raise FedLoomError(
+            f"{partition}: not a whole Parquet file; delete it and run again"
+        ) from None
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
     ids = range(int(client.max()) + 1)
     train_rows = [np.flatnonzero((client == k) & ~test) for k in ids]

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import safetensors
 import torch
 
 from fedloom import plugins
@@ -28,12 +27,6 @@ def num_classes(about: Path) -> int:
     return len(json.loads(about.read_text())["classes"])
 
 
-def final_features(path: Path) -> torch.Tensor:
-    """Final class tokens [N, d] from the feature cache; the rest is not read."""
-    with safetensors.safe_open(path, "pt") as file:
-        return file.get_tensor("final")
-
-
 def task(
     spec: dict,
     store: Path,
@@ -50,7 +43,7 @@ def task(
         partition,
         num_classes(about),
         device,
-        None if features is None else final_features(features),
+        None if features is None else state.tensor(features, "final"),
     )
     prepared = Task(
         seed=spec["seed"],

@@ -30,6 +30,21 @@ def save(path: Path, tree: Tree, **facts: object) -> None:
         safetensors.torch.save_file(tensors, temporary, {KEY: about})
 
 
+def tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a safetensors file; the others are not read.
+
+    Raises:
+        FedLoomError: the file is truncated, or has no such tensor.
+    """
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return file.get_tensor(name)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FedLoomError(
+            f"{path}: cannot read '{name}' ({error}); delete it and run again"
+        ) from None
+
+
 def load(path: Path, device: object = "cpu") -> tuple[Tree, dict]:
     """The tree and the facts of a file that `save` wrote.
 

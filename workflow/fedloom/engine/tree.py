@@ -44,7 +44,14 @@ def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def stack(trees: list[Tree]) -> Tree:
-    """K trees as one whose tensors lead with [K, ...]; what all share is not copied."""
+    """K trees as one whose tensors lead with [K, ...]; what all share is not copied.
+
+    Raises:
+        ValueError: a plain scalar differs between trees; per-client numbers must be tensors.
+    """
+    scalars = [[(p, v) for p, v in leaves(tree) if not isinstance(v, Tensor)] for tree in trees]
+    if any(found != scalars[0] for found in scalars):
+        raise ValueError("a plain scalar differs between clients; keep it as a tensor")
 
     def join(*values: Tensor) -> Tensor:
         if all(value is values[0] for value in values):
