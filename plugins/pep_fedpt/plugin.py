@@ -20,16 +20,7 @@ Transformers". Equation numbers are the paper's. Where the paper leaves a choice
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import (
-    Update,
-    class_means,
-    hookimpl,
-    insert,
-    local_sgd,
-    mean,
-    replace,
-    unstack,
-)
+from fedloom.engine import class_means, hookimpl, insert, local_sgd, mean, replace, uploads
 from fedloom.errors import FedLoomError
 
 
@@ -105,13 +96,10 @@ def client_update(task, received, clients):
         return torch.stack(seen, -2)
 
     prototypes = class_means(task, clients, class_tokens) if task.options.ccmp else None  # Eq. 10
-    trained = local_sgd(task, loss, received, clients)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        payload = {"params": unstack(trained.params, k)}
-        if task.options.ccmp:
-            payload["prototypes"] = prototypes[k].clone()
-        updates.append(Update(payload, {}, examples, {"train_loss": trained.loss[k]}))
+    updates = uploads(local_sgd(task, loss, received, clients), clients)
+    if task.options.ccmp:
+        for k, update in enumerate(updates):
+            update.payload["prototypes"] = prototypes[k].clone()
     return updates
 
 
