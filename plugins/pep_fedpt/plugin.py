@@ -108,9 +108,9 @@ def aggregate(task, server, updates):
     params = mean(updates)
     if not task.options.ccmp:
         return {"params": params}
-    uploads = torch.stack([u.payload["prototypes"] for u in updates])  # [K, S, C, d]
-    present = (uploads != 0).any(-1, keepdim=True)
-    total = server["window"]["sum"] + uploads.sum(0)
+    sent = torch.stack([u.payload["prototypes"] for u in updates])  # [K, S, C, d]
+    present = (sent != 0).any(-1, keepdim=True)
+    total = server["window"]["sum"] + sent.sum(0)
     count = server["window"]["count"] + present.sum(0)  # D_c
     old, window = server["constants"]["prototypes"], {"sum": total, "count": count}
     if task.round % task.options.period == 0:
