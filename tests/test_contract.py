@@ -26,6 +26,15 @@ def test_the_template_runs_when_copied_and_renamed(check, tmp_path):
     check(plugins.discover(tmp_path / "plugins")["mine"], tmp_path)
 
 
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
+def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_path):
+    old = "def logits(task, params, batch):\n"
+    method = _plugin(tmp_path, old, old + "    assert len(batch.index) == 1\n")
+    toml = method.folder / "method.toml"
+    toml.write_text(toml.read_text().replace('family = "vit"', 'family = "vit"\nstacked = false'))
+    check(plugins.discover(tmp_path)["fedvpt"], tmp_path)
+
+
 def test_every_hook_is_documented():
     text = (plugins.ROOT / "docs/writing-a-method.md").read_text()
     assert set(plugins.HOOKS) == {

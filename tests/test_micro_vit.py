@@ -12,6 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones import micro_vit, pretrain
 from fedloom.data import glyphs
+from fedloom.files import sha256
 
 RESOURCES = Path(__file__).parents[1] / "workflow" / "resources"
 WEIGHTS = RESOURCES / "micro_vit.safetensors"
@@ -86,7 +87,7 @@ def test_the_shipped_file_is_good_enough_and_the_card_says_what_it_is():
     card = (RESOURCES / "micro_vit.md").read_text(encoding="utf-8")
     said = [float(value) / 100 for value in re.findall(r"\| (\d+\.\d)% \|", card)]
     assert said == pytest.approx([found["linear_probe"], found["prototypes"]], abs=0.005)
-    assert pretrain.sha256(WEIGHTS) in card
+    assert sha256(WEIGHTS) in card
 
 
 def test_augmentation_is_seeded_bounded_and_absent_at_strength_0():

@@ -12,7 +12,7 @@ from fedloom.engine import hookimpl, insert, local_sgd, mean, uploads
 
 @hookimpl
 def init_server(task):
-    prompts = task.backbone.prompts(task.options.prompts, task.generator("prompts"))
+    prompts = task.backbone.prompts(task.options.prompts, task.generator("shared prompts"))
     return {"params": {"head": task.backbone.head(task.num_classes), "shared_prompts": prompts}}
 
 

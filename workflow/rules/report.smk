@@ -11,7 +11,7 @@ rule main_table:
     params:
         spec=canonical(
             {
-                "study": {k: STUDY["study"][k] for k in ("name", "title") if k in STUDY["study"]},
+                "study": {"name": STUDY["study"]["name"]},
                 "rounds": reported_rounds(STUDY["study"]),
                 "runs": [
                     {

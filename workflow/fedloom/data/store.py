@@ -47,7 +47,7 @@ def write(
             rows = [(example.image.tobytes(), *example[1:]) for example in group]
             writer.write_batch(_batch(rows, schema))
             count += len(rows)
-    write_receipt(about, store, images=count, classes=classes, shape=shape, provenance=provenance)
+    write_receipt(store, about, images=count, classes=classes, shape=shape, provenance=provenance)
 
 
 def batched(items: Iterable, size: int) -> Iterator[list]:

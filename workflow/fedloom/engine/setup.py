@@ -1,6 +1,5 @@
 """A run's task, from its spec and the files that its rule names."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, state
 from fedloom.engine.task import Task
+from fedloom.files import check_receipt
 
 
 def prepare_torch(threads: int) -> torch.device:
@@ -22,11 +22,6 @@ def prepare_torch(threads: int) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def num_classes(about: Path) -> int:
-    """Number of classes of a dataset, from its description."""
-    return len(json.loads(about.read_text())["classes"])
-
-
 def task(
     spec: dict,
     store: Path,
@@ -35,23 +30,27 @@ def task(
     features: Path | None,
     prototypes: Path | None,
     device: torch.device,
-) -> tuple[Task, object, bool]:
-    """The task of a run, its method's hooks, and whether its clients train as one batch."""
+) -> tuple[Task, object]:
+    """The task of a run, and its method's hooks.
+
+    Raises:
+        FedLoomError: an input that is not what its receipt says.
+    """
     method = plugins.find(spec["method"]["plugin"])
-    data = federation.load(
-        ImageStore(store),
-        partition,
-        num_classes(about),
-        device,
-        None if features is None else state.tensor(features, "final"),
-    )
+    classes = check_receipt(store, about)["classes"]
+    for path in (partition, features, prototypes):
+        if path is not None:
+            check_receipt(path)
+    cached = None if features is None else state.tensor(features, "final")
+    warm = None if prototypes is None else state.load(prototypes, device)[0]["prototypes"]
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),
         training=SimpleNamespace(**spec["method"]["training"], rounds=spec.get("rounds")),
         backbone=vit.load(spec["backbone"], device),
-        data=data,
+        data=federation.load(ImageStore(store), partition, len(classes), device, cached),
         clients_per_round=spec["clients_per_round"],
-        prototypes=None if prototypes is None else state.load(prototypes, device)[0]["prototypes"],
+        stacked=method.about["stacked"],
+        prototypes=warm,
     )
-    return prepared, plugins.hooks(method, defaults), method.about["stacked"]
+    return prepared, plugins.hooks(method, defaults)
