@@ -1,0 +1,57 @@
+"""P-PT: every client keeps prompts of its own and shares the head.
+
+A baseline of PEP-FedPT, whose paper names it without giving its form. Ours: shallow prompts as in
+FedVPT that stay on the client from round to round; the head is averaged (unweighted, as the paper's
+FedAvg; option `weighted` gives McMahan et al.'s). All clients begin with the same prompts, and one
+that was never sampled, or is held out, is evaluated with those.
+"""
+
+import torch.nn.functional as F
+
+from fedloom.engine import Update, hookimpl, insert, local_sgd, mean, unstack
+
+
+@hookimpl
+def init_server(task):
+    return {"params": {"head": task.backbone.head(task.num_classes)}}
+
+
+@hookimpl
+def init_client(task, client):
+    # no client among the stream's ids: the same prompts for all
+    return {"prompts": task.backbone.prompts(task.options.prompts, task.generator("prompts"))}
+
+
+def logits(task, params, batch):
+    vit = task.backbone
+    tokens = insert(vit.embed(batch.images), params["prompts"])  # [K, B, T + P, d]
+    return vit.classify(vit.blocks(tokens), params["head"])  # [K, B, C]
+
+
+def loss(task, params, received, clients, batch):
+    return F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
+
+
+@hookimpl
+def client_update(task, received, clients):
+    start = {**received["params"], "prompts": clients.state["prompts"]}
+    trained = local_sgd(task, loss, received, clients, params=start)
+    updates = []
+    for k, examples in enumerate(clients.num_examples):
+        mine = unstack(trained.params, k)
+        payload = {"params": {"head": mine["head"]}}
+        metrics = {"train_loss": trained.loss[k]}
+        updates.append(Update(payload, {"prompts": mine["prompts"]}, examples, metrics))
+    return updates
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    return {"params": mean(updates, task.options.weighted)}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    if clients is None:
+        return None  # without a client there are no prompts
+    return logits(task, {**received["params"], "prompts": clients.state["prompts"]}, batch)
