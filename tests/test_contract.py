@@ -9,13 +9,23 @@ import pytest
 from fedloom import contract, hookspecs, plugins
 from fedloom.errors import FedLoomError
 
-METHODS = plugins.discover()
+PLUGINS = plugins.discover()
+METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
+WRAPPERS = {name: m for name, m in PLUGINS.items() if m.kind == "wrapper"}
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("name", METHODS)
 def test_contract(name, check, tmp_path):
     check(METHODS[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(name):
+    assert "around" in contract.check(WRAPPERS[name], list(METHODS.values()))
+    refused = {m: contract.refusal(WRAPPERS[name], METHODS[m]) for m in METHODS}
+    for method, line in refused.items():
+        assert line is None or (name in line and method in line)
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
@@ -52,7 +62,7 @@ def test_every_hook_is_documented():
 
 
 def test_every_option_has_a_default_within_its_bounds_and_a_line_of_help():
-    for method in METHODS.values():
+    for method in PLUGINS.values():
         for name, option in method.about["options"].items():
             assert option["description"], f"{method.name}.{name}"
             assert method.options({name: option["default"]}, "x")[name] == option["default"]
@@ -83,6 +93,8 @@ def _plugin(tmp_path, old, new):
         ),
         ("received, clients, batch):\n    return l", "recieved, clients, batch):\n    return l",
          "has no argument 'recieved'; did you mean 'received'?"),
+        ("@hookimpl\ndef predict", "@hookimpl(wrapper=True)\ndef predict",
+         "'predict' of a method needs plain @hookimpl above it"),
         ("def init_server(task):", "def init_server(task=None):", "gives 'task' a default"),
     ],
 )  # fmt: skip

@@ -176,13 +176,16 @@ def test_class_means_of_ragged_clients(tiny):
     task, _ = tiny("head_tuning")
     ids = task.data.participating
     clients = cohort(task, ids, [{} for _ in ids])
-    found = class_means(task, clients, lambda c, batch: batch.features[:, :, None])
+    found, told = class_means(task, clients, lambda c, batch: batch.features[:, :, None])
     for k, client in enumerate(ids):
         rows = task.data.train[client]
         for c in range(task.num_classes):
             mine = task.data.features[rows[task.data.store.labels[rows] == c]]
             expected = mine.mean(0) if len(mine) else torch.zeros(task.backbone.width)
             torch.testing.assert_close(found[k, 0, c], expected, atol=1e-5, rtol=1e-5)
+            farthest = max([float((x - expected).abs().sum()) for x in mine], default=0.0)
+            assert float(told["spread"][k, 0, c]) == pytest.approx(farthest, abs=1e-4)
+            assert told["count"][k, c] == len(mine)
 
 
 def test_a_block_beyond_the_backbone_is_refused(tiny):

@@ -20,7 +20,7 @@ Transformers". Equation numbers are the paper's. Where the paper leaves a choice
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import class_means, hookimpl, insert, local_sgd, mean, replace, uploads
+from fedloom.engine import class_means, hookimpl, insert, local_sgd, mean, replace, unstack, uploads
 from fedloom.errors import FedLoomError
 
 
@@ -37,11 +37,13 @@ def init_server(task):
         return {"params": params}
     params["class_prompts"] = vit.prompts(task.num_classes, task.generator("class prompts"))
     chosen = [j - 1 for j in sorted(options.blocks)]
-    prototypes = task.prototypes[chosen]  # [S, C, d], of cls_{j-1} for the S blocks j
+    prototypes = task.prototypes.mean[chosen]  # [S, C, d], of cls_{j-1} for the S blocks j
+    told = {"spread": task.prototypes.spread[chosen], "count": task.prototypes.count}
     return {
         "params": params,
         "constants": {"prototypes": prototypes},
         "window": _window(prototypes),
+        "private": {"prototypes": told},
     }
 
 
@@ -95,11 +97,13 @@ def client_update(task, received, clients):
         _, seen = prompted(task, received["params"], received, clients, batch, until)
         return torch.stack(seen, -2)
 
-    prototypes = class_means(task, clients, class_tokens) if task.options.ccmp else None  # Eq. 10
+    if task.options.ccmp:
+        prototypes, told = class_means(task, clients, class_tokens)  # Eq. 10
     updates = uploads(local_sgd(task, loss, received, clients), clients)
     if task.options.ccmp:
         for k, update in enumerate(updates):
             update.payload["prototypes"] = prototypes[k].clone()
+            update.private["prototypes"] = unstack(told, k)
     return updates
 
 

@@ -72,14 +72,14 @@ def prototypes(args: argparse.Namespace) -> None:
     images, cpu = ImageStore(args.store), torch.device("cpu")
     data = federation.load(images, args.partition, len(classes), cpu)
     empty = SimpleNamespace()
-    task = Task(args.spec["seed"], empty, empty, None, data, args.spec["clients_per_round"])
+    task = Task(args.spec["seed"], empty, empty, None, data, args.spec["clients_per_round"], "")
     inputs = state.tensor(args.features, "inputs")
     chosen = defaults.select_clients(task)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
     result = warmup.warm_start(inputs, data.labels, rows, data.num_classes)
-    state.save(args.out, {"prototypes": result})
+    state.save(args.out, result)
     # uploaded once, before round 1, and in no row of rounds.parquet
-    floats = result[0].numel()
+    floats = result["mean"][0].numel()
     write_receipt(args.out, clients=chosen, floats_up_per_client_and_block=floats)
 
 
@@ -104,8 +104,8 @@ def init(args: argparse.Namespace) -> None:
 
     with chunk.exclusive(args.out.parent):
         ready, hooks = _task(args)
-        server = hooks.init_server(task=ready)
-        state.save(args.out, rounds.State(server).tree(), run=args.spec["run"], round=0)
+        first = rounds.initial(ready, hooks)
+        state.save(args.out, first.tree(), run=args.spec["run"], round=0)
         write_receipt(args.out)
 
 
@@ -163,9 +163,10 @@ def check(args: argparse.Namespace) -> None:
     from fedloom.engine.setup import prepare_torch
 
     prepare_torch(args.threads)
-    for name in [args.method] if args.method else sorted(plugins.discover()):
-        contract.check(plugins.find(name))
-        log.info("%s keeps the contract (%d checks)", name, len(contract.CHECKS))
+    known = plugins.discover()
+    for name in [args.method] if args.method else sorted(known):
+        done = contract.check(plugins.find(name), list(known.values()))
+        log.info("%s keeps the contract (%s)", name, done)
 
 
 OPTIONS = {

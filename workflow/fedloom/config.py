@@ -9,7 +9,7 @@ import yaml
 from fedloom import schema
 from fedloom.errors import FedLoomError
 from fedloom.files import sha256
-from fedloom.plugins import ROOT, discover
+from fedloom.plugins import ROOT, find
 
 CONFIG = "config key"
 LABELLED = ("datasets", "partitions", "backbones", "methods")
@@ -108,13 +108,13 @@ def resolve(config: dict) -> dict:
                 raise FedLoomError(f"{CONFIG} run.{section}: no label '{label}'; {hint}")
     for label in config["run"]["backbones"]:
         _fingerprint(config["backbones"][label], f"{CONFIG} backbones.{label}.weights")
-    methods = discover()
     for label, entry in config["methods"].items():
         where = f"{CONFIG} methods.{label}"
-        if entry["plugin"] not in methods:
-            hint = schema.suggestion(entry["plugin"], list(methods))
-            raise FedLoomError(f"{where}.plugin: no method '{entry['plugin']}'; {hint}")
-        method = methods[entry["plugin"]]
+        method = find(entry["plugin"], f"{where}.plugin", "method")
+        for i, wrapper in enumerate(entry["wrappers"]):
+            place = f"{where}.wrappers[{i}]"
+            plugin = find(wrapper["plugin"], f"{place}.plugin", "wrapper")
+            wrapper["options"] = plugin.options(wrapper.get("options", {}), f"{place}.options")
         entry["options"] = method.options(entry["options"], f"{where}.options")
         entry["training"] = method.training(config["study"]["training"], entry["training"])
         entry["needs"] = method.about["needs"]
@@ -194,7 +194,7 @@ def run_spec(config: dict, run: Run) -> dict:
         "run": run.path,
         "seed": run.seed,
         "backbone": config["backbones"][run.backbone],
-        "method": {key: method[key] for key in ("plugin", "options", "training")},
+        "method": {key: method[key] for key in ("plugin", "options", "training", "wrappers")},
         "clients_per_round": study["clients_per_round"],
         "rounds_per_job": study["rounds_per_job"],
     }

@@ -68,8 +68,14 @@ def _tiny_data(folder: Path) -> tuple[ImageStore, Path]:
     return store, folder / "partition.parquet"
 
 
-def tiny_task(method: Method, folder: Path, **options: object) -> Task:
-    """A task on which a round takes milliseconds; files go into `folder`."""
+def tiny_task(
+    method: Method, folder: Path, wrappers: tuple[Method, ...] = (), **options: object
+) -> Task:
+    """A task on which a round takes milliseconds; files go into `folder`.
+
+    Args:
+        options: the method's, where they are not the defaults; its wrappers have theirs.
+    """
     vit = _tiny_vit()
     store, partition = _tiny_data(folder)
     tokens = vit.class_tokens(torch.from_numpy(store.images(np.arange(len(store))).copy()))
@@ -84,7 +90,9 @@ def tiny_task(method: Method, folder: Path, **options: object) -> Task:
         data=data,
         clients_per_round=3,
         stacked=method.about["stacked"],
-        prototypes=warm_start(tokens[:, :-1], data.labels, chosen, CLASSES),
+        method=method.name,
+        wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
+        prototypes=SimpleNamespace(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES)),
     )
 
 
@@ -110,12 +118,12 @@ def _require_equal(method: Method, a: Tree, b: Tree, what: str, tolerance: float
 class _Fixture:
     """A tiny run of a method, in a folder of its own."""
 
-    def __init__(self, method: Method, folder: Path):
-        self.task = tiny_task(method, folder)
-        self.hooks = plugins.hooks(method, defaults)
+    def __init__(self, method: Method, folder: Path, wrappers: tuple[Method, ...] = ()):
+        self.task = tiny_task(method, folder, wrappers)
+        self.hooks = plugins.hooks(method, defaults, wrappers=wrappers)
 
     def start(self) -> rounds.State:
-        return rounds.State(self.hooks.init_server(task=self.task))
+        return rounds.initial(self.task, self.hooks)
 
     def after(self, count: int, **changes: object) -> rounds.State:
         task, current = replace(self.task, **changes), self.start()
@@ -132,9 +140,9 @@ class _Fixture:
         return stack(sent), cohort(task, ids, personal)
 
 
-def resumes(method: Method, folder: Path) -> None:
+def resumes(method: Method, folder: Path, *wrappers: Method) -> None:
     """Four rounds in one job equal two jobs of two, bit for bit."""
-    run = _Fixture(method, folder)
+    run = _Fixture(method, folder, wrappers)
     jobs = (("whole", [4]), ("halves", [2, 4]))
     for name, ends in jobs:
         (folder / name).mkdir()
@@ -156,21 +164,21 @@ def resumes(method: Method, folder: Path) -> None:
     ]
     if not tables[0].equals(tables[1]):
         raise FedLoomError(f"{method.name}: 4 rounds do not evaluate as 2 + 2 rounds")
-    if run.hooks.init_server(task=run.task).keys() != whole["server"].keys():
+    if run.start().server.keys() != whole["server"].keys():
         raise FedLoomError(f"{method.name}: aggregate returns other keys than init_server")
 
 
-def stacks(method: Method, folder: Path) -> None:
+def stacks(method: Method, folder: Path, *wrappers: Method) -> None:
     """Clients trained as one batch equal clients trained one by one."""
-    run = _Fixture(method, folder)
+    run = _Fixture(method, folder, wrappers)
     if run.task.stacked:
         together, alone = (run.after(2, stacked=stacked).tree() for stacked in (True, False))
         _require_equal(method, together, alone, "stacked clients are not single ones", 1e-4)
 
 
-def ignores_order(method: Method, folder: Path) -> None:
+def ignores_order(method: Method, folder: Path, *wrappers: Method) -> None:
     """The order of the updates does not matter to the aggregate."""
-    run = _Fixture(method, folder)
+    run = _Fixture(method, folder, wrappers)
     task, current = run.task.at(1), run.start()
     received, clients = run.send(current, task.data.participating[:3])
     updates = run.hooks.client_update(task=task, received=received, clients=clients)
@@ -181,9 +189,24 @@ def ignores_order(method: Method, folder: Path) -> None:
     _require_equal(method, one, other, "the order of updates changes the aggregate", 1e-5)
 
 
-def keeps_secrets(method: Method, folder: Path) -> None:
-    """What a client keeps is not in what it uploads."""
+def reads_nothing_private(method: Method, folder: Path, *wrappers: Method) -> None:
+    """The aggregate is the same when nothing private came with the uploads."""
     run = _Fixture(method, folder)
+    task, current = run.task.at(1), run.start()
+    received, clients = run.send(current, task.data.participating[:3])
+    updates = run.hooks.client_update(task=task, received=received, clients=clients)
+    for update, client in zip(updates, clients.ids, strict=True):
+        update.client = client
+    bare = [replace(update, private={}) for update in updates]
+    one, other = (
+        run.hooks.aggregate(task=task, server=current.server, updates=u) for u in (updates, bare)
+    )
+    _require_equal(method, one, other, "the aggregate reads what is private")
+
+
+def keeps_secrets(method: Method, folder: Path, *wrappers: Method) -> None:
+    """What a client keeps is not in what it uploads."""
+    run = _Fixture(method, folder, wrappers)
     task, current = run.task.at(1), run.start()
     received, clients = run.send(current, task.data.participating[:3])
     for update in run.hooks.client_update(task=task, received=received, clients=clients):
@@ -194,9 +217,9 @@ def keeps_secrets(method: Method, folder: Path) -> None:
                     raise FedLoomError(f"{method.name}: personal '{path}' is uploaded as '{name}'")
 
 
-def leaves_inputs_alone(method: Method, folder: Path) -> None:
+def leaves_inputs_alone(method: Method, folder: Path, *wrappers: Method) -> None:
     """A round changes nothing of the server's state in place."""
-    run = _Fixture(method, folder)
+    run = _Fixture(method, folder, wrappers)
     current = run.start()
     before = {path: torch.as_tensor(v).clone() for path, v in leaves(current.server)}
     rounds.train_round(run.task.at(1), run.hooks, current)
@@ -208,9 +231,9 @@ def leaves_inputs_alone(method: Method, folder: Path) -> None:
         raise FedLoomError(f"{method.name}: a round changes the server's '{changed[0]}' in place")
 
 
-def evaluates_strangers(method: Method, folder: Path) -> None:
+def evaluates_strangers(method: Method, folder: Path, *wrappers: Method) -> None:
     """A held-out client can be evaluated, and so can the server model if there is one."""
-    run = _Fixture(method, folder)
+    run = _Fixture(method, folder, wrappers)
     current = run.after(1)
     held_out = sorted(set(range(CLIENTS)) - set(run.task.data.participating))
     received, clients = run.send(current, held_out)
@@ -230,9 +253,9 @@ def evaluates_strangers(method: Method, folder: Path) -> None:
                 )
 
 
-def learns(method: Method, folder: Path) -> None:
+def learns(method: Method, folder: Path, *wrappers: Method) -> None:
     """Training lowers the training loss."""
-    run = _Fixture(method, folder)
+    run = _Fixture(method, folder, wrappers)
     current, losses = run.start(), []
     for number in range(1, 9):
         task = run.task.at(number)
@@ -242,11 +265,12 @@ def learns(method: Method, folder: Path) -> None:
         raise FedLoomError(f"{method.name}: the training loss does not fall: {losses}")
 
 
-Check = Callable[[Method, Path], None]
+Check = Callable[..., None]
 CHECKS: tuple[Check, ...] = (
     resumes,
     stacks,
     ignores_order,
+    reads_nothing_private,
     keeps_secrets,
     leaves_inputs_alone,
     evaluates_strangers,
@@ -254,12 +278,37 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def check(method: Method) -> None:
-    """Run every check.
+def check(plugin: Method, known: list[Method]) -> str:
+    """Run every check; for a wrapper around every known method that it does not refuse.
+
+    Returns:
+        What was done, in words.
 
     Raises:
-        FedLoomError: the first that fails.
+        FedLoomError: the first check that fails, or a wrapper that refuses every method.
     """
+    if plugin.kind == "method":
+        _run_checks(plugin)
+        return f"{len(CHECKS)} checks"
+    around = [m for m in known if m.kind == "method" and not refusal(plugin, m)]
+    if not around:
+        raise FedLoomError(f"{plugin.name}: refuses every method there is")
+    for method in around:
+        _run_checks(method, plugin)
+    return f"{len(CHECKS)} checks around {', '.join(m.name for m in around)}"
+
+
+def refusal(wrapper: Method, method: Method) -> str | None:
+    """What a wrapper says to a method that it does not work with."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _Fixture(method, Path(folder), (wrapper,)).start()
+        except FedLoomError as error:
+            return str(error)
+    return None
+
+
+def _run_checks(method: Method, *wrappers: Method) -> None:
     for test in CHECKS:
         with tempfile.TemporaryDirectory() as folder:
-            test(method, Path(folder))
+            test(method, Path(folder), *wrappers)

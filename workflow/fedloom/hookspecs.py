@@ -5,6 +5,10 @@ Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 A state is a nested dict of tensors and plain scalars. In the server's state, `params` are trained
 and `constants` are sent but not trained; anything else is the server's own. The engine owns all
 state: hooks return new state, and a plugin keeps none. Every hook is `firstresult`.
+
+A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`: it
+yields for what the method gives, and returns it changed. `private`, in an update and in what
+`init_server` returns, is what a method tells wrappers beyond its state and payload.
 """
 
 import pluggy

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,11 +25,15 @@ HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom
 
 @dataclass(frozen=True)
 class Method:
-    """What a plugin's `method.toml` says, and where it lies."""
+    """What a plugin's `method.toml` says, and where it lies; `kind` is method or wrapper."""
 
     name: str
     folder: Path
     about: dict
+
+    @property
+    def kind(self) -> str:
+        return self.about["kind"]
 
     @property
     def sources(self) -> list[Path]:
@@ -68,7 +73,7 @@ def _read(folder: Path) -> Method:
     schema.check(about, root, f"{file}: ")
     about = schema.filled(about, root, root)
     training = schema.load("config")["$defs"]["training"]
-    schema.check(about["training"], training, f"{file}: training")
+    schema.check(about.get("training", {}), training, f"{file}: training")
     for name, option in about["options"].items():
         schema.check(option["default"], option, f"{file}: default of options.{name}")
     if not (folder / "plugin.py").exists():
@@ -107,16 +112,16 @@ def discover(folder: Path | None = None) -> dict[str, Method]:
     return methods
 
 
-def find(name: str, where: str = "method") -> Method:
-    """The method of that name.
+def find(name: str, where: str = "method", kind: str | None = None) -> Method:
+    """The plugin of that name, of that kind if it is given.
 
     Raises:
         FedLoomError: there is none; suggests the nearest.
     """
-    methods = discover()
+    methods = {k: m for k, m in discover().items() if kind in (None, m.kind)}
     if name not in methods:
         raise FedLoomError(
-            f"{where}: no method '{name}' in plugins/ or installed; "
+            f"{where}: no {kind or 'method'} '{name}' in plugins/ or installed; "
             + schema.suggestion(name, list(methods))
         )
     return methods[name]
@@ -131,7 +136,7 @@ def _import(method: Method) -> ModuleType:
     return module
 
 
-def _check_hooks(module: ModuleType, file: Path) -> None:
+def _check_hooks(module: ModuleType, file: Path, kind: str) -> None:
     """What pluggy lets pass and a person would search for an hour."""
     functions = inspect.getmembers(module, inspect.isfunction)
     own = {name: f for name, f in functions if f.__module__ == module.__name__}
@@ -145,6 +150,9 @@ def _check_hooks(module: ModuleType, file: Path) -> None:
             )
         if not marked:
             continue
+        if function.fedloom_impl["wrapper"] != (kind == "wrapper"):
+            what = "@hookimpl(wrapper=True)" if kind == "wrapper" else "plain @hookimpl"
+            raise FedLoomError(f"{file}: '{name}' of a {kind} needs {what} above it")
         takes = inspect.signature(function).parameters.values()
         allowed = set(inspect.signature(getattr(hookspecs, name)).parameters)
         for parameter in takes:
@@ -159,20 +167,22 @@ def _check_hooks(module: ModuleType, file: Path) -> None:
                     + schema.suggestion(parameter.name, list(allowed))
                 )
     for name in hookspecs.REQUIRED:
-        if name not in own:
+        if name not in own and kind == "method":
             raise FedLoomError(f"{file}: the required hook '{name}' is missing")
 
 
-def hooks(method: Method, *defaults: object) -> pluggy.HookRelay:
-    """The hooks of one run: the method's, with `defaults` where it has none.
+def hooks(method: Method, *defaults: object, wrappers: Sequence[Method] = ()) -> pluggy.HookRelay:
+    """The hooks of one run: the method's, with `defaults` where it has none, in its wrappers.
 
     Raises:
         FedLoomError: a hook is missing, misspelt, unmarked or has a wrong argument.
     """
-    module = _import(method)
-    _check_hooks(module, method.folder / "plugin.py")
+    modules = []
+    for plugin in (method, *wrappers):
+        modules.append(_import(plugin))
+        _check_hooks(modules[-1], plugin.folder / "plugin.py", plugin.kind)
     manager = pluggy.PluginManager("fedloom")
     manager.add_hookspecs(hookspecs)
-    for plugin in (*defaults, module):  # the last registered is asked first
+    for plugin in (*defaults, *modules):  # the last registered is asked first, or wraps the rest
         manager.register(plugin)
     return manager.hook

@@ -30,8 +30,10 @@ def sources(*names):
 
 
 def method_sources(wildcards):
-    """The method's own files: editing one method reruns only its runs."""
-    return [os.path.relpath(p) for p in find(STUDY["methods"][wildcards.method]["plugin"]).sources]
+    """The files of the method and its wrappers: editing one method reruns only its runs."""
+    entry = STUDY["methods"][wildcards.method]
+    names = [entry["plugin"], *(wrapper["plugin"] for wrapper in entry["wrappers"])]
+    return [os.path.relpath(path) for name in names for path in find(name).sources]
 
 
 def weights(wildcards):

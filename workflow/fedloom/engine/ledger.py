@@ -26,7 +26,12 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         backbone=model,
         data=SimpleNamespace(num_classes=classes),
         clients_per_round=1,
-        prototypes=torch.empty(model.depth, classes, model.width, device="meta"),
+        method=method,
+        prototypes=SimpleNamespace(
+            mean=torch.empty(model.depth, classes, model.width, device="meta"),
+            spread=torch.empty(model.depth, classes, device="meta"),
+            count=torch.empty(classes, device="meta"),
+        ),
     )
     hooks = plugins.hooks(about, defaults)
     server = hooks.init_server(task=task)

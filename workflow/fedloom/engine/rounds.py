@@ -38,6 +38,12 @@ class State:
         return cls(tree["server"], {k: kept.get(str(k), {}) for k in tree["seen"].tolist()})
 
 
+def initial(task: Task, hooks) -> State:
+    """The state before round 1; `private` is for wrappers, and they have seen it."""
+    server = hooks.init_server(task=task)
+    return State({key: value for key, value in server.items() if key != "private"})
+
+
 def _personal(task: Task, hooks, state: State, client: int) -> Tree:
     known = state.clients.get(client)
     return hooks.init_client(task=task.at(0), client=client) if known is None else known

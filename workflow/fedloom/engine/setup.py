@@ -36,13 +36,14 @@ def task(
     Raises:
         FedLoomError: an input that is not what its receipt says.
     """
-    method = plugins.find(spec["method"]["plugin"])
+    method = plugins.find(spec["method"]["plugin"], kind="method")
+    wrapping = spec["method"]["wrappers"]
+    wrappers = [plugins.find(entry["plugin"], kind="wrapper") for entry in wrapping]
     classes = check_receipt(store, about)["classes"]
     for path in (partition, features, prototypes):
         if path is not None:
             check_receipt(path)
     cached = None if features is None else state.tensor(features, "final")
-    warm = None if prototypes is None else state.load(prototypes, device)[0]["prototypes"]
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),
@@ -51,6 +52,8 @@ def task(
         data=federation.load(ImageStore(store), partition, len(classes), device, cached),
         clients_per_round=spec["clients_per_round"],
         stacked=method.about["stacked"],
-        prototypes=warm,
+        method=method.name,
+        wrappers={entry["plugin"]: SimpleNamespace(**entry["options"]) for entry in wrapping},
+        prototypes=prototypes and SimpleNamespace(**state.load(prototypes, device)[0]),
     )
-    return prepared, plugins.hooks(method, defaults)
+    return prepared, plugins.hooks(method, defaults, wrappers=wrappers)

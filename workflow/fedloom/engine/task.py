@@ -1,6 +1,6 @@
 """What a hook is given: the task (the round and all that is fixed) and the cohort of clients."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +22,11 @@ class Task:
         training: optimizer, lr, schedule, ... (config.schema.yaml), and `rounds`.
         backbone: frozen, see `fedloom.backbones`.
         data: all clients' images.
-        prototypes: warm-start class prototypes [M, C, d] of the class token at the input of every
-            block, or None for a method that does not need them.
+        method: name of the plugin.
+        wrappers: options of each of its wrappers, by the wrapper's name.
+        prototypes: the warm start (fedloom.engine.warmup), or None for a method that does not need
+            it: `mean` [M, C, d] of the class token at the input of every block, `spread` [M, C],
+            `count` [C].
         clients_per_round: how many clients take part in a round.
         stacked: whether they make one cohort; else each is a cohort of its own.
     """
@@ -34,8 +37,10 @@ class Task:
     backbone: Any
     data: Federation
     clients_per_round: int
+    method: str
     stacked: bool = True
-    prototypes: Tensor | None = None
+    wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
+    prototypes: SimpleNamespace | None = None
     round: int = 0
 
     @property
@@ -100,10 +105,13 @@ class Update:
         client_state: what it keeps.
         num_examples: training images.
         metrics: plain numbers for the log; `train_loss` is shown.
+        private: what a wrapper on the server needs of the client beyond the payload, for the
+            simulation's sake (a sensitivity, say). It is not counted, and no method reads it.
     """
 
     payload: Tree
     client_state: Tree
     num_examples: int
     metrics: dict[str, float]
+    private: Tree = field(default_factory=dict)
     client: int = -1  # set by the engine

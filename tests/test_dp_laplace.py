@@ -1,0 +1,87 @@
+"""Class-level differential privacy (PEP-FedPT, A.4.1): sensitivity and noise by the formula."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from fedloom import contract, plugins
+from fedloom.engine import defaults
+from fedloom.engine.rounds import initial, train_round
+from fedloom.errors import FedLoomError
+
+WRAPPER = plugins.find("dp_laplace", kind="wrapper")
+plugins.hooks(plugins.find("pep_fedpt"), defaults, wrappers=[WRAPPER])
+dp = sys.modules["fedloom_method_dp_laplace"]
+
+
+def _run(folder, **options):
+    method = plugins.find("pep_fedpt")
+    task = contract.tiny_task(method, folder, (WRAPPER,), **options)
+    return task, plugins.hooks(method, defaults, wrappers=[WRAPPER])
+
+
+def test_sensitivity_is_the_formula():
+    spread, count = torch.tensor([[3.0, 5.0, 1.0]]), torch.tensor([6, 1, 0])
+    assert dp.sensitivity(spread, count).tolist() == [[1.0, 10.0, 2.0]]
+
+
+def test_noise_is_laplace_of_the_given_scale():
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.tensor([0.5, 4.0])[:, None]
+    draws = dp.laplace(scale, (2, 20_000), generator).numpy()
+    for row, b in zip(draws, (0.5, 4.0), strict=True):
+        assert scipy.stats.kstest(row, scipy.stats.laplace(scale=b).cdf).pvalue > 0.01
+        assert np.abs(row).mean() == pytest.approx(b, rel=0.03)  # E|x| = b
+
+
+def test_the_warm_start_is_covered(tmp_path):
+    task, hooks = _run(tmp_path)
+    clean = task.prototypes.mean[[4, 5, 6]]
+    noise = initial(task, hooks).server["constants"]["prototypes"] - clean
+    scale = dp.sensitivity(task.prototypes.spread[[4, 5, 6]], task.prototypes.count) / 0.2
+    expected = dp.laplace(scale[..., None], clean.shape, task.generator("dp_laplace"))
+    torch.testing.assert_close(noise, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_every_update_and_block_gets_noise_only_where_a_class_was_updated(tmp_path):
+    task, hooks = _run(tmp_path, period=2)
+    state = initial(task, hooks)
+    first = state.server["constants"]["prototypes"]
+    state, _ = train_round(task.at(1), hooks, state)
+    assert torch.equal(state.server["constants"]["prototypes"], first)
+    assert (state.server["dp_laplace"]["count"] > 0).any(), "the window goes on"
+    told = state.server["dp_laplace"]
+    state, _ = train_round(task.at(2), hooks, state)
+    second = state.server["constants"]["prototypes"]
+    assert ((second != first).any(-1)).any(1).all(), "all blocks"
+    assert not state.server["dp_laplace"]["count"].any(), "and then begins again"
+    assert told["spread"].max() > 0
+
+
+def test_only_wrapped_labels_get_noise(tmp_path):
+    task, _ = _run(tmp_path)
+    plain = plugins.hooks(plugins.find("pep_fedpt"), defaults)
+    assert torch.equal(
+        initial(task, plain).server["constants"]["prototypes"], task.prototypes.mean[[4, 5, 6]]
+    )
+    louder = SimpleNamespace(eps=0.002)
+    hundred = SimpleNamespace(**{**vars(task), "wrappers": {"dp_laplace": louder}})
+    zeros, told = torch.zeros(3, 4, 16), {"spread": torch.ones(3, 4), "count": torch.ones(4)}
+    hundred.generator = task.generator
+    torch.testing.assert_close(dp.noised(hundred, zeros, told), 100 * dp.noised(task, zeros, told))
+
+
+@pytest.mark.parametrize("name", ["fedvpt", "head_tuning", "p_pt", "fedvpt_deep"])
+def test_methods_without_prototypes_are_refused_by_name(name):
+    line = contract.refusal(WRAPPER, plugins.find(name))
+    assert line == f"dp_laplace: method {name} uploads no prototypes to protect; remove the wrapper"
+
+
+def test_pep_without_its_class_prompts_is_refused_too(tmp_path):
+    task, hooks = _run(tmp_path, ccmp=False)
+    with pytest.raises(FedLoomError, match="method pep_fedpt uploads no prototypes"):
+        initial(task, hooks)
