@@ -26,6 +26,6 @@ venv:
 	@test "$$(cat .venv/made-from 2>/dev/null)" = "$(STAMP)" || { \
 	  echo "making .venv from constraints.txt (about 6 GB; some minutes)" && \
 	  rm -rf .venv && $(PYTHON) -m venv .venv && \
-	  $(VENV) -m pip install --quiet --disable-pip-version-check \
+	  $(VENV) -m pip install --quiet --quiet --disable-pip-version-check \
 	    --constraint constraints.txt --editable '.[test]' && \
 	  echo "$(STAMP)" > .venv/made-from; }

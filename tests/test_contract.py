@@ -55,6 +55,7 @@ def test_every_hook_is_documented():
         "client_update",
         "aggregate",
         "predict",
+        "artefact",
     }
     for name in plugins.HOOKS:
         assert f"`{name}`" in text

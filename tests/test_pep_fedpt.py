@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from fedloom import plugins
 from fedloom.engine import Update
 from fedloom.engine.passes import class_means
-from fedloom.engine.rounds import State, train_round
+from fedloom.engine.rounds import State, artefact, initial, train_round
 from fedloom.engine.task import cohort
 from fedloom.engine.tree import leaves, stack
 from fedloom.errors import FedLoomError
@@ -113,8 +114,8 @@ def test_uploaded_prototypes_are_the_class_means_under_the_global_state(tiny):
     totals = {}
     for row in rows:
         batch = task.data.batch([np.array([row])])
-        _, seen = pep.prompted(task, received["params"], received, clients, batch, 3)
-        totals.setdefault(int(batch.labels[0, 0]), []).append(torch.stack(seen, -2)[0, 0])
+        _, seen, _ = pep.prompted(task, received["params"], received, clients, batch, 3)
+        totals.setdefault(int(batch.labels[0, 0]), []).append(torch.stack(seen[1:], -2)[0, 0])
     for c in range(task.num_classes):
         found = update.payload["prototypes"][:, c]  # [S, d]
         expected = torch.stack(totals[c]).mean(0) if c in totals else torch.zeros_like(found)
@@ -167,9 +168,12 @@ def test_the_later_mix_replaces_the_earlier_one(tiny):
     batch = task.data.batch([task.data.train[ids[0]][:3]])
     plain = task.backbone.embed(batch.images).shape[-2]
     for until, extra in ((2, 2), (3, 3), (5, 3), (13, 3)):
-        tokens, seen = pep.prompted(task, received["params"], received, clients, batch, until)
+        tokens, seen, mixings = pep.prompted(
+            task, received["params"], received, clients, batch, until
+        )
         assert tokens.shape[-2] == plain + extra
-        assert len(seen) == (until >= 3) + (until >= 5)
+        assert len(seen) == until
+        assert len(mixings) == (until >= 3) + (until >= 5)
 
 
 def test_class_means_of_ragged_clients(tiny):
@@ -192,3 +196,22 @@ def test_a_block_beyond_the_backbone_is_refused(tiny):
     task, hooks = tiny("pep_fedpt", blocks=[5, 13])
     with pytest.raises(FedLoomError, match=r"option blocks \[5, 13\]: the ViT has 12"):
         hooks.init_server(task=task)
+
+
+def test_artefacts(tiny):
+    task, hooks = tiny("pep_fedpt", blocks=[2, 3])
+    state = initial(task, hooks)
+    weights = pd.DataFrame(artefact(task, hooks, state, "soft_weights"))
+    assert set(weights["block"]) == {2, 3}
+    assert weights.groupby(["block", "label"])["weight"].sum().to_numpy() == pytest.approx(1)
+    prompts = artefact(task, hooks, state, "class_prompts")
+    assert prompts["vector"] == state.server["params"]["class_prompts"].tolist()
+    tokens = pd.DataFrame(artefact(task, hooks, state, "class_tokens"))
+    images = sum(map(len, task.data.test))
+    assert tokens.groupby("block").size().to_dict() == dict.fromkeys(range(1, 14), images)
+    assert set(tokens["domain"]) == {"noise"}
+    first = np.stack(tokens[tokens["block"] == 1]["vector"])
+    assert np.ptp(first, axis=0).max() < 1e-6, "before block 1 all class tokens are alike"
+    plain, plain_hooks = tiny("pep_fedpt", ccmp=False)
+    with pytest.raises(FedLoomError, match="method pep_fedpt gives no artefact 'soft_weights'"):
+        artefact(plain, plain_hooks, initial(plain, plain_hooks), "soft_weights")

@@ -22,7 +22,7 @@ def init_server(task):
     vit, blocks = task.backbone, prompted_blocks(task)
     if blocks[-1] > vit.depth:
         raise FedLoomError(f"fedvpt_deep: option blocks {blocks}: the ViT has {vit.depth}")
-    drawn = vit.prompts(len(blocks) * task.options.prompts, task.generator("prompts"))
+    drawn = vit.prompts(len(blocks) * task.options.prompts, task.generator("shared prompts"))
     prompts = drawn.view(len(blocks), task.options.prompts, vit.width)  # [L, P, d]
     return {"params": {"head": vit.head(task.num_classes), "shared_prompts": prompts}}
 

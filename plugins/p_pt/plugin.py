@@ -19,7 +19,9 @@ def init_server(task):
 @hookimpl
 def init_client(task, client):
     # no client among the stream's ids: the same prompts for all
-    return {"prompts": task.backbone.prompts(task.options.prompts, task.generator("prompts"))}
+    return {
+        "prompts": task.backbone.prompts(task.options.prompts, task.generator("shared prompts"))
+    }
 
 
 def logits(task, params, batch):

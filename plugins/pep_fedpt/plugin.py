@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from fedloom.engine import class_means, hookimpl, insert, local_sgd, mean, replace, unstack, uploads
 from fedloom.errors import FedLoomError
 
+SHOWN = 600  # test images whose class tokens the t-SNE shows
+
 
 @hookimpl
 def init_server(task):
@@ -59,29 +61,33 @@ def mixing_weights(cls, prototypes, priors, tau):
 
 
 def prompted(task, params, received, clients, batch, until):
-    """Tokens at the input of block `until`, and the class tokens at those of `blocks` till then.
+    """Tokens at the input of block `until`; M + 1 stands for the classifier.
 
-    Shapes: [K, B, T, d], and a list of [K, B, d]. Block M + 1 stands for the classifier.
+    Returns:
+        Tokens [K, B, T, d]; the class token [K, B, d] at the input of every block up to `until`;
+        the weights [K, B, C] of every mixing on the way.
     """
     vit, options = task.backbone, task.options
     uniform = clients is None or not options.class_priors
     priors = torch.ones(1, task.num_classes).to(vit.device) if uniform else clients.priors
     tokens = insert(vit.embed(batch.images), params["shared_prompts"])  # Eq. 5
-    seen = []
+    seen, mixings = [], []
     for j in range(1, until + 1):
+        cls = tokens[..., 0, :]
         if options.ccmp and j in options.blocks:
-            cls, mu = tokens[..., 0, :], received["constants"]["prototypes"][:, len(seen)]
+            mu = received["constants"]["prototypes"][:, len(mixings)]
             weights = mixing_weights(cls, mu, priors, options.tau)
             mixed = (weights @ params["class_prompts"]).unsqueeze(-2)  # Eq. 6: [K, B, 1, d]
-            tokens = replace(tokens, mixed) if seen else insert(tokens, mixed)  # Eq. 7
-            seen.append(cls)
+            tokens = replace(tokens, mixed) if mixings else insert(tokens, mixed)  # Eq. 7
+            mixings.append(weights)
+        seen.append(cls)
         if j < until:
             tokens = vit.block(j, tokens)
-    return tokens, seen
+    return tokens, seen, mixings
 
 
 def logits(task, params, received, clients, batch):
-    tokens, _ = prompted(task, params, received, clients, batch, task.backbone.depth + 1)
+    tokens, *_ = prompted(task, params, received, clients, batch, task.backbone.depth + 1)
     return task.backbone.classify(tokens, params["head"])  # Eq. 8
 
 
@@ -93,9 +99,9 @@ def loss(task, params, received, clients, batch):
 @hookimpl
 def client_update(task, received, clients):
     def class_tokens(clients, batch):
-        until = max(task.options.blocks)
-        _, seen = prompted(task, received["params"], received, clients, batch, until)
-        return torch.stack(seen, -2)
+        blocks = sorted(task.options.blocks)
+        _, seen, _ = prompted(task, received["params"], received, clients, batch, blocks[-1])
+        return torch.stack([seen[j - 1] for j in blocks], -2)
 
     if task.options.ccmp:
         prototypes, told = class_means(task, clients, class_tokens)  # Eq. 10
@@ -127,3 +133,52 @@ def aggregate(task, server, updates):
 @hookimpl
 def predict(task, received, clients, batch):
     return logits(task, received["params"], received, clients, batch)
+
+
+@hookimpl
+def artefact(task, server, cohorts, name):
+    """Soft weights by class (Fig. 8), class prompts (Fig. 7), class tokens by block (Fig. 10)."""
+    if not task.options.ccmp:
+        return None
+    if name == "class_prompts":
+        prompts = server["params"]["class_prompts"]
+        return {"class": list(range(len(prompts))), "vector": prompts.tolist()}
+    return {"soft_weights": soft_weights, "class_tokens": shown_class_tokens}[name](task, cohorts)
+
+
+def soft_weights(task, cohorts):
+    """Mean weight of every class prompt over the test images of every class, at each mixing."""
+    blocks, classes = sorted(task.options.blocks), task.num_classes
+    total, count = torch.zeros(len(blocks), classes, classes), torch.zeros(classes)
+    for received, clients, batch in cohorts:
+        params = received["params"]
+        *_, mixings = prompted(task, params, received, clients, batch, blocks[-1])
+        labels = batch.labels[batch.mask].cpu()
+        for s, weights in enumerate(mixings):
+            total[s].index_add_(0, labels, weights[batch.mask].cpu())
+        count += labels.bincount(minlength=classes)
+    mean = total / count.clamp(min=1)[:, None]
+    places = torch.cartesian_prod(
+        torch.tensor(blocks), torch.arange(classes), torch.arange(classes)
+    )
+    columns = dict(zip(("block", "label", "class"), places.T.tolist(), strict=True))
+    return columns | {"weight": mean.flatten().tolist()}
+
+
+def shown_class_tokens(task, cohorts):
+    """Class tokens of up to SHOWN test images at the input of every block, and of the classifier."""
+    vit, data = task.backbone, task.data
+    columns = {"block": [], "label": [], "domain": [], "vector": []}
+    for received, clients, batch in cohorts:
+        params = received["params"]
+        _, seen, _ = prompted(task, params, received, clients, batch, vit.depth + 1)
+        room = SHOWN - len(columns["label"]) // len(seen)
+        mask = batch.mask.cpu()
+        labels = batch.labels.cpu()[mask][:room].tolist()
+        domains = data.store.domains[batch.index[mask.numpy()]][:room].tolist()
+        for j, cls in enumerate(seen, 1):
+            columns["block"] += [j] * len(labels)
+            columns["label"] += labels
+            columns["domain"] += domains
+            columns["vector"] += cls.cpu()[mask][:room].tolist()
+    return columns

@@ -124,6 +124,23 @@ def train(args: argparse.Namespace) -> None:
         write_receipt(args.out)
 
 
+def artefact(args: argparse.Namespace) -> None:
+    """A table of a finished run that figures need."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fedloom.engine import rounds, state
+    from fedloom.files import check_receipt, replacing
+
+    check_receipt(args.start)
+    ready, hooks = _task(args)
+    tree, facts = state.load(args.start, ready.data.device)
+    final = rounds.State.of(tree)
+    table = rounds.artefact(ready.at(facts["round"]), hooks, final, args.out.stem)
+    with replacing(args.out) as temporary:
+        pq.write_table(pa.table(table), temporary)
+
+
 def evaluate(args: argparse.Namespace) -> None:
     """Join the rows of a run's chunks."""
     from fedloom.evaluation import metrics
@@ -186,6 +203,7 @@ STAGES = {  # the options of each, all but those in brackets required
     prototypes: "spec store about partition features out",
     init: f"{DATA} out",
     train: f"{DATA} start out evaluation rounds bind",
+    artefact: f"{DATA} start out",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
     tables: "spec out",
     pretrain: "spec out card",

@@ -118,6 +118,7 @@ def resolve(config: dict) -> dict:
         entry["options"] = method.options(entry["options"], f"{where}.options")
         entry["training"] = method.training(config["study"]["training"], entry["training"])
         entry["needs"] = method.about["needs"]
+        entry["artefacts"] = method.about["artefacts"]
         entry.setdefault("title", method.about["title"] if label == method.name else label)
     _check_cohorts(config)
     reported_rounds(config["study"])

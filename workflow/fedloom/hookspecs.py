@@ -1,4 +1,4 @@
-"""The contract between FedLoom and a method: seven functions.
+"""The contract between FedLoom and a method: eight functions.
 
 Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 
@@ -58,4 +58,12 @@ def predict(task, received, clients, batch):
     """Logits [K, B, C]. With `clients` None: of the server model alone, or None if there is none.
 
     A client that never trained (held out) comes with a fresh `init_client` state.
+    """
+
+
+@hookspec(firstresult=True)
+def artefact(task, server, cohorts, name):
+    """The table `name` of those that method.toml lists in `artefacts`, as lists by column.
+
+    `cohorts` yields (received, clients, batch) over all clients' test images, after the last round.
     """

@@ -166,8 +166,9 @@ def _check_hooks(module: ModuleType, file: Path, kind: str) -> None:
                     f"{file}: hook '{name}' has no argument '{parameter.name}'; "
                     + schema.suggestion(parameter.name, list(allowed))
                 )
-    for name in hookspecs.REQUIRED:
-        if name not in own and kind == "method":
+    required = hookspecs.REQUIRED if kind == "method" else ()
+    for name in required:
+        if name not in own:
             raise FedLoomError(f"{file}: the required hook '{name}' is missing")
 
 

@@ -80,3 +80,28 @@ rule evaluate:
         "python -m fedloom.cli evaluate --evaluation-parts {input.evaluation}"
         " --rounds-parts {input.rounds} --evaluation {output.evaluation}"
         " --rounds {output.rounds} --log {log}"
+
+
+rule artefact:
+    """A table for figures that the method itself gives: what its prompts and weights look like."""
+    input:
+        **RUN_INPUTS,
+        start=lambda w: ancient(f"{RUN}/rounds/{STUDY['study']['rounds']:04}.safetensors".format(**w)),
+        start_receipt=lambda w: f"{RUN}/rounds/{STUDY['study']['rounds']:04}.json".format(**w),
+    output:
+        f"{RUN}/artefacts/{{artefact}}.parquet",
+    params:
+        spec=lambda w: canonical(spec_of(w)),
+        optional=optional_inputs,
+    log:
+        "results/logs/artefacts/{dataset}/{partition}/{backbone}/{method}/seed{seed}/{artefact}.log",
+    benchmark:
+        "results/benchmarks/artefacts/{dataset}/{partition}/{backbone}/{method}/seed{seed}/{artefact}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+        gpu=0,
+    shell:
+        f"python -m fedloom.cli artefact {RUN_OPTIONS}"
+        " --start {input.start} --out {output}"

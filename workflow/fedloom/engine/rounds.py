@@ -1,6 +1,7 @@
 """One round of federated training, and all clients' evaluation after it."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 
 from fedloom.engine.guard import check_updates
 from fedloom.engine.passes import slices
-from fedloom.engine.task import Task, cohort
+from fedloom.engine.task import Cohort, Task, cohort
 from fedloom.engine.tree import Tree, count_bytes, stack
 from fedloom.errors import FedLoomError
 
@@ -84,6 +85,35 @@ def train_round(task: Task, hooks, state: State) -> tuple[State, dict]:
     return State(server, clients), row
 
 
+def cohorts(task: Task, hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
+    """All clients, participating or not, in cohorts of about equally many test images."""
+    width = EVALUATED_AT_ONCE if task.stacked else 1
+    by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
+    for start in range(0, len(by_size), width):
+        ids = sorted(by_size[start : start + width])
+        received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
+        yield received, cohort(task, ids, [_personal(task, hooks, state, k) for k in ids])
+
+
+@torch.no_grad()
+def artefact(task: Task, hooks, state: State, name: str) -> dict[str, list]:
+    """A method's table for figures, by column.
+
+    Raises:
+        FedLoomError: the method has no such table.
+    """
+
+    def batches():
+        for received, clients in cohorts(task, hooks, state):
+            for batch in slices(task, [task.data.test[k] for k in clients.ids]):
+                yield received, clients, batch
+
+    table = hooks.artefact(task=task, server=state.server, cohorts=batches(), name=name)
+    if table is None:
+        raise FedLoomError(f"method {task.method} gives no artefact '{name}' with these options")
+    return table
+
+
 @torch.no_grad()
 def evaluate(task: Task, hooks, state: State) -> list[dict]:
     """Every client on its own test images: rows of evaluation.parquet, by client id.
@@ -91,13 +121,9 @@ def evaluate(task: Task, hooks, state: State) -> list[dict]:
     Raises:
         FedLoomError: a prediction that is not finite.
     """
-    width = EVALUATED_AT_ONCE if task.stacked else 1
-    by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
     rows = []
-    for start in range(0, len(by_size), width):
-        ids = sorted(by_size[start : start + width])
-        received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
-        clients = cohort(task, ids, [_personal(task, hooks, state, k) for k in ids])
+    for received, clients in cohorts(task, hooks, state):
+        ids = clients.ids
         correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids))
         for batch in slices(task, [task.data.test[k] for k in ids]):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
