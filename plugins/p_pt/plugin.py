@@ -18,10 +18,8 @@ def init_server(task):
 
 @hookimpl
 def init_client(task, client):
-    # no client among the stream's ids: the same prompts for all
-    return {
-        "prompts": task.backbone.prompts(task.options.prompts, task.generator("shared prompts"))
-    }
+    generator = task.generator("shared prompts")  # no client among the ids: the same for all
+    return {"prompts": task.backbone.prompts(task.options.prompts, generator)}
 
 
 def logits(task, params, batch):

@@ -166,7 +166,7 @@ def soft_weights(task, cohorts):
 
 
 def shown_class_tokens(task, cohorts):
-    """Class tokens of up to SHOWN test images at the input of every block, and of the classifier."""
+    """Class tokens of SHOWN test images at the input of every block, and of the classifier."""
     vit, data = task.backbone, task.data
     columns = {"block": [], "label": [], "domain": [], "vector": []}
     for received, clients, batch in cohorts:
