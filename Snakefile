@@ -39,3 +39,4 @@ rule all:
     default_target: True
     input:
         f"results/tables/{STUDY['study']['name']}/main.md",
+        PARTITION_CHARTS,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data import datasets, federation, partitions, store
+from fedloom.data import federation, partitions, sources, store
 from fedloom.errors import FedLoomError
 
 CLASSES = 10
@@ -183,7 +183,7 @@ def test_a_client_tested_on_a_class_it_lacks_is_refused():
 def digits(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     spec = {"source": "sklearn_digits", "test_fraction": 0.3}
-    datasets.build(spec, folder / "images.arrow", folder / "about.json")
+    sources.build(spec, folder / "images.arrow", folder / "about.json")
     return folder
 
 

@@ -14,9 +14,9 @@ log = logging.getLogger("fedloom")
 
 def dataset(args: argparse.Namespace) -> None:
     """Write a dataset's images into an Arrow store."""
-    from fedloom.data import datasets
+    from fedloom.data import sources
 
-    datasets.build(args.spec, args.store, args.about)
+    sources.build(args.spec, args.store, args.about)
 
 
 def partition(args: argparse.Namespace) -> None:
@@ -130,6 +130,14 @@ def tables(args: argparse.Namespace) -> None:
     report.write(args.spec["study"], args.spec["runs"], args.spec["rounds"], outputs)
 
 
+def partition_chart(args: argparse.Namespace) -> None:
+    """A partition as bubbles: clients, classes, training images."""
+    from fedloom.report import partition_chart as chart
+
+    classes = json.loads(args.about.read_text())["classes"]
+    chart.draw(args.partition, classes, args.png, args.pdf)
+
+
 def pretrain(args: argparse.Namespace) -> None:
     """Pretrain the micro ViT on source glyphs."""
     from fedloom.backbones.pretrain import pretrain as run
@@ -179,6 +187,7 @@ STAGES = {  # the options of each, all but those in brackets required
     train: f"{DATA} start start-receipt out receipt evaluation rounds bind",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
     tables: "spec out",
+    partition_chart: "partition about png pdf",
     pretrain: "spec out card",
     communication: "method backbone classes [spec]",
     check: "[method]",

@@ -29,6 +29,12 @@ def method_sources(wildcards):
     return [os.path.relpath(p) for p in find(STUDY["methods"][wildcards.method]["plugin"]).sources]
 
 
+def dataset_sources(wildcards):
+    """What reads images, and this one's source, so that editing another source reruns nothing."""
+    own = f"data/**/{STUDY['datasets'][wildcards.dataset]['source']}.py"
+    return sources(own, "data/images.py", "data/splits.py", "data/store.py", "rng.py")
+
+
 def weights(wildcards):
     """The backbone's local weights file, if it has one; its sha256 is part of every spec."""
     name = STUDY["backbones"][wildcards.backbone]["weights"]

@@ -1,3 +1,13 @@
+PARTITION_CHART = "results/figures/partitions/{dataset}/{partition}/seed{seed}"
+# of each partition, the first seed's
+PARTITION_CHARTS = expand(
+    f"{PARTITION_CHART}.png",
+    dataset=STUDY["run"]["datasets"],
+    partition=STUDY["run"]["partitions"],
+    seed=STUDY["study"]["seeds"][0],
+)
+
+
 rule main_table:
     """Accuracy by method, over seeds."""
     input:
@@ -36,3 +46,29 @@ rule main_table:
         runtime=30,
     shell:
         "python -m fedloom.cli tables --spec {params.spec:q} --out {output.md} --log {log}"
+
+
+rule partition_chart:
+    """Who holds what: clients, classes, training images."""
+    input:
+        about="results/datasets/{dataset}/about.json",
+        partition="results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+        src=sources("report/partition_chart.py"),
+    output:
+        png=report(
+            f"{PARTITION_CHART}.png",
+            category="Partitions",
+            labels={"dataset": "{dataset}", "partition": "{partition}", "seed": "{seed}"},
+        ),
+        pdf=f"{PARTITION_CHART}.pdf",
+    log:
+        "results/logs/partition_chart/{dataset}/{partition}/seed{seed}.log",
+    benchmark:
+        "results/benchmarks/partition_chart/{dataset}/{partition}/seed{seed}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    shell:
+        "python -m fedloom.cli partition_chart --partition {input.partition}"
+        " --about {input.about} --png {output.png} --pdf {output.pdf} --log {log}"
