@@ -13,6 +13,7 @@ from fedloom.files import replacing
 # blue and vermilion of Okabe and Ito, told apart by all; held-out bubbles are hollow too
 PARTICIPATING, HELD_OUT = "#0072B2", "#D55E00"
 CELL = 0.24  # inches per client and class, where the page allows it
+LINE = 1.2  # points
 NAMED = 40  # up to so many classes are named, and clients numbered; more have ticks
 
 
@@ -46,18 +47,20 @@ def _figure(
 ) -> Figure:
     """The chart of `counts` [K, C], clients from left to right, the first class at the top."""
     clients, classes = counts.shape
-    wide, high = (float(np.clip(CELL * n, 2.4, 11)) for n in counts.shape)
+    wide, high = (float(np.clip(CELL * n, 2.4, most)) for n, most in ((clients, 11), (classes, 9)))
     figure = Figure((wide + 2.6, high + 1.8), layout="constrained")
     axes = figure.add_subplot()
     area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()  # points^2
-    for chosen, style in ((~held_out, _style(False)), (held_out, _style(True))):
-        k, c = np.nonzero(counts * chosen[:, None])
-        axes.scatter(k, c, s=np.maximum(counts[k, c] * area, 0.5), clip_on=False, **style)
+    for out in (False, True):
+        k, c = np.nonzero(counts * (held_out == out)[:, None])
+        axes.scatter(k, c, s=_width(counts[k, c] * area, out) ** 2, clip_on=False, **_style(out))
     axes.set(xlabel="client", ylabel="class")
     axes.set_xlim(-0.6, clients - 0.4)
     axes.set_ylim(classes - 0.4, -0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7)
+    axes.grid(color="0.92", linewidth=0.5)
+    axes.set_axisbelow(True)
     if clients <= NAMED:
         axes.set_xticks(range(clients))
     if classes <= NAMED:
@@ -70,8 +73,13 @@ def _figure(
 
 def _style(held_out: bool) -> dict:
     if held_out:
-        return {"facecolors": "none", "edgecolors": HELD_OUT, "linewidths": 1.2}
+        return {"facecolors": "none", "edgecolors": HELD_OUT, "linewidths": LINE}
     return {"facecolors": PARTICIPATING, "edgecolors": "none", "linewidths": 0}
+
+
+def _width(area: np.ndarray, held_out: bool) -> np.ndarray:
+    """Width in points to draw at, so that the bubble covers `area` with its line."""
+    return np.maximum(np.sqrt(area) - held_out * LINE, 0.7)
 
 
 def _label_domains(axes: Axes, domains: list[str]) -> None:
@@ -111,6 +119,7 @@ def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: floa
         frameon=False,
         fontsize=8,
         title_fontsize=8,
+        labelspacing=max(0.5, (area * most) ** 0.5 / 16),
     )
 
 
@@ -122,7 +131,7 @@ def _bubble(label: str, area: float, held_out: bool) -> Line2D:
         label=label,
         linestyle="",
         marker="o",
-        markersize=max(area, 0.5) ** 0.5,
+        markersize=_width(area, held_out),
         markerfacecolor=style["facecolors"],
         markeredgecolor=style["edgecolors"],
         markeredgewidth=style["linewidths"],
