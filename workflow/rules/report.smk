@@ -1,4 +1,4 @@
-PARTITION_CHART = "results/figures/partitions/{dataset}/{partition}/seed{seed}"
+PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}"
 # of each partition, the first seed's
 PARTITION_CHARTS = expand(
     f"{PARTITION_CHART}.png",
