@@ -9,7 +9,6 @@ and each store in a process of its own, whose peak memory is that of the store's
 import hashlib
 import io
 import pickle
-import resource
 import sys
 import tempfile
 import time
@@ -92,7 +91,7 @@ def build(spec: dict, images: Path) -> tuple[float, int]:
         trust_cifar(Path(spec["root"]))
     start = time.perf_counter()
     sources.build(spec, images, images.with_suffix(".json"))
-    return time.perf_counter() - start, peak_mb()
+    return time.perf_counter() - start, memory("VmHWM")
 
 
 def read(images: Path) -> tuple[float, float, int]:
@@ -105,12 +104,13 @@ def read(images: Path) -> tuple[float, float, int]:
     for batch in index:
         store.images(batch)
     each = (time.perf_counter() - start) / len(index) * 1e3
+    return opened, each, memory("RssAnon")
+
+
+def memory(what: str) -> int:
+    """MB of this process; VmHWM is its peak (getrusage's would be the parent's, if larger)."""
     lines = dict(x.split(":") for x in Path("/proc/self/status").read_text().splitlines())
-    return opened, each, int(lines["RssAnon"].split()[0]) // 1024
-
-
-def peak_mb() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return int(lines[what].split()[0]) // 1024
 
 
 def apart(function: Callable, *arguments: object) -> tuple:

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs per line")
     pairs = parser.parse_args().pairs
     prepare_torch(1)
-    settings = config.resolve(config.read(config.ROOT / "config.yaml"))
+    settings = config.resolve(config.read(plugins.ROOT / "config.yaml"))
     backbone = vit.load(settings["backbones"]["micro_vit"])
     print("| method | batch | one by one, s | stacked, s | ratio |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

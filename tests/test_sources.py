@@ -6,6 +6,8 @@ import logging
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import unicodedata
 from collections import Counter
 
@@ -21,6 +23,7 @@ from fedloom import config, inputs, schema
 from fedloom.data import images, sources, splits
 from fedloom.data.store import ImageStore
 from fedloom.errors import FedLoomError
+from fedloom.plugins import ROOT
 
 
 def _spec(**entry):
@@ -538,3 +541,31 @@ def test_data_that_is_not_there_can_be_planned(tmp_path):
     assert inputs.listing(parquet)["files"] == 1
     assert inputs.listing(_spec(source="glyphs")) is None
     assert inputs.listing(_spec(source="torchvision", name="M", root="x", download=True)) is None
+
+
+def test_snakemake_makes_the_store_again_for_other_files_and_not_for_touched_ones(tmp_path):
+    root = _folder(tmp_path / "root", ["ant", "bee"])
+    text = f"datasets: {{mine: {{source: folder, root: {root}}}}}\nrun: {{datasets: [mine]}}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    about = "results/datasets/mine/about.json"
+
+    def snakemake(*options):
+        command = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "--cores", "1"]
+        command += ["--configfile", tmp_path / "mine.yaml", "--directory", tmp_path, *options]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+        done = subprocess.run(
+            [*command, "--", about], capture_output=True, text=True, check=True, env=environment
+        )
+        return done.stdout + done.stderr
+
+    snakemake()
+    facts = json.loads((tmp_path / about).read_text())
+    assert facts["images"] == 8
+    for file in root.rglob("*.png"):
+        file.touch()
+    assert "Nothing to be done" in snakemake("-n")
+    _save(root / "ant" / "new.png", _noise(3))
+    assert "Params have changed" in snakemake("-n")
+    snakemake()
+    assert json.loads((tmp_path / about).read_text())["images"] == 9
+    assert "images: 9/9" in (tmp_path / "results/logs/datasets/mine.log").read_text()

@@ -12,6 +12,7 @@ from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, state
 from fedloom.engine.task import Task
+from fedloom.errors import FedLoomError
 
 
 def prepare_torch(threads: int) -> torch.device:
@@ -36,7 +37,12 @@ def task(
     prototypes: Path | None,
     device: torch.device,
 ) -> tuple[Task, object, bool]:
-    """The task of a run, its method's hooks, and whether its clients train as one batch."""
+    """The task of a run, its method's hooks, and whether its clients train as one batch.
+
+    Raises:
+        FedLoomError: a cohort larger than there are clients. The config cannot tell for a
+            partition by domains, and the partition's rule must not: studies share its file.
+    """
     method = plugins.find(spec["method"]["plugin"])
     data = federation.load(
         ImageStore(store),
@@ -45,6 +51,11 @@ def task(
         device,
         None if features is None else state.tensor(features, "final"),
     )
+    if spec["clients_per_round"] > len(data.participating):
+        raise FedLoomError(
+            f"study.clients_per_round: {spec['clients_per_round']} is more than the "
+            f"{len(data.participating)} participating clients of {partition}"
+        )
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),

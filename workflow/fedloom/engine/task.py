@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedloom.data.federation import Federation
 from fedloom.engine.tree import Tree, stack, tensor_map
-from fedloom.errors import FedLoomError
 from fedloom.rng import torch_generator
 
 
@@ -36,18 +35,6 @@ class Task:
     clients_per_round: int
     prototypes: Tensor | None = None
     round: int = 0
-
-    def __post_init__(self):
-        """Check the cohort: of a partition by domains, the config cannot know the clients.
-
-        Raises:
-            FedLoomError: it is larger than there are clients.
-        """
-        if self.clients_per_round > len(self.data.participating):
-            raise FedLoomError(
-                f"study.clients_per_round: {self.clients_per_round} is more than the "
-                f"{len(self.data.participating)} participating clients of the partition"
-            )
 
     @property
     def num_classes(self) -> int:
