@@ -342,10 +342,34 @@ def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):
     assert (len(store), store.test.sum()) == (10, 2)
     with pytest.raises(FedLoomError, match=r"DTD: .*'dev'.*set options, train or test"):
         _build(tmp_path, name="DTD", **options, test={"split": "dev"})
+    broken = root / "dtd/dtd/images/woven/b_2.jpg"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(FedLoomError, match=r"DTD train image 6 \(.*b_2.jpg\): unreadable image"):
+        _build(tmp_path, name="DTD", **options)
+    store, about = _build(tmp_path, name="DTD", **options, skip_unreadable=True)
+    assert (len(store), about["skipped"]) == (9, 1)
     _folder(root / "eurosat" / "2750", ["Forest", "River"], count=10, suffix=".jpg")
     store, about = _build(tmp_path, name="EuroSAT", **options, test_fraction=0.2)
     assert np.bincount(store.labels[store.test]).tolist() == [2, 2]
     assert about["classes"] == ["Forest", "River"]
+
+
+def test_omniglot_keeps_no_labels_and_is_read_for_them(tmp_path, monkeypatch):
+    from torchvision.datasets import Omniglot
+
+    monkeypatch.setattr(Omniglot, "_check_integrity", lambda self: True)
+    root = tmp_path / "data" / "omniglot-py"
+    _folder(root / "images_background", ["Latin"], ["character01", "character02"], mode="L")
+    for folder in (root / "images_background" / "Latin").iterdir():
+        for k in range(4):
+            (folder / f"{k}.png").rename(folder / f"000{k}_0{k}.png")
+    options = {"source": "torchvision", "name": "Omniglot", "root": str(tmp_path / "data")}
+    store, about = _build(tmp_path, **options)
+    assert (store.labels.tolist(), about["classes"]) == ([0] * 4 + [1] * 4, ["0", "1"])
+    broken = next(root.rglob("0002_02.png"))
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(FedLoomError, match=r"Omniglot: unreadable image .* none can be skipped"):
+        _build(tmp_path, **options)
 
 
 def test_arguments_that_a_parent_class_takes():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedloom import schema
-from fedloom.data.images import Item, to_store
+from fedloom.data.images import UNREADABLE, Item, to_store
 from fedloom.data.splits import fixed_test_split
 from fedloom.errors import FedLoomError
 from fedloom.inputs import described, resource
@@ -39,7 +39,7 @@ def build(spec: dict, images: Path, about: Path) -> None:
         rows = ((half, row) for half in halves for row in range(len(half)))
         for (half, row), held in zip(rows, test, strict=True):
             part = "" if len(halves) == 1 else " test" if half is halves[1] else " train"
-            name = f"torchvision {spec['name']}{part} image {row}"
+            name = f"torchvision {spec['name']}{part} image {row}{_path(half, row)}"
             yield Item(name, partial(_load, half, row), bool(held), "all")
 
     version = f"torchvision {torchvision.__version__} {spec['name']}"
@@ -135,7 +135,23 @@ def _labels(dataset: object) -> np.ndarray:
         found = getattr(dataset, name, None)
         if found is not None and len(found) == len(dataset):
             return np.array([_number(dataset, label) for label in found])
-    return np.array([_load(dataset, row)[1] for row in range(len(dataset))])
+    try:
+        return np.array([_load(dataset, row)[1] for row in range(len(dataset))])
+    except UNREADABLE as error:
+        raise FedLoomError(
+            f"torchvision {type(dataset).__name__}: unreadable image ({_line(error)}); it keeps no "
+            "labels apart from images, so none can be skipped"
+        ) from None
+
+
+def _path(dataset: object, row: int) -> str:
+    """' (file)' of an image, where torchvision keeps a list of them."""
+    for name in ("samples", "_samples", "_image_files", "_images"):
+        found = getattr(dataset, name, None)
+        if isinstance(found, list) and len(found) == len(dataset):
+            entry = found[row][0] if isinstance(found[row], tuple | list) else found[row]
+            return f" ({entry})" if isinstance(entry, str | Path) else ""
+    return ""
 
 
 def _class_names(halves: list) -> list[str]:
