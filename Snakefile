@@ -1,6 +1,7 @@
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
@@ -21,7 +22,8 @@ except FedLoomError as error:
 # the interpreter that runs Snakemake runs the jobs, with this checkout's library
 shell.executable("bash")
 shell.prefix(
-    f"export PATH='{Path(sys.executable).parent}':$PATH PYTHONPATH='{ROOT}/workflow'; "
+    f"export PATH={quote(str(Path(sys.executable).parent))}:$PATH"
+    f" PYTHONPATH={quote(str(ROOT / 'workflow'))}:$PYTHONPATH; "
 )
 
 

@@ -5,7 +5,6 @@ import sys
 from copy import deepcopy
 
 import pytest
-import yaml
 
 from fedloom import config
 from fedloom.errors import FedLoomError
@@ -16,6 +15,25 @@ BAD = {
     "unknown key": ("study: {round: 3}", "study.round: unknown key; did you mean 'rounds'?"),
     "unknown section": ("studdy: {}", "config key studdy: unknown key; did you mean 'study'?"),
     "wrong type": ("study: {rounds: many}", "study.rounds: 'many' is not of type 'integer'"),
+    "a list for a mapping": ("methods: [fedvpt]", "methods: ['fedvpt'] is not of type 'object'"),
+    "a fraction for a whole number": (
+        "study: {rounds: 20.0}",
+        "study.rounds: 20.0 is not of type 'integer'",
+    ),
+    "not a number": ("study: {training: {lr: .nan}}", "training.lr: nan is not of type 'number'"),
+    "a list for a word": (
+        "datasets: {new: {source: [sklearn_digits]}}",
+        "datasets.new.source: no source '['sklearn_digits']'",
+    ),
+    "a round that is never trained": (
+        "study: {evaluate_rounds: [50]}",
+        "study.evaluate_rounds: round 50, but study.rounds is 20",
+    ),
+    "none of several alternatives": (
+        "study: {report_round: best}",
+        "study.report_round: 'best', expected: which evaluated rounds the tables average",
+    ),
+    "too many rounds": ("study: {rounds: 10000}", "10000 is greater than the maximum of 9999"),
     "duplicate key": ("study: {rounds: 3, rounds: 4}", "bad.yaml: key 'rounds' twice (line 1)"),
     "unknown method": (
         "methods: {new: {plugin: fedvtp}}",
@@ -171,6 +189,24 @@ def test_reported_rounds(report, rounds):
     assert config.reported_rounds(_resolved(report_round=report)["study"]) == rounds
 
 
-def test_every_key_of_the_default_config_is_in_the_schema_and_described():
-    text = (ROOT / "workflow/schemas/config.schema.yaml").read_text()
-    assert set(yaml.safe_load(text)["properties"]) == set(DEFAULT)
+def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
+    study = _resolved(rounds_per_job=19, report_round={"mean_of_last": 3})["study"]
+    assert config.reported_rounds(study) == [16, 18, 20]
+    assert set(config.evaluated_rounds(study)) >= {16, 18, 19, 20}
+
+
+def test_a_list_for_a_key_is_one_line(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("? [a]\n: b\n")
+    with pytest.raises(FedLoomError, match=r"x.yaml: not a key \(line 1\): \['a'\]"):
+        config.read(path)
+
+
+def test_yamls_merge_keys_work(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
+    assert config.read(path)["b"] == {"x": 1, "y": 3}
+
+
+def test_clipping_can_be_turned_off():
+    assert _resolved(training={"clip": None})["methods"]["fedvpt"]["training"]["clip"] is None

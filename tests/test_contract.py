@@ -26,6 +26,15 @@ def test_the_template_runs_when_copied_and_renamed(check, tmp_path):
     check(plugins.discover(tmp_path / "plugins")["mine"], tmp_path)
 
 
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
+def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_path):
+    old = "def logits(task, params, batch):\n"
+    method = _plugin(tmp_path, old, old + "    assert len(batch.index) == 1\n")
+    toml = method.folder / "method.toml"
+    toml.write_text(toml.read_text().replace('family = "vit"', 'family = "vit"\nstacked = false'))
+    check(plugins.discover(tmp_path)["fedvpt"], tmp_path)
+
+
 def test_every_hook_is_documented():
     text = (plugins.ROOT / "docs/writing-a-method.md").read_text()
     assert set(plugins.HOOKS) == {
@@ -121,21 +130,21 @@ def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkey
 
 
 def test_a_method_that_changes_state_in_place_fails_the_contract(tmp_path):
-    old = '    return {"params": mean(updates)}'
+    old = '    return {"params": mean(updates, task.options.weighted)}'
     method = _plugin(tmp_path, old, "    server['params']['head'].add_(1)\n" + old)
     with pytest.raises(FedLoomError, match=r"fedvpt: a round changes the server's 'params/head'"):
         contract.leaves_inputs_alone(method, tmp_path)
 
 
 def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
-    old = 'Update({"params": unstack(trained.params, k)}, {}, n,'
+    old = "    return uploads(local_sgd(task, loss, received, clients), clients)"
     new = (
-        'Update({"params": unstack(trained.params, k)}, '
-        '{"head": trained.params["head"][k].clone()}, n,'
+        "    updates = uploads(local_sgd(task, loss, received, clients), clients)\n"
+        "    for u in updates: u.client_state['head'] = u.payload['params']['head'] + 0\n"
+        "    return updates"
     )
-    method = _plugin(tmp_path, old, new)
     with pytest.raises(FedLoomError, match=r"personal 'head' is uploaded as 'params/head'"):
-        contract.keeps_secrets(method, tmp_path)
+        contract.keeps_secrets(_plugin(tmp_path, old, new), tmp_path)
 
 
 def test_a_method_that_mixes_clients_fails_the_contract(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.data.federation import shuffled_batches
-from fedloom.engine import Update, chunk, linear, local_sgd, rounds, state, tree
+from fedloom.engine import Update, chunk, linear, local_sgd, passes, rounds, state, tree
 from fedloom.engine.guard import check_updates
 from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.local import learning_rate
@@ -160,6 +160,61 @@ def test_a_nan_stops_the_round(tiny):
         rounds.train_round(task.at(1), hooks, rounds.State(server))
 
 
+def test_an_overflowing_prediction_is_named(tiny):
+    task, hooks = tiny("head_tuning")
+    server = hooks.init_server(task=task)
+    server["params"]["head"] += 3e38
+    with pytest.raises(FedLoomError, match=r"round 2, client \d: predictions are not finite"):
+        rounds.evaluate(task.at(2), hooks, rounds.State(server))
+
+
+def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
+    task, _ = tiny("fedvpt")
+    long, short = task.data.train[1][:5], task.data.train[2][:2]
+    batch = task.data.batch([long, short])
+    assert set(batch.index[1]) <= set(short)
+    *_, last = passes.slices(task, [np.tile(long, 60), short])
+    assert set(last.index[1]) <= set(short)
+    assert not last.mask[1].any()
+
+
+def test_a_masked_infinity_does_no_harm(tiny):
+    task, _ = tiny("head_tuning")
+
+    def loss(task, params, received, clients, batch):
+        values = _loss(task, params, received, clients, batch)
+        return values.masked_fill(~batch.mask, torch.inf)
+
+    ids = task.data.participating
+    received = tree.stack([{"params": {"head": torch.zeros(4, 16)}} for _ in ids])
+    clients = cohort(task, ids, [{} for _ in ids])
+    plain = local_sgd(task.at(1), _loss, received, clients)
+    masked = local_sgd(task.at(1), loss, received, clients)
+    assert torch.equal(plain.params["head"], masked.params["head"])
+
+
+def test_a_parameter_that_the_loss_ignores_stays_as_it_is(tiny):
+    task, _ = tiny("head_tuning")
+    start = {"head": torch.zeros(1, 4, 16), "idle": torch.ones(1, 2)}
+    clients = cohort(task, task.data.participating[:1], [{}])
+    trained = local_sgd(task.at(1), _loss, {}, clients, params=start)
+    assert torch.equal(trained.params["idle"], start["idle"])
+
+
+def test_clients_that_took_part_are_remembered_even_with_nothing_to_keep(tmp_path):
+    before = rounds.State({"params": {"x": torch.ones(1)}}, {3: {}, 1: {"h": torch.ones(2)}})
+    state.save(tmp_path / "x", before.tree())
+    after = rounds.State.of(state.load(tmp_path / "x")[0])
+    assert set(after.clients) == {1, 3}
+    assert after.clients[3] == {}
+
+
+def test_stacking_refuses_plain_numbers_that_differ():
+    assert tree.stack([{"n": 1}, {"n": 1}]) == {"n": 1}
+    with pytest.raises(ValueError, match="keep it as a tensor"):
+        tree.stack([{"n": 1}, {"n": 2}])
+
+
 def test_trees_survive_disk_to_the_bit(tmp_path):
     value = {
         "a": {"b": torch.randn(3, 2), "n": 4},
@@ -205,8 +260,9 @@ def _chunk(task, hooks, folder, bound="same", last=4):
     folder.mkdir(exist_ok=True)
     start = folder / "0.safetensors"
     state.save(start, rounds.State(hooks.init_server(task=task)).tree())
-    spec = {"run": "r", "first": 0, "last": last, "evaluate": [2, 3, 4]}
-    chunk.train(task, hooks, spec, start, _outputs(folder), bound, True)
+    evaluate = [r for r in (2, 3, 4) if r <= last]
+    spec = {"run": "r", "first": 0, "last": last, "evaluate": evaluate}
+    chunk.train(task, hooks, spec, start, _outputs(folder), bound)
 
 
 @pytest.mark.parametrize("killed_in", [1, 3, 4])
@@ -231,6 +287,31 @@ def test_a_killed_job_resumes_to_the_same_bytes(tiny, tmp_path, monkeypatch, cap
     for kind in ("state", "evaluation"):
         whole, resumed = (_outputs(tmp_path / name)[kind] for name in ("whole", "killed"))
         assert whole.read_bytes() == resumed.read_bytes()
+
+
+def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, caplog):
+    """Extending 30 rounds to 40 at 20 per job must not train rounds 21 to 30 again."""
+    task, hooks = tiny("fedvpt")
+    _chunk(task, hooks, tmp_path / "whole")
+    _chunk(task, hooks, tmp_path / "extended", last=3)
+    caplog.set_level(logging.INFO)
+    _chunk(task, hooks, tmp_path / "extended", last=4)
+    assert "resumed after round 3" in caplog.text
+    for kind in ("state", "evaluation"):
+        whole, extended = (_outputs(tmp_path / name)[kind] for name in ("whole", "extended"))
+        assert whole.read_bytes() == extended.read_bytes()
+
+
+def test_the_binding_holds_inputs_sources_and_spec_but_not_the_end(tmp_path):
+    source = tmp_path / "plugin.py"
+    source.write_text("a")
+    spec, cpu = {"lr": 0.1, "last": 10, "evaluate": [10]}, torch.device("cpu")
+    bound = chunk.binding(spec, [source], cpu)
+    assert chunk.binding(spec | {"last": 20, "evaluate": []}, [source], cpu) == bound
+    assert chunk.binding(spec | {"lr": 0.2}, [source], cpu) != bound
+    assert chunk.binding(spec, [source], torch.device("cuda")) != bound
+    source.write_text("b")
+    assert chunk.binding(spec, [source], cpu) != bound
 
 
 def test_a_checkpoint_of_another_configuration_is_not_resumed(tiny, tmp_path, caplog):

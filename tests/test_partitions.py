@@ -387,3 +387,16 @@ def test_the_chart_shows_every_count_and_names_the_domains():
     np.testing.assert_allclose(filled / filled[0], [1, 4 / 9, 5 / 9, 5 / 9])
     assert [text.get_text() for text in axes.texts] == ["ink", "oil"]
     assert "held out" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
+    from dataclasses import replace
+
+    from fedloom.engine import setup
+
+    task, _ = tiny("head_tuning")
+    setup.check_cohort(task)
+    with pytest.raises(
+        FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
+    ):
+        setup.check_cohort(replace(task, clients_per_round=99))

@@ -53,13 +53,13 @@ def outputs(tmp_path):
             labels = {"dataset": "d", "partition": "p", "backbone": "b", "method": method}
             runs.append(labels | {"title": method, "evaluation": str(path)})
     outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "parquet")}
-    tables.write({"name": "s"}, runs, [1], outputs)
+    tables.write({"name": "s_1"}, runs, [1], outputs)
     return outputs
 
 
 def test_markdown(outputs):
     lines = outputs["md"].read_text().splitlines()
-    assert "mean ± standard deviation over 2 seeds; round 1" in lines[0]
+    assert "mean ± standard deviation over 2 seeds; round 1." in lines[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert cells[0] == ["Method", "Mean", "Worst", "Held-out mean", "Held-out worst"]
     # 100 and 80: mean 90, sample deviation sqrt(200) = 14.14
@@ -75,7 +75,7 @@ def test_latex(outputs):
     for part in (r"\toprule", r"\bottomrule", r"\textbf{90.00 $\pm$ 14.14}", r"a\_b", "lrrrr"):
         assert part in text
     assert r"\underline{70.00 $\pm$ 0.00}" in text
-    assert r"accuracy of clients in \%" in text
+    assert r"Study s\_1: test accuracy in \%" in text
 
 
 def test_numbers(outputs):
@@ -91,3 +91,16 @@ def test_one_seed_has_no_deviation(tmp_path):
     labels = dict.fromkeys(("dataset", "partition", "backbone", "method", "title"), "x")
     summary = tables.summarise([labels | {"evaluation": path}], [1])
     assert tables.render(summary, {}, " ± ")["Mean"].tolist() == ["100.00"]
+
+
+def test_a_group_without_clients_has_a_dash(tmp_path):
+    runs = []
+    for partition, participating in (("all", [0, 1, 2]), ("some", [0, 1])):
+        frame = _evaluation(None, {1: (10, 20, 5)}, rounds=(1,))
+        frame["participating"] = frame["client_id"].isin(participating)
+        frame.to_parquet(tmp_path / partition)
+        labels = dict.fromkeys(("dataset", "backbone", "method", "title"), "x")
+        runs.append(labels | {"partition": partition, "evaluation": tmp_path / partition})
+    text = tables.render(tables.summarise(runs, [1]), {}, " ± ")
+    assert text["Held-out mean"].tolist() == ["-", "50.00"]
+    assert text["Partition"].tolist() == ["all", "some"]

@@ -1,5 +1,6 @@
 """The real workflow, end to end: run, rerun, extend, kill and go on."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -47,7 +48,9 @@ def _study(folder: Path, rounds: int) -> None:
     (folder / "small.yaml").write_text(STUDY.format(rounds=rounds))
 
 
-def _start(folder: Path, module: str, *arguments: str, extra: tuple = ()) -> subprocess.Popen:
+def _start(
+    folder: Path, module: str, *arguments: str, extra: tuple = (), **options
+) -> subprocess.Popen:
     configs = ("--configfile", "small.yaml", *extra)
     command = [sys.executable, "-m", module, *arguments, *configs]
     environment = os.environ | {"PYTHONPATH": str(folder / "workflow")}
@@ -58,6 +61,7 @@ def _start(folder: Path, module: str, *arguments: str, extra: tuple = ()) -> sub
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        **options,
     )
 
 
@@ -163,10 +167,7 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
 
     process = _start(folder, "fedloom.launch")
     run = folder / "results/runs/digits/six/micro_vit"
-    deadline = time.monotonic() + 120
-    while not list(run.glob("*/seed0/rounds/0003.safetensors")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    _wait_for(run, "*/seed0/rounds/0003.safetensors", process)
     children = subprocess.run(
         ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
     )
@@ -182,6 +183,36 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     _run(straight)
     assert evaluations(folder).keys() == METHODS
     assert evaluations(folder) == evaluations(straight)
+
+
+def _wait_for(folder: Path, pattern: str, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(pattern)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ctrl_c_ends_everything_and_leaves_no_lock(tmp_path):
+    folder = _checkout(tmp_path, rounds=2)
+    process = _start(folder, "fedloom.launch", start_new_session=True)
+    _wait_for(folder, "results/datasets/digits/about.json", process)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal sends
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    assert "fedloom/launch.py" not in output, "no traceback of ours"
+    assert not list((folder / ".snakemake/locks").glob("*"))
+
+
+def test_two_runs_at_once_take_turns(finished):
+    folder, _ = finished
+    with (folder / ".fedloom.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = _start(folder, "fedloom.launch")
+        line = process.stdout.readline()
+        assert "another run is at work in this folder; waiting" in line
+        assert process.poll() is None
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_nan_stops_the_run_and_is_named(finished):

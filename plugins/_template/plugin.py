@@ -5,7 +5,7 @@ This one gives every client a head of its own and shares the prompts: change wha
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, insert, local_sgd, unstack, weighted_mean
+from fedloom.engine import Update, hookimpl, insert, local_sgd, mean, unstack
 
 
 @hookimpl
@@ -43,7 +43,7 @@ def client_update(task, received, clients):
 
 @hookimpl
 def aggregate(task, server, updates):
-    return {"params": weighted_mean(updates, [u.num_examples for u in updates])}
+    return {"params": mean(updates, weighted=True)}
 
 
 @hookimpl

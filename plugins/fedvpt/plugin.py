@@ -7,12 +7,12 @@ gives McMahan et al.'s.
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, insert, local_sgd, mean, unstack, weighted_mean
+from fedloom.engine import hookimpl, insert, local_sgd, mean, uploads
 
 
 @hookimpl
 def init_server(task):
-    prompts = task.backbone.prompts(task.options.prompts, task.generator("prompts"))
+    prompts = task.backbone.prompts(task.options.prompts, task.generator("shared prompts"))
     return {"params": {"head": task.backbone.head(task.num_classes), "shared_prompts": prompts}}
 
 
@@ -28,18 +28,12 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    trained = local_sgd(task, loss, received, clients)
-    return [
-        Update({"params": unstack(trained.params, k)}, {}, n, {"train_loss": trained.loss[k]})
-        for k, n in enumerate(clients.num_examples)
-    ]
+    return uploads(local_sgd(task, loss, received, clients), clients)
 
 
 @hookimpl
 def aggregate(task, server, updates):
-    if task.options.weighted:
-        return {"params": weighted_mean(updates, [u.num_examples for u in updates])}
-    return {"params": mean(updates)}
+    return {"params": mean(updates, task.options.weighted)}
 
 
 @hookimpl

@@ -6,7 +6,7 @@ mean over the round's clients (PEP-FedPT, Section 3.2); option `weighted` gives 
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, linear, local_sgd, mean, unstack, weighted_mean
+from fedloom.engine import hookimpl, linear, local_sgd, mean, uploads
 
 
 @hookimpl
@@ -21,18 +21,12 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    trained = local_sgd(task, loss, received, clients)
-    return [
-        Update({"params": unstack(trained.params, k)}, {}, n, {"train_loss": trained.loss[k]})
-        for k, n in enumerate(clients.num_examples)
-    ]
+    return uploads(local_sgd(task, loss, received, clients), clients)
 
 
 @hookimpl
 def aggregate(task, server, updates):
-    if task.options.weighted:
-        return {"params": weighted_mean(updates, [u.num_examples for u in updates])}
-    return {"params": mean(updates)}
+    return {"params": mean(updates, task.options.weighted)}
 
 
 @hookimpl

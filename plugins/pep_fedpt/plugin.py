@@ -20,16 +20,7 @@ Transformers". Equation numbers are the paper's. Where the paper leaves a choice
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import (
-    Update,
-    class_means,
-    hookimpl,
-    insert,
-    local_sgd,
-    mean,
-    replace,
-    unstack,
-)
+from fedloom.engine import class_means, hookimpl, insert, local_sgd, mean, replace, uploads
 from fedloom.errors import FedLoomError
 
 
@@ -105,13 +96,10 @@ def client_update(task, received, clients):
         return torch.stack(seen, -2)
 
     prototypes = class_means(task, clients, class_tokens) if task.options.ccmp else None  # Eq. 10
-    trained = local_sgd(task, loss, received, clients)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        payload = {"params": unstack(trained.params, k)}
-        if task.options.ccmp:
-            payload["prototypes"] = prototypes[k].clone()
-        updates.append(Update(payload, {}, examples, {"train_loss": trained.loss[k]}))
+    updates = uploads(local_sgd(task, loss, received, clients), clients)
+    if task.options.ccmp:
+        for k, update in enumerate(updates):
+            update.payload["prototypes"] = prototypes[k].clone()
     return updates
 
 
@@ -120,9 +108,9 @@ def aggregate(task, server, updates):
     params = mean(updates)
     if not task.options.ccmp:
         return {"params": params}
-    uploads = torch.stack([u.payload["prototypes"] for u in updates])  # [K, S, C, d]
-    present = (uploads != 0).any(-1, keepdim=True)
-    total = server["window"]["sum"] + uploads.sum(0)
+    sent = torch.stack([u.payload["prototypes"] for u in updates])  # [K, S, C, d]
+    present = (sent != 0).any(-1, keepdim=True)
+    total = server["window"]["sum"] + sent.sum(0)
     count = server["window"]["count"] + present.sum(0)  # D_c
     old, window = server["constants"]["prototypes"], {"sum": total, "count": count}
     if task.round % task.options.period == 0:

@@ -23,7 +23,9 @@ def partition(args: argparse.Namespace) -> None:
     """Divide a dataset's images over clients."""
     from fedloom.data import partitions
     from fedloom.data.store import ImageStore
+    from fedloom.files import check_receipt, write_receipt
 
+    check_receipt(args.store, args.about)
     images = ImageStore(args.store)
     spec = args.spec["partition"]
     try:
@@ -33,6 +35,7 @@ def partition(args: argparse.Namespace) -> None:
         partitions.write(args.out, table)
     except FedLoomError as error:
         raise FedLoomError(f"partition '{args.spec['label']}': {error}") from None
+    write_receipt(args.out)
 
 
 def features(args: argparse.Namespace) -> None:
@@ -41,11 +44,12 @@ def features(args: argparse.Namespace) -> None:
     from fedloom.data.store import ImageStore
     from fedloom.engine import warmup
     from fedloom.engine.setup import prepare_torch
-    from fedloom.files import write_receipt
+    from fedloom.files import check_receipt, write_receipt
 
+    check_receipt(args.store, args.about)
     device = prepare_torch(args.threads)
     warmup.write_features(vit.load(args.spec, device), ImageStore(args.store), args.out, device)
-    write_receipt(args.receipt, args.out)
+    write_receipt(args.out)
 
 
 def prototypes(args: argparse.Namespace) -> None:
@@ -57,21 +61,26 @@ def prototypes(args: argparse.Namespace) -> None:
     from fedloom.data import federation
     from fedloom.data.store import ImageStore
     from fedloom.engine import defaults, state, warmup
-    from fedloom.engine.setup import num_classes, prepare_torch
+    from fedloom.engine.setup import prepare_torch
     from fedloom.engine.task import Task
-    from fedloom.files import write_receipt
+    from fedloom.files import check_receipt, write_receipt
 
     prepare_torch(args.threads)
-    data = federation.load(
-        ImageStore(args.store), args.partition, num_classes(args.about), torch.device("cpu")
-    )
+    classes = check_receipt(args.store, args.about)["classes"]
+    check_receipt(args.partition)
+    check_receipt(args.features)
+    images, cpu = ImageStore(args.store), torch.device("cpu")
+    data = federation.load(images, args.partition, len(classes), cpu)
     empty = SimpleNamespace()
     task = Task(args.spec["seed"], empty, empty, None, data, args.spec["clients_per_round"])
     inputs = state.tensor(args.features, "inputs")
-    chosen = [torch.from_numpy(data.train[k]) for k in defaults.select_clients(task)]
-    result = warmup.warm_start(inputs, data.labels, chosen, data.num_classes)
+    chosen = defaults.select_clients(task)
+    rows = [torch.from_numpy(data.train[k]) for k in chosen]
+    result = warmup.warm_start(inputs, data.labels, rows, data.num_classes)
     state.save(args.out, {"prototypes": result})
-    write_receipt(args.receipt, args.out)
+    # uploaded once, before round 1, and in no row of rounds.parquet
+    floats = result[0].numel()
+    write_receipt(args.out, clients=chosen, floats_up_per_client_and_block=floats)
 
 
 def _task(args: argparse.Namespace) -> tuple:
@@ -94,10 +103,10 @@ def init(args: argparse.Namespace) -> None:
     from fedloom.files import write_receipt
 
     with chunk.exclusive(args.out.parent):
-        ready, hooks, _ = _task(args)
+        ready, hooks = _task(args)
         server = hooks.init_server(task=ready)
         state.save(args.out, rounds.State(server).tree(), run=args.spec["run"], round=0)
-        write_receipt(args.receipt, args.out)
+        write_receipt(args.out)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -106,12 +115,13 @@ def train(args: argparse.Namespace) -> None:
     from fedloom.files import check_receipt, write_receipt
 
     with chunk.exclusive(args.out.parent):
-        check_receipt(args.start_receipt, args.start)
-        ready, hooks, stacked = _task(args)
+        check_receipt(args.start)
+        ready, hooks = _task(args)
         outputs = {"state": args.out, "evaluation": args.evaluation, "rounds": args.rounds}
-        bound = chunk.binding(args.spec, [args.start_receipt, *args.bind])
-        chunk.train(ready, hooks, args.spec, args.start, outputs, bound, stacked)
-        write_receipt(args.receipt, args.out)
+        files = [args.start.with_suffix(".json"), *args.bind]
+        bound = chunk.binding(args.spec, files, ready.data.device)
+        chunk.train(ready, hooks, args.spec, args.start, outputs, bound)
+        write_receipt(args.out)
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -132,19 +142,19 @@ def tables(args: argparse.Namespace) -> None:
 
 def partition_chart(args: argparse.Namespace) -> None:
     """A partition as bubbles: clients, classes, training images."""
+    from fedloom.files import check_receipt, read_json
     from fedloom.report import partition_chart as chart
 
-    classes = json.loads(args.about.read_text())["classes"]
+    check_receipt(args.partition)
+    classes = read_json(args.about)["classes"]
     chart.draw(args.partition, classes, args.png, args.pdf)
 
 
 def pretrain(args: argparse.Namespace) -> None:
     """Pretrain the micro ViT on source glyphs."""
     from fedloom.backbones.pretrain import pretrain as run
-    from fedloom.engine.setup import prepare_torch
 
-    prepare_torch(args.threads)
-    run(args.out, args.card, args.spec["seed"])
+    run(args.out, args.card, args.spec["seed"], threads=args.threads)
 
 
 def communication(args: argparse.Namespace) -> None:
@@ -180,11 +190,11 @@ OPTIONS = {
 DATA = "spec store about partition [features] [prototypes]"
 STAGES = {  # the options of each, all but those in brackets required
     dataset: "spec store about",
-    partition: "spec store out",
-    features: "spec store out receipt",
-    prototypes: "spec store about partition features out receipt",
-    init: f"{DATA} out receipt",
-    train: f"{DATA} start start-receipt out receipt evaluation rounds bind",
+    partition: "spec store about out",
+    features: "spec store about out",
+    prototypes: "spec store about partition features out",
+    init: f"{DATA} out",
+    train: f"{DATA} start out evaluation rounds bind",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
     tables: "spec out",
     partition_chart: "partition about png pdf",

@@ -23,7 +23,12 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=deep)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # <<: what it brings in may be overridden
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int):
+                line = key_node.start_mark.line + 1
+                raise FedLoomError(f"{key_node.start_mark.name}: not a key (line {line}): {key}")
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise FedLoomError(f"{key_node.start_mark.name}: key '{key}' twice (line {line})")
@@ -61,7 +66,10 @@ def check_labels(paths: list[Path]) -> None:
     for path in paths:
         content = read(path)
         for section in LABELLED:
-            for label, meaning in (content.get(section) or {}).items():
+            labels = content.get(section)
+            if not isinstance(labels, dict):
+                continue  # the schema says what is wrong with it
+            for label, meaning in labels.items():
                 first, known = seen.setdefault((section, label), (path, meaning))
                 if known != meaning:
                     raise FedLoomError(
@@ -74,7 +82,7 @@ def _kind(section: str, label: str, entry: dict, root: dict) -> dict:
     """The entry with defaults, checked against what its scheme, source or library allows."""
     where, key = f"{CONFIG} {section}.{label}", KINDS[section]
     known = root["$defs"][section.removesuffix("s")]
-    if entry.get(key) not in known:
+    if not isinstance(entry.get(key), str) or entry[key] not in known:
         hint = schema.suggestion(str(entry.get(key)), list(known))
         raise FedLoomError(f"{where}.{key}: no {key} '{entry.get(key)}'; {hint}")
     schema.check(entry, known[entry[key]], where, root)
@@ -222,9 +230,22 @@ def evaluated_rounds(study: dict) -> list[int]:
     A job's last round is always one of them, also when a later job follows: else extending a
     study would change what an earlier job was asked for, and run it again.
     """
+    return sorted({*_wanted_rounds(study), *chunk_ends(study)})
+
+
+def _wanted_rounds(study: dict) -> list[int]:
+    """The rounds that study.evaluate_rounds asks for, and the last.
+
+    Raises:
+        FedLoomError: a round that is listed but never trained.
+    """
     wanted, rounds = study["evaluate_rounds"], study["rounds"]
     chosen = range(wanted, rounds + 1, wanted) if isinstance(wanted, int) else wanted
-    return sorted({r for r in chosen if r <= rounds} | set(chunk_ends(study)))
+    if chosen and max(chosen) > rounds:
+        raise FedLoomError(
+            f"{CONFIG} study.evaluate_rounds: round {max(chosen)}, but study.rounds is {rounds}"
+        )
+    return sorted({*chosen, rounds})
 
 
 def reported_rounds(study: dict) -> list[int]:
@@ -233,7 +254,7 @@ def reported_rounds(study: dict) -> list[int]:
     Raises:
         FedLoomError: fewer rounds are evaluated than are to be averaged.
     """
-    evaluated, wanted = evaluated_rounds(study), study["report_round"]
+    evaluated, wanted = _wanted_rounds(study), study["report_round"]
     count = 1 if wanted == "last" else wanted["mean_of_last"]
     if count > len(evaluated):
         raise FedLoomError(

@@ -6,10 +6,13 @@ FedLoomError that names the method and what it broke.
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
@@ -80,6 +83,7 @@ def tiny_task(method: Method, folder: Path, **options: object) -> Task:
         backbone=vit,
         data=data,
         clients_per_round=3,
+        stacked=method.about["stacked"],
         prototypes=warm_start(tokens[:, :-1], data.labels, chosen, CLASSES),
     )
 
@@ -109,19 +113,19 @@ class _Fixture:
     def __init__(self, method: Method, folder: Path):
         self.task = tiny_task(method, folder)
         self.hooks = plugins.hooks(method, defaults)
-        self.stacked = method.about["stacked"]
 
     def start(self) -> rounds.State:
         return rounds.State(self.hooks.init_server(task=self.task))
 
-    def after(self, count: int, stacked: bool) -> rounds.State:
-        current = self.start()
+    def after(self, count: int, **changes: object) -> rounds.State:
+        task, current = replace(self.task, **changes), self.start()
         for number in range(1, count + 1):
-            current, _ = rounds.train_round(self.task.at(number), self.hooks, current, stacked)
+            current, _ = rounds.train_round(task.at(number), self.hooks, current)
         return current
 
     def send(self, current: rounds.State, ids: list[int]) -> tuple[Tree, object]:
-        """What the clients received, and the clients."""
+        """What the clients received, and the clients, as one cohort if the method allows it."""
+        ids = ids if self.task.stacked else ids[:1]
         task = self.task.at(1)
         sent = [self.hooks.download(task=task, server=current.server, client=k) for k in ids]
         personal = [self.hooks.init_client(task=self.task, client=k) for k in ids]
@@ -131,7 +135,8 @@ class _Fixture:
 def resumes(method: Method, folder: Path) -> None:
     """Four rounds in one job equal two jobs of two, bit for bit."""
     run = _Fixture(method, folder)
-    for name, ends in (("whole", [4]), ("halves", [2, 4])):
+    jobs = (("whole", [4]), ("halves", [2, 4]))
+    for name, ends in jobs:
         (folder / name).mkdir()
         start, first = folder / name / "0.safetensors", 0
         state.save(start, run.start().tree(), round=0)
@@ -139,11 +144,18 @@ def resumes(method: Method, folder: Path) -> None:
             outputs = {
                 kind: folder / name / f"{last}.{kind}" for kind in ("state", "evaluation", "rounds")
             }
-            spec = {"run": name, "first": first, "last": last, "evaluate": [2, 4]}
-            chunk.train(run.task, run.hooks, spec, start, outputs, f"{last}", run.stacked)
+            evaluate = [r for r in (2, 4) if first < r <= last]
+            spec = {"run": name, "first": first, "last": last, "evaluate": evaluate}
+            chunk.train(run.task, run.hooks, spec, start, outputs, f"{last}")
             start, first = outputs["state"], last
     whole, halves = (state.load(folder / name / "4.state")[0] for name in ("whole", "halves"))
     _require_equal(method, whole, halves, "4 rounds are not 2 + 2 rounds")
+    tables = [
+        pa.concat_tables(pq.read_table(folder / name / f"{last}.evaluation") for last in ends)
+        for name, ends in jobs
+    ]
+    if not tables[0].equals(tables[1]):
+        raise FedLoomError(f"{method.name}: 4 rounds do not evaluate as 2 + 2 rounds")
     if run.hooks.init_server(task=run.task).keys() != whole["server"].keys():
         raise FedLoomError(f"{method.name}: aggregate returns other keys than init_server")
 
@@ -151,8 +163,8 @@ def resumes(method: Method, folder: Path) -> None:
 def stacks(method: Method, folder: Path) -> None:
     """Clients trained as one batch equal clients trained one by one."""
     run = _Fixture(method, folder)
-    if run.stacked:
-        together, alone = (run.after(2, stacked).tree() for stacked in (True, False))
+    if run.task.stacked:
+        together, alone = (run.after(2, stacked=stacked).tree() for stacked in (True, False))
         _require_equal(method, together, alone, "stacked clients are not single ones", 1e-4)
 
 
@@ -183,7 +195,7 @@ def keeps_secrets(method: Method, folder: Path) -> None:
 
 
 def leaves_inputs_alone(method: Method, folder: Path) -> None:
-    """A round changes neither the server's state nor what the clients received."""
+    """A round changes nothing of the server's state in place."""
     run = _Fixture(method, folder)
     current = run.start()
     before = {path: torch.as_tensor(v).clone() for path, v in leaves(current.server)}
@@ -199,10 +211,10 @@ def leaves_inputs_alone(method: Method, folder: Path) -> None:
 def evaluates_strangers(method: Method, folder: Path) -> None:
     """A held-out client can be evaluated, and so can the server model if there is one."""
     run = _Fixture(method, folder)
-    current = run.after(1, run.stacked)
+    current = run.after(1)
     held_out = sorted(set(range(CLIENTS)) - set(run.task.data.participating))
     received, clients = run.send(current, held_out)
-    batch = next(passes.slices(run.task, [run.task.data.test[k] for k in held_out]))
+    batch = next(passes.slices(run.task, [run.task.data.test[k] for k in clients.ids]))
     with torch.no_grad():
         for who in (clients, None):
             logits = run.hooks.predict(
@@ -224,7 +236,7 @@ def learns(method: Method, folder: Path) -> None:
     current, losses = run.start(), []
     for number in range(1, 9):
         task = run.task.at(number)
-        current, row = rounds.train_round(task, run.hooks, current, run.stacked)
+        current, row = rounds.train_round(task, run.hooks, current)
         losses.append(row["train_loss"])
     if not sum(losses[-3:]) < sum(losses[:3]):
         raise FedLoomError(f"{method.name}: the training loss does not fall: {losses}")

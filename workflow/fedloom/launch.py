@@ -7,17 +7,18 @@ Snakemake's own lock, which is only files, outlives a killed run and is then rem
 
 import argparse
 import fcntl
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from fedloom.config import read
 
 LOCK = Path(".fedloom.lock")
-SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 
 
 def running_snakemake() -> int | None:
@@ -60,9 +61,24 @@ def show_results(folder: Path) -> None:
     print("logs    results/logs")
 
 
+def snakemake(arguments: list[str], lock: IO | None = None) -> int:
+    """Run Snakemake; its exit status. It inherits the lock, its jobs do not."""
+    command = [sys.executable, "-m", "snakemake", *arguments]
+    kept = [] if lock is None else [lock.fileno()]
+    with subprocess.Popen(command, pass_fds=kept) as process:
+        # Ctrl-C reaches Snakemake as well, which ends its jobs and unlocks: wait for it
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
 def main() -> int:
     """Run Snakemake with the arguments given; returns its exit status."""
-    arguments = sys.argv[1:]
+    arguments = ["--cores", "all", "--rerun-incomplete", *sys.argv[1:]]
+    if {"-n", "--dry-run", "--dryrun"} & set(arguments):
+        return snakemake(arguments)
     with LOCK.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,14 +91,15 @@ def main() -> int:
                 print(f"error: snakemake (process {pid}) works in this folder", file=sys.stderr)
                 return 2
             print("removing the lock of a run that was killed", file=sys.stderr)
-            subprocess.run([*SNAKEMAKE, "--unlock", "--quiet", "all"], check=True)
-        command = [*SNAKEMAKE, "--cores", "all", "--rerun-incomplete", *arguments]
+            status = snakemake([*arguments, "--unlock"])
+            if status != 0:
+                return status
         started = time.time()
-        status = subprocess.run(command, pass_fds=[lock.fileno()], check=False).returncode
+        status = snakemake(arguments, lock)
     if status != 0:
         show_errors(started)
         return status
-    folder = tables(arguments)
+    folder = tables(sys.argv[1:])
     if (folder / "main.md").exists():
         show_results(folder)
     return status

@@ -1,5 +1,7 @@
 rule pretrain_micro_vit:
-    """Remake the shipped micro ViT; ordinary runs use the file in workflow/resources."""
+    """Make the shipped micro ViT again, beside the one in workflow/resources that runs use."""
+    input:
+        src=sources("backbones/pretrain.py", "backbones/micro_vit.py", "data/glyphs.py"),
     output:
         weights="results/pretrained/micro_vit.safetensors",
         card="results/pretrained/micro_vit.md",
@@ -24,7 +26,13 @@ rule features:
         store=ancient("results/datasets/{dataset}/images.arrow"),
         about="results/datasets/{dataset}/about.json",
         weights=weights,
-        src=sources("backbones/[!p]*.py", "engine/warmup.py", "data/store.py"),
+        src=sources(
+            "backbones/vit.py",
+            "backbones/micro_vit.py",
+            "engine/warmup.py",
+            "engine/setup.py",
+            "data/store.py",
+        ),
     output:
         features="results/features/{dataset}/{backbone}.safetensors",
         receipt="results/features/{dataset}/{backbone}.json",
@@ -41,7 +49,7 @@ rule features:
         gpu=0,
     shell:
         "python -m fedloom.cli features --spec {params.spec:q} --store {input.store}"
-        " --out {output.features} --receipt {output.receipt} --threads {threads} --log {log}"
+        " --about {input.about} --out {output.features} --threads {threads} --log {log}"
 
 
 rule prototypes:
@@ -49,10 +57,17 @@ rule prototypes:
     input:
         store=ancient("results/datasets/{dataset}/images.arrow"),
         about="results/datasets/{dataset}/about.json",
-        partition="results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+        partition=ancient("results/partitions/{dataset}/{partition}/seed{seed}.parquet"),
+        partition_receipt="results/partitions/{dataset}/{partition}/seed{seed}.json",
         features=ancient("results/features/{dataset}/{backbone}.safetensors"),
         receipt="results/features/{dataset}/{backbone}.json",
-        src=sources("engine/warmup.py", "engine/defaults.py", "data/federation.py", "rng.py"),
+        src=sources(
+            "engine/warmup.py",
+            "engine/defaults.py",
+            "engine/task.py",
+            "data/federation.py",
+            "rng.py",
+        ),
     output:
         prototypes="results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.safetensors",
         receipt="results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.json",
@@ -74,4 +89,4 @@ rule prototypes:
     shell:
         "python -m fedloom.cli prototypes --spec {params.spec:q} --store {input.store}"
         " --about {input.about} --partition {input.partition} --features {input.features}"
-        " --out {output.prototypes} --receipt {output.receipt} --threads {threads} --log {log}"
+        " --out {output.prototypes} --threads {threads} --log {log}"

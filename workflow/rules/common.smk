@@ -1,5 +1,7 @@
 """What rules share: which files they depend on, and their one canonical parameter."""
 
+from snakemake.exceptions import WorkflowError
+
 from fedloom.config import Run, chunk_ends, evaluated_rounds, reported_rounds, resource
 from fedloom.config import run_spec, runs
 from fedloom.files import canonical
@@ -19,9 +21,12 @@ wildcard_constraints:
     end=r"\d{4}",
 
 
-def sources(*patterns):
-    """Core modules whose change makes a rule's results stale."""
-    return sorted(str(file) for pattern in patterns for file in LIBRARY.glob(pattern))
+def sources(*names):
+    """Core modules whose change makes a rule's results stale; one that is missing is an error."""
+    missing = [name for name in names if not (LIBRARY / name).is_file()]
+    if missing:
+        raise WorkflowError(f"no such core module: {missing[0]}")
+    return [str(LIBRARY / name) for name in sorted(names)]
 
 
 def method_sources(wildcards):
@@ -31,8 +36,10 @@ def method_sources(wildcards):
 
 def dataset_sources(wildcards):
     """What reads images, and this one's source, so that editing another source reruns nothing."""
-    own = f"data/**/{STUDY['datasets'][wildcards.dataset]['source']}.py"
-    return sources(own, "data/images.py", "data/splits.py", "data/store.py", "rng.py")
+    source = STUDY["datasets"][wildcards.dataset]["source"]
+    own = [f"data/sources/{source}.py", *(["data/glyphs.py"] if source == "glyphs" else [])]
+    shared = ("data/images.py", "data/splits.py", "data/store.py", "inputs.py", "rng.py")
+    return sources(*own, *shared)
 
 
 def weights(wildcards):
@@ -79,6 +86,7 @@ def optional_inputs(wildcards, input):
 
 
 RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
+PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}"
 FEATURES = "results/features/{dataset}/{backbone}"
 PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}"
 LABELS = ("dataset", "partition", "backbone", "method")
@@ -94,7 +102,8 @@ CORE = sources(
 RUN_INPUTS = {
     "store": ancient("results/datasets/{dataset}/images.arrow"),
     "about": "results/datasets/{dataset}/about.json",
-    "partition": "results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+    "partition": ancient(f"{PARTITION}.parquet"),
+    "partition_receipt": f"{PARTITION}.json",
     "features": ancient(needed("features", f"{FEATURES}.safetensors")),
     "features_receipt": needed("features", f"{FEATURES}.json"),
     "prototypes": ancient(needed("prototypes", f"{PROTOTYPES}.safetensors")),

@@ -25,7 +25,8 @@ rule partition:
         about="results/datasets/{dataset}/about.json",
         src=sources("data/partitions.py", "rng.py"),
     output:
-        "results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+        partition="results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+        receipt="results/partitions/{dataset}/{partition}/seed{seed}.json",
     params:
         spec=lambda w: canonical(
             {
@@ -44,4 +45,4 @@ rule partition:
         runtime=30,
     shell:
         "python -m fedloom.cli partition --spec {params.spec:q} --store {input.store}"
-        " --out {output} --log {log}"
+        " --about {input.about} --out {output.partition} --log {log}"

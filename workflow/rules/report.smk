@@ -1,7 +1,6 @@
-PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}"
 # of each partition, the first seed's
 PARTITION_CHARTS = expand(
-    f"{PARTITION_CHART}.png",
+    f"{PARTITION}.png",
     dataset=STUDY["run"]["datasets"],
     partition=STUDY["run"]["partitions"],
     seed=STUDY["study"]["seeds"][0],
@@ -21,7 +20,7 @@ rule main_table:
     params:
         spec=canonical(
             {
-                "study": {k: STUDY["study"][k] for k in ("name", "title") if k in STUDY["study"]},
+                "study": {"name": STUDY["study"]["name"]},
                 "rounds": reported_rounds(STUDY["study"]),
                 "runs": [
                     {
@@ -52,15 +51,16 @@ rule partition_chart:
     """Who holds what: clients, classes, training images."""
     input:
         about="results/datasets/{dataset}/about.json",
-        partition="results/partitions/{dataset}/{partition}/seed{seed}.parquet",
+        partition=ancient(f"{PARTITION}.parquet"),
+        receipt=f"{PARTITION}.json",
         src=sources("report/partition_chart.py"),
     output:
         png=report(
-            f"{PARTITION_CHART}.png",
+            f"{PARTITION}.png",
             category="Partitions",
             labels={"dataset": "{dataset}", "partition": "{partition}", "seed": "{seed}"},
         ),
-        pdf=f"{PARTITION_CHART}.pdf",
+        pdf=f"{PARTITION}.pdf",
     log:
         "results/logs/partition_chart/{dataset}/{partition}/seed{seed}.log",
     benchmark:

@@ -19,7 +19,7 @@ rule init:
         gpu=0,
     shell:
         f"python -m fedloom.cli init {RUN_OPTIONS}"
-        " --out {output.state} --receipt {output.receipt}"
+        " --out {output.state}"
 
 
 rule train_rounds:
@@ -38,7 +38,7 @@ rule train_rounds:
         optional=optional_inputs,
         bind=lambda w, input: [
             file
-            for name in ("src", "about", "partition", "features_receipt", "prototypes_receipt")
+            for name in ("src", "about", "partition_receipt", "features_receipt", "prototypes_receipt")
             for file in ([input[name]] if isinstance(input[name], str) else input[name])
         ],
     log:
@@ -55,9 +55,8 @@ rule train_rounds:
     shell:
         f"python -m fedloom.cli train {RUN_OPTIONS}"
         " --start {input.start}"
-        " --start-receipt {input.start_receipt} --out {output.state}"
-        " --receipt {output.receipt} --evaluation {output.evaluation} --rounds {output.rounds}"
-        " --bind {params.bind}"
+        " --out {output.state} --evaluation {output.evaluation} --rounds {output.rounds}"
+        " --bind {params.bind:q}"
 
 
 rule evaluate:

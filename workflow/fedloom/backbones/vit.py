@@ -14,8 +14,6 @@ import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.config import resource
 from fedloom.errors import FedLoomError
 
-INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic"}
-
 
 class FrozenViT:
     """The pieces of a ViT that prompt methods put together.
@@ -48,7 +46,8 @@ class FrozenViT:
         self._size: tuple[int, int] = tuple(model.patch_embed.img_size)
         kernel = next(p for p in model.patch_embed.parameters() if p.dim() == 4)
         self._channels = kernel.shape[1]
-        self._interpolation = INTERPOLATIONS.get(data["interpolation"], "bicubic")
+        bilinear = data["interpolation"] == "bilinear"
+        self._interpolation = "bilinear" if bilinear else "bicubic"
         shape = (self._channels, 1, 1)
         self._mean = torch.tensor(data["mean"], device=device).expand(self._channels).view(shape)
         self._std = torch.tensor(data["std"], device=device).expand(self._channels).view(shape)

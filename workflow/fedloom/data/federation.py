@@ -45,12 +45,17 @@ class Federation:
     def num_classes(self) -> int:
         return self.priors.shape[1]
 
-    def batch(self, rows: list[np.ndarray]) -> "Batch":
-        """Rows of K clients as one batch [K, B], B the longest; shorter ones are masked."""
+    def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
+        """Rows of K clients as one batch [K, B], B the longest; shorter ones are masked.
+
+        Args:
+            fill: row of each client that stands where the mask is false; default: its first.
+        """
         width = max(map(len, rows))
         index = np.zeros((len(rows), width), np.int64)
         mask = np.zeros((len(rows), width), bool)
         for k, row in enumerate(rows):
+            index[k] = row[0] if fill is None else fill[k]
             index[k, : len(row)] = row
             mask[k, : len(row)] = True
         return Batch(self, index, torch.from_numpy(mask).to(self.device))
@@ -58,7 +63,7 @@ class Federation:
 
 @dataclass
 class Batch:
-    """B examples of each of K clients; where `mask` is false, a copy of row 0 fills up."""
+    """B examples of each of K clients; where `mask` is false, one of the client's own fills up."""
 
     source: Federation
     index: np.ndarray  # [K, B]

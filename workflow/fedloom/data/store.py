@@ -54,7 +54,7 @@ def write(
             writer.write_batch(_batch(rows, schema))
             count += len(rows)
     facts = {"images": count, "classes": classes, "shape": shape, "skipped": len(skipped)}
-    write_receipt(about, store, **facts, provenance=provenance)
+    write_receipt(store, about, **facts, provenance=provenance)
 
 
 def batched(items: Iterable, size: int) -> Iterator[list]:

@@ -1,7 +1,7 @@
 """The stacked client engine: what a plugin imports is named here."""
 
 from fedloom.backbones.vit import insert, linear, replace
-from fedloom.engine.aggregate import mean, weighted_mean
+from fedloom.engine.aggregate import mean, uploads
 from fedloom.engine.local import Trained, local_sgd
 from fedloom.engine.passes import class_means
 from fedloom.engine.task import Cohort, Task, Update
@@ -24,5 +24,5 @@ __all__ = [
     "stack",
     "tensor_map",
     "unstack",
-    "weighted_mean",
+    "uploads",
 ]

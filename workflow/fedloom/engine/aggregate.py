@@ -1,19 +1,24 @@
-"""Aggregators that methods share."""
+"""What methods share around aggregation: plain uploads, and means of them."""
 
-from fedloom.engine.task import Update
-from fedloom.engine.tree import Tree, tensor_map
+from fedloom.engine.local import Trained
+from fedloom.engine.task import Cohort, Update
+from fedloom.engine.tree import Tree, tensor_map, unstack
 
 
-def weighted_mean(updates: list[Update], weights: list[float]) -> Tree:
-    """Mean of the payloads' `params` with `weights`, which need not sum to one."""
+def uploads(trained: Trained, clients: Cohort) -> list[Update]:
+    """One update per client that sends all of its parameters and keeps nothing."""
+    return [
+        Update({"params": unstack(trained.params, k)}, {}, n, {"train_loss": trained.loss[k]})
+        for k, n in enumerate(clients.num_examples)
+    ]
+
+
+def mean(updates: list[Update], weighted: bool = False) -> Tree:
+    """Mean of the payloads' `params`; `weighted` by training images, as McMahan et al. do."""
+    weights = [update.num_examples if weighted else 1 for update in updates]
     total = sum(weights)
 
     def average(*values):
         return sum(w / total * value for w, value in zip(weights, values, strict=True))
 
     return tensor_map(average, *(update.payload["params"] for update in updates))
-
-
-def mean(updates: list[Update]) -> Tree:
-    """Unweighted mean of the payloads' `params`."""
-    return weighted_mean(updates, [1.0] * len(updates))

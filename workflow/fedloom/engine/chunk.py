@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import timm
 import torch
 
 from fedloom.engine import rounds, state
@@ -63,34 +65,40 @@ def write_rows(path: Path, rows: list[dict], schema: pa.Schema) -> None:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
 
 
-def binding(spec: dict, files: list[Path]) -> str:
-    """Digest of all that a chunk's numbers depend on: its spec, inputs and sources.
+def binding(spec: dict, files: list[Path], device: torch.device) -> str:
+    """Digest of all that the numbers after the chunk's first round depend on.
 
-    Without the sources, a job that Snakemake reruns because a plugin was edited would resume from
-    what the plugin computed before.
+    That is its spec but for where it ends and what it evaluates, its inputs, its sources (else a
+    job that is rerun because a plugin was edited would resume from what the plugin computed
+    before), and the software.
     """
-    return digest([spec, [sha256(file) for file in files]])
+    fixed = {key: value for key, value in spec.items() if key not in ("last", "evaluate")}
+    software = [torch.__version__, timm.__version__, np.__version__, device.type]
+    return digest([fixed, [sha256(file) for file in files], software])
 
 
 def _resume(
-    rolling: Path, bound: str, first: int, device: torch.device
+    rolling: Path, bound: str, spec: dict, device: torch.device
 ) -> tuple[rounds.State, int, dict] | None:
-    """State, round and rows of the rolling checkpoint, if it is of this chunk."""
+    """State, round and rows of the rolling checkpoint, if this chunk can go on from it."""
     if not rolling.exists():
         return None
     try:
         tree, facts = state.load(rolling, device)
     except FedLoomError as error:
-        raise FedLoomError(f"{error} (training then starts again after round {first})") from None
-    if facts["binding"] != bound:
-        log.info("%s is of another configuration; starting after round %d", rolling.name, first)
+        raise FedLoomError(
+            f"{error} (training then starts again after round {spec['first']})"
+        ) from None
+    done, rows = facts["round"], facts["rows"]
+    due = {number for number in spec["evaluate"] if number <= done}
+    evaluated = {row["round"] for row in rows["evaluation"]}
+    if facts["binding"] != bound or done > spec["last"] or not due <= evaluated:
+        log.info("%s is of another configuration; starting after round %d", rolling, spec["first"])
         return None
-    return rounds.State.of(tree), facts["round"], facts["rows"]
+    return rounds.State.of(tree), done, rows
 
 
-def train(
-    task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], bound: str, stacked: bool
-) -> None:
+def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], bound: str) -> None:
     """Train the rounds after `spec['first']` up to and including `spec['last']`.
 
     Args:
@@ -101,11 +109,11 @@ def train(
         bound: the chunk's `binding`.
 
     Raises:
-        FedLoomError: an unusable checkpoint, or an upload that is not finite.
+        FedLoomError: an unusable checkpoint, or numbers that are not finite.
     """
     first, last = spec["first"], spec["last"]
     rolling = outputs["state"].parent / "checkpoint.safetensors"
-    found = _resume(rolling, bound, first, task.data.device)
+    found = _resume(rolling, bound, spec, task.data.device)
     if found is None:
         current, done = rounds.State.of(state.load(start, task.data.device)[0]), first
         rows = {"evaluation": [], "rounds": []}
@@ -115,13 +123,15 @@ def train(
     with progress(total=last - first, initial=done - first, what=spec["run"]) as bar:
         for number in range(done + 1, last + 1):
             at = task.at(number)
-            current, row = rounds.train_round(at, hooks, current, stacked)
+            current, row = rounds.train_round(at, hooks, current)
             rows["rounds"].append(row)
             if number in spec["evaluate"]:
                 rows["evaluation"] += rounds.evaluate(at, hooks, current)
             state.save(rolling, current.tree(), binding=bound, round=number, rows=rows)
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
-    write_rows(outputs["evaluation"], rows["evaluation"], EVALUATION)
+    # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
+    evaluation = [row for row in rows["evaluation"] if row["round"] in spec["evaluate"]]
+    write_rows(outputs["evaluation"], evaluation, EVALUATION)
     write_rows(outputs["rounds"], rows["rounds"], ROUNDS)
     state.save(outputs["state"], current.tree(), run=spec["run"], round=last)

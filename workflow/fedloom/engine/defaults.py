@@ -3,6 +3,7 @@
 import torch
 
 from fedloom.hookspecs import hookimpl
+from fedloom.rng import torch_generator
 
 
 @hookimpl
@@ -13,7 +14,8 @@ def init_client(task, client):
 @hookimpl
 def select_clients(task):
     """Uniform without replacement, among the participating clients."""
-    order = torch.randperm(len(task.data.participating), generator=task.generator("sampling"))
+    generator = torch_generator(task.seed, "sampling", task.round)
+    order = torch.randperm(len(task.data.participating), generator=generator)
     return sorted(task.data.participating[k] for k in order[: task.clients_per_round].tolist())
 
 

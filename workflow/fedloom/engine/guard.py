@@ -25,12 +25,11 @@ def check_updates(number: int, ids: list[int], updates: list[Update]) -> None:
             odd = sorted(payload.keys() ^ like.keys())
             raise FedLoomError(f"{where} '{odd[0]}': not every client of the round sends it")
         for path, value in payload.items():
-            if not isinstance(value, torch.Tensor):
-                continue
-            if value.shape != like[path].shape or value.dtype != like[path].dtype:
+            value, expected = torch.as_tensor(value), torch.as_tensor(like[path])
+            if value.shape != expected.shape or value.dtype != expected.dtype:
                 raise FedLoomError(
                     f"{where} '{path}' is {value.dtype} {list(value.shape)}, but client {ids[0]} "
-                    f"sent {like[path].dtype} {list(like[path].shape)}"
+                    f"sent {expected.dtype} {list(expected.shape)}"
                 )
             if not torch.isfinite(value).all():
                 raise FedLoomError(

@@ -83,11 +83,11 @@ def _steps(task: Task, clients: Cohort, epochs: int, purpose: int) -> Iterator[t
 
 def _clip(params: list[Tensor], limit: float) -> None:
     """Scale each client's gradient to norm `limit` at most, as torch's clip_grad_norm_ does."""
-    squares = [p.grad.flatten(1).square().sum(1) for p in params]
-    norm = torch.stack(squares).sum(0).sqrt()  # [K]
+    gradients = [p.grad for p in params if p.grad is not None]
+    norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()  # [K]
     scale = (limit / (norm + 1e-6)).clamp(max=1)
-    for p in params:
-        p.grad.mul_(scale.view(-1, *[1] * (p.dim() - 1)))
+    for g in gradients:
+        g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
 
 
 def local_sgd(
@@ -133,7 +133,7 @@ def local_sgd(
         else:
             part = [tensor_map(lambda v: v[active], tree) for tree in (current, received)]  # noqa: B023
             values = loss(task, *part, clients.take(active), batch)
-        per_client = (values * batch.mask).sum(1) / batch.mask.sum(1)  # [K']
+        per_client = values.where(batch.mask, 0).sum(1) / batch.mask.sum(1)  # [K']
         optimizer.zero_grad(set_to_none=True)
         per_client.sum().backward()
         if task.training.clip is not None:

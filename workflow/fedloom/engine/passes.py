@@ -16,8 +16,9 @@ IMAGES_AT_ONCE = 256
 def slices(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
     """All rows of K clients in order, as batches [K, B] of at most IMAGES_AT_ONCE images."""
     width = max(1, IMAGES_AT_ONCE // len(rows))
+    first = [int(row[0]) for row in rows]
     for start in range(0, max(map(len, rows)), width):
-        yield task.data.batch([row[start : start + width] for row in rows])
+        yield task.data.batch([row[start : start + width] for row in rows], first)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from fedloom.engine.guard import check_updates
 from fedloom.engine.passes import slices
 from fedloom.engine.task import Task, cohort
 from fedloom.engine.tree import Tree, count_bytes, stack
+from fedloom.errors import FedLoomError
 
 EVALUATED_AT_ONCE = 8
 
@@ -27,13 +28,14 @@ class State:
 
     def tree(self) -> Tree:
         """As one tree, for a file."""
-        clients = {str(k): state for k, state in sorted(self.clients.items()) if state}
-        return {"server": self.server, "clients": clients}
+        clients = {str(k): state for k, state in sorted(self.clients.items())}
+        seen = torch.tensor(sorted(self.clients), dtype=torch.int64)
+        return {"server": self.server, "clients": clients, "seen": seen}
 
     @classmethod
     def of(cls, tree: Tree) -> "State":
-        clients = {int(k): state for k, state in tree.get("clients", {}).items()}
-        return cls(tree["server"], clients)
+        kept = tree.get("clients", {})  # a file holds no empty branches
+        return cls(tree["server"], {k: kept.get(str(k), {}) for k in tree["seen"].tolist()})
 
 
 def _personal(task: Task, hooks, state: State, client: int) -> Tree:
@@ -41,11 +43,8 @@ def _personal(task: Task, hooks, state: State, client: int) -> Tree:
     return hooks.init_client(task=task.at(0), client=client) if known is None else known
 
 
-def train_round(task: Task, hooks, state: State, stacked: bool = True) -> tuple[State, dict]:
+def train_round(task: Task, hooks, state: State) -> tuple[State, dict]:
     """Round `task.round`: sample, send, train, check, aggregate.
-
-    Args:
-        stacked: train the cohort as one batch, or client by client.
 
     Returns:
         The next state and a row of rounds.parquet.
@@ -57,7 +56,7 @@ def train_round(task: Task, hooks, state: State, stacked: bool = True) -> tuple[
     ids = sorted(hooks.select_clients(task=task))
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
     personal = [_personal(task, hooks, state, k) for k in ids]
-    groups = [range(len(ids))] if stacked else [[k] for k in range(len(ids))]
+    groups = [range(len(ids))] if task.stacked else [[k] for k in range(len(ids))]
     updates = []
     for group in groups:
         members = cohort(task, [ids[k] for k in group], [personal[k] for k in group])
@@ -81,20 +80,32 @@ def train_round(task: Task, hooks, state: State, stacked: bool = True) -> tuple[
 
 @torch.no_grad()
 def evaluate(task: Task, hooks, state: State) -> list[dict]:
-    """Every client on its own test images: rows of evaluation.parquet, by client id."""
+    """Every client on its own test images: rows of evaluation.parquet, by client id.
+
+    Raises:
+        FedLoomError: a prediction that is not finite.
+    """
+    width = EVALUATED_AT_ONCE if task.stacked else 1
     by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
     rows = []
-    for start in range(0, len(by_size), EVALUATED_AT_ONCE):
-        ids = sorted(by_size[start : start + EVALUATED_AT_ONCE])
+    for start in range(0, len(by_size), width):
+        ids = sorted(by_size[start : start + width])
         received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
         clients = cohort(task, ids, [_personal(task, hooks, state, k) for k in ids])
         correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids))
         for batch in slices(task, [task.data.test[k] for k in ids]):
             logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+            finite = logits.isfinite().all(-1).all(-1)
+            if not finite.all():
+                client = ids[int(finite.int().argmin())]
+                raise FedLoomError(
+                    f"round {task.round}, client {client}: predictions are not finite; lower "
+                    "training.lr or set training.clip"
+                )
             hits = (logits.argmax(-1) == batch.labels) & batch.mask
             losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
             correct += hits.sum(1).cpu()
-            loss += (losses.view_as(batch.mask) * batch.mask).sum(1).cpu()
+            loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1).cpu()
         for k, client in enumerate(ids):
             count = len(task.data.test[client])
             rows.append(

@@ -1,6 +1,5 @@
 """A run's task, from its spec and the files that its rule names."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, state
 from fedloom.engine.task import Task
 from fedloom.errors import FedLoomError
+from fedloom.files import check_receipt
 
 
 def prepare_torch(threads: int) -> torch.device:
@@ -23,11 +23,6 @@ def prepare_torch(threads: int) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def num_classes(about: Path) -> int:
-    """Number of classes of a dataset, from its description."""
-    return len(json.loads(about.read_text())["classes"])
-
-
 def task(
     spec: dict,
     store: Path,
@@ -36,33 +31,42 @@ def task(
     features: Path | None,
     prototypes: Path | None,
     device: torch.device,
-) -> tuple[Task, object, bool]:
-    """The task of a run, its method's hooks, and whether its clients train as one batch.
+) -> tuple[Task, object]:
+    """The task of a run, and its method's hooks.
 
     Raises:
-        FedLoomError: a cohort larger than there are clients. The config cannot tell for a
-            partition by domains, and the partition's rule must not: studies share its file.
+        FedLoomError: an input that is not what its receipt says, or too large a cohort.
     """
     method = plugins.find(spec["method"]["plugin"])
-    data = federation.load(
-        ImageStore(store),
-        partition,
-        num_classes(about),
-        device,
-        None if features is None else state.tensor(features, "final"),
-    )
-    if spec["clients_per_round"] > len(data.participating):
-        raise FedLoomError(
-            f"study.clients_per_round: {spec['clients_per_round']} is more than the "
-            f"{len(data.participating)} participating clients of {partition}"
-        )
+    classes = check_receipt(store, about)["classes"]
+    for path in (partition, features, prototypes):
+        if path is not None:
+            check_receipt(path)
+    cached = None if features is None else state.tensor(features, "final")
+    warm = None if prototypes is None else state.load(prototypes, device)[0]["prototypes"]
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),
         training=SimpleNamespace(**spec["method"]["training"], rounds=spec.get("rounds")),
         backbone=vit.load(spec["backbone"], device),
-        data=data,
+        data=federation.load(ImageStore(store), partition, len(classes), device, cached),
         clients_per_round=spec["clients_per_round"],
-        prototypes=None if prototypes is None else state.load(prototypes, device)[0]["prototypes"],
+        stacked=method.about["stacked"],
+        prototypes=warm,
     )
-    return prepared, plugins.hooks(method, defaults), method.about["stacked"]
+    check_cohort(prepared)
+    return prepared, plugins.hooks(method, defaults)
+
+
+def check_cohort(task: Task) -> None:
+    """A cohort is at most all participating clients.
+
+    The config cannot tell for a partition by domains, whose clients follow from the dataset, and
+    the partition's rule must not: studies with other cohorts share its file.
+    """
+    clients = len(task.data.participating)
+    if task.clients_per_round > clients:
+        raise FedLoomError(
+            f"study.clients_per_round: {task.clients_per_round} is more than the {clients} "
+            "participating clients of the partition"
+        )

@@ -24,7 +24,8 @@ class Task:
         data: all clients' images.
         prototypes: warm-start class prototypes [M, C, d] of the class token at the input of every
             block, or None for a method that does not need them.
-        clients_per_round: size of a cohort.
+        clients_per_round: how many clients take part in a round.
+        stacked: whether they make one cohort; else each is a cohort of its own.
     """
 
     seed: int
@@ -33,6 +34,7 @@ class Task:
     backbone: Any
     data: Federation
     clients_per_round: int
+    stacked: bool = True
     prototypes: Tensor | None = None
     round: int = 0
 
@@ -46,7 +48,7 @@ class Task:
 
     def generator(self, purpose: str, *ids: int) -> torch.Generator:
         """The random stream of (seed, purpose, round, ids): name the client among the ids."""
-        return torch_generator(self.seed, purpose, self.round, *ids)
+        return torch_generator(self.seed, f"method: {purpose}", self.round, *ids)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,26 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedloom.errors import FedLoomError
 from fedloom.files import replacing
+
+
+def read(path) -> pa.Table:
+    """A Parquet file of ours.
+
+    Raises:
+        FedLoomError: missing or truncated.
+    """
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowInvalid, OSError):
+        raise FedLoomError(f"{path}: not a whole Parquet file; delete it and run again") from None
 
 
 def join(parts: list, out) -> None:
     """The chunks' rows as one Parquet file, in the order given."""
     with replacing(out) as temporary:
-        pq.write_table(pa.concat_tables([pq.read_table(part) for part in parts]), temporary)
+        pq.write_table(pa.concat_tables([read(part) for part in parts]), temporary)
 
 
 def accuracies(evaluation: pd.DataFrame, rounds: list[int]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedloom.evaluation.metrics import accuracies
+from fedloom.evaluation.metrics import accuracies, read
 from fedloom.files import replacing, write_text
 
 COLUMNS = {
@@ -29,7 +29,7 @@ def summarise(runs: list[dict], rounds: list[int]) -> pd.DataFrame:
     """
     records = [
         {key: run[key] for key in (*GROUP, "method", "title")}
-        | accuracies(pd.read_parquet(run["evaluation"]), rounds)
+        | accuracies(read(run["evaluation"]).to_pandas(), rounds)
         for run in runs
     ]
     frame = pd.DataFrame(records)
@@ -44,6 +44,11 @@ def _ranks(values: pd.Series) -> pd.Series:
     return values.round(2).rank(method="dense", ascending=False)
 
 
+def escape(text: str) -> str:
+    """Text with LaTeX's special characters made plain."""
+    return text.translate(str.maketrans({c: f"\\{c}" for c in "&%$#_{}"}))
+
+
 def render(summary: pd.DataFrame, marks: dict[int, str], between: str) -> pd.DataFrame:
     """The table as text: mean and deviation, the best and second of each group marked.
 
@@ -53,25 +58,27 @@ def render(summary: pd.DataFrame, marks: dict[int, str], between: str) -> pd.Dat
     """
     metrics = [name for name in COLUMNS if name in summary]
     labels = [key for key in GROUP if summary[key].nunique() > 1]
-    table = summary[[*labels, "title"]].rename(columns=str.capitalize)
-    table = table.rename(columns={"Title": "Method"})
+    table = summary[[*labels, "title"]].rename(columns={"title": "method"})
+    table = table.rename(columns=str.capitalize)
     for name in metrics:
         ranks = summary.groupby(GROUP)[name].transform(_ranks)
         cells = []
         for value, std, rank in zip(summary[name], summary[f"{name}_std"], ranks, strict=True):
             text = f"{value:.2f}" if pd.isna(std) else f"{value:.2f}{between}{std:.2f}"
-            cells.append(marks.get(rank, "{}").format(text))
+            cells.append("-" if pd.isna(value) else marks.get(rank, "{}").format(text))
         table[COLUMNS[name]] = cells
     return table
 
 
 def caption(study: dict, summary: pd.DataFrame, rounds: list[int]) -> str:
-    seeds = int(summary["seeds"].min())
-    spread = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ", one seed"
-    names = ", ".join(map(str, rounds))
+    """What the table shows, in two sentences."""
+    seeds, names = int(summary["seeds"].min()), ", ".join(map(str, rounds))
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     at = f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"
-    title = study.get("title", f"Study {study['name']}")
-    return f"{title}: test accuracy of clients in %{spread}; {at}. Best bold, second underlined."
+    return (
+        f"Study {study['name']}: test accuracy in % over participating and held-out clients, "
+        f"{spread}; {at}. Best bold, second underlined."
+    )
 
 
 def write(study: dict, runs: list[dict], rounds: list[int], outputs: dict[str, Path]) -> None:
@@ -85,12 +92,13 @@ def write(study: dict, runs: list[dict], rounds: list[int], outputs: dict[str, P
     markdown = render(summary, {1: "**{}**", 2: "<u>{}</u>"}, " ± ")
     write_text(outputs["md"], f"{words}\n\n{markdown.to_markdown(index=False)}\n")
     latex = render(summary, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}, r" $\pm$ ")
-    latex[latex.columns] = latex.map(lambda cell: cell.replace("_", r"\_"))
+    words_only = [name for name in latex if name not in COLUMNS.values()]
+    latex[words_only] = latex[words_only].map(escape)
     text = latex.style.hide(axis="index").to_latex(
         hrules=True,
         column_format="l" * (latex.shape[1] - sum(n in summary for n in COLUMNS))
         + "r" * sum(n in summary for n in COLUMNS),
-        caption=words.replace("%", r"\%").replace("±", r"$\pm$"),
+        caption=escape(words).replace("±", r"$\pm$"),
         label=f"tab:{study['name']}-main",
     )
     write_text(outputs["tex"], text)

@@ -1,0 +1,114 @@
+"""The glyph classes: two disjoint sets, one class per shape, the same drawing every time."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+
+from fedloom.data import glyphs
+
+
+@pytest.fixture(scope="module")
+def split():
+    return {name: glyphs.classes(name) for name in ("source", "target")}
+
+
+def test_split_is_disjoint_and_large_enough(split):
+    source, target = (set(split[name]) for name in ("source", "target"))
+    assert not source & target
+    assert len(source) > 1200 and len(target) == glyphs.TARGETS >= 100
+    assert len(source) == len(split["source"]) and len(target) == len(split["target"])
+
+
+def test_split_is_the_same_when_made_again(split):
+    glyphs._split.cache_clear()
+    assert {name: glyphs.classes(name) for name in split} == split
+
+
+def test_smaller_sets_begin_larger_ones(split):
+    assert glyphs.classes("target", 10) == split["target"][:10]
+
+
+@pytest.mark.parametrize("limit", [0, 10**6])
+def test_limit_out_of_range(limit):
+    with pytest.raises(ValueError, match="limit"):
+        glyphs.classes("target", limit)
+
+
+def test_unknown_split():
+    with pytest.raises(ValueError, match="source"):
+        glyphs.classes("train")
+
+
+def test_no_shape_is_two_classes(split):
+    """Drawn in any face, no two classes come near each other, whatever their split."""
+    chars = [glyph.char for glyph in split["source"] + split["target"]]
+    cosine = glyphs.likeness(chars)
+    np.fill_diagonal(cosine, 0)
+    assert cosine.max() < glyphs.ALIKE
+    assert cosine[:, len(split["source"]) :].max() < glyphs.ALIKE_TARGET
+
+
+def test_no_two_bitmaps_are_equal(split):
+    seen = {}
+    for face in glyphs.faces():
+        for glyph in split["source"] + split["target"]:
+            if glyphs.has(glyph, face):
+                bitmap = glyphs.draw(glyph, face).tobytes()
+                assert seen.setdefault(bitmap, glyph) == glyph, (face, glyph)
+
+
+def test_look_alikes_and_digits_are_left_out(split):
+    chars = {glyph.char for glyph in split["source"] + split["target"]}
+    assert not chars & set("0123456789\u0417\u2460\u00bd\u00b2\u2161")  # Ze looks like a 3
+    assert not any(c.isnumeric() for c in chars)
+    assert not any(c.isdigit() for char in chars for c in unicodedata.normalize("NFKD", char))
+    for same in ("A\u0391\u0410", "Cc\u0441", "\u03a9\u2126", "\u0394\u2206"):
+        assert len(chars & set(same)) == 1, same
+
+
+def test_no_compound_of_a_target_is_a_source_class(split):
+    targets = {glyph.char for glyph in split["target"]}
+    for glyph in split["source"]:
+        assert unicodedata.normalize("NFKD", glyph.char)[0] not in targets
+
+
+def test_draw_is_centred_white_on_black_and_bounded(split):
+    for glyph in split["target"][:20]:
+        image = glyphs.draw(glyph, "DejaVu Sans")
+        assert image.shape == (32, 32) and image.dtype == np.uint8
+        rows, columns = np.nonzero(image.max(1))[0], np.nonzero(image.max(0))[0]
+        assert image.max() > 128 and image[0].max() == image[-1].max() == 0
+        assert abs(rows.mean() - 15.5) <= 1 and abs(columns.mean() - 15.5) <= 1
+        assert max(np.ptp(rows), np.ptp(columns)) + 1 == pytest.approx(0.8 * 32, abs=2)
+
+
+def test_affine_maps_output_to_input():
+    glyph = glyphs.Glyph("F")
+    plain = glyphs.draw(glyph, "STIX")
+    assert np.array_equal(glyphs.draw(glyph, "STIX", affine=[[1, 0, 0], [0, 1, 0]]), plain)
+    right = glyphs.draw(
+        glyph, "STIX", affine=[[1, 0, -4 / 16], [0, 1, 0]]
+    )  # reads 4 px further left
+    assert np.array_equal(right[:, 4:], plain[:, :-4])
+    flipped = glyphs.draw(glyph, "STIX", affine=[[-1, 0, 0], [0, 1, 0]])
+    assert np.abs(flipped.astype(int) - plain[:, ::-1]).max() <= 1
+
+
+def test_a_face_without_the_character_is_an_error():
+    with pytest.raises(ValueError, match="U\\+10A0"):
+        glyphs.draw(glyphs.Glyph("\u10a0"), "STIX")
+
+
+def test_render_set_is_seeded_and_complete(split):
+    some = split["target"][:5]
+    images, labels, where, names = glyphs.render_set(some, draws=2, seed=3)
+    assert images.shape == (5 * 12 * 2, 32, 32, 1) and images.dtype == np.uint8
+    assert np.array_equal(np.bincount(labels), [24] * 5)
+    assert set(where) == set(glyphs.faces()) and len(set(glyphs.faces().values())) == 4
+    assert names[0] == unicodedata.name(some[0].char).lower() and len(set(names)) == 5
+    assert np.array_equal(images, glyphs.render_set(some, draws=2, seed=3)[0])
+    assert not np.array_equal(images, glyphs.render_set(some, draws=2, seed=4)[0])
+    # a class looks the same in a larger set
+    fewer = glyphs.render_set(some[1:2], draws=2, seed=3)[0]
+    assert np.array_equal(images[labels == 1], fewer)

@@ -1,0 +1,103 @@
+"""The micro ViT: the embedded default backbone, a timm ``VisionTransformer`` for 32 px grey images.
+
+Importing this module registers it, so ``timm.create_model("micro_vit", num_classes=0)`` works.
+Twelve blocks, as ViT-B has, so that "prompts at blocks 5 to 7" means what it means in the papers;
+width 96, three heads, 4 x 4 patch tokens and a class token, 1.4 M parameters.
+
+The one thing that is not standard is the patch embedding: three small convolutions instead of
+one 8 x 8 linear map. In a prototype, the linear map had not begun to learn in the 14 minutes that
+the convolutions needed to finish.
+"""
+
+import torch
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
+
+
+class ConvStem(nn.Module):
+    """Three 3 x 3 convolutions of stride 2: one token per 8 x 8 pixels, a timm ``embed_layer``.
+
+    Has the attributes of timm's ``PatchEmbed`` that ``VisionTransformer`` and prompt
+    initialisers read (`img_size`, `patch_size`, `grid_size`, `num_patches`). Group norm, because
+    a frozen backbone must not depend on running statistics. ValueError for a patch size other
+    than 8, an image size that is no multiple of it, or dynamic padding.
+    """
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 32,
+        patch_size: int | tuple[int, int] = 8,
+        in_chans: int = 1,
+        embed_dim: int = 96,
+        bias: bool = True,
+        dynamic_img_pad: bool = False,
+        **place: torch.device | torch.dtype | None,  # timm's `device` and `dtype`
+    ) -> None:
+        super().__init__()
+        self.img_size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+        self.patch_size = (8, 8)
+        if patch_size not in (8, (8, 8)) or dynamic_img_pad:
+            raise ValueError("the stem of micro_vit has patch size 8 and no padding")
+        if self.img_size[0] % 8 or self.img_size[1] % 8:
+            raise ValueError(f"image size {self.img_size} is not a multiple of 8")
+        self.grid_size = (self.img_size[0] // 8, self.img_size[1] // 8)
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        quarter, half = embed_dim // 4, embed_dim // 2
+        self.conv1 = nn.Conv2d(in_chans, quarter, 3, stride=2, padding=1, bias=False, **place)
+        self.norm1 = nn.GroupNorm(1, quarter, **place)
+        self.conv2 = nn.Conv2d(quarter, half, 3, stride=2, padding=1, bias=False, **place)
+        self.norm2 = nn.GroupNorm(1, half, **place)
+        self.conv3 = nn.Conv2d(half, embed_dim, 3, stride=2, padding=1, bias=bias, **place)
+        self.act = nn.GELU()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, in_chans, H, W] -> [B, num_patches, embed_dim]."""
+        hidden = self.act(self.norm1(self.conv1(images)))
+        hidden = self.act(self.norm2(self.conv2(hidden)))
+        return self.conv3(hidden).flatten(2).transpose(1, 2)
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        "micro_vit": {
+            "url": "",
+            "num_classes": 0,
+            "input_size": (1, 32, 32),
+            "pool_size": None,
+            "fixed_input_size": True,
+            "crop_pct": 1.0,
+            "interpolation": "bilinear",
+            "mean": (0.5,),
+            "std": (0.5,),
+            "first_conv": "patch_embed.conv1",
+            "classifier": "head",
+        }
+    }
+)
+
+
+@register_model
+def micro_vit(pretrained: bool = False, **kwargs) -> VisionTransformer:
+    """12 blocks, width 96, 3 heads, 32 px, one channel; `kwargs` go to ``VisionTransformer``.
+
+    The weights are a file of this repository: pass it as timm's `checkpoint_path`.
+    """
+    shape = {
+        "img_size": 32,
+        "patch_size": 8,
+        "in_chans": 1,
+        "embed_dim": 96,
+        "depth": 12,
+        "num_heads": 3,
+        "embed_layer": ConvStem,
+    }
+    return build_model_with_cfg(
+        VisionTransformer,
+        "micro_vit",
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        pretrained_strict=True,
+        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        **(shape | kwargs),
+    )
