@@ -41,3 +41,4 @@ rule all:
     default_target: True
     input:
         f"results/tables/{STUDY['study']['name']}/main.md",
+        PARTITION_CHARTS,

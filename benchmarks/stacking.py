@@ -17,7 +17,7 @@ import torch
 
 from fedloom import config, plugins
 from fedloom.backbones import vit
-from fedloom.data import datasets, federation, partitions
+from fedloom.data import federation, partitions, sources
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, rounds, warmup
 from fedloom.engine.setup import prepare_torch
@@ -25,7 +25,7 @@ from fedloom.engine.task import Task
 
 
 def _data(folder: Path, settings: dict) -> federation.Federation:
-    datasets.build(settings["datasets"]["digits"], folder / "x.arrow", folder / "x.json")
+    sources.build(settings["datasets"]["digits"], folder / "x.arrow", folder / "x.json")
     store = ImageStore(folder / "x.arrow")
     spec = settings["partitions"]["pathological"]
     table = partitions.partition(store.labels, store.test, store.domains, spec, seed=0)
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs per line")
     pairs = parser.parse_args().pairs
     prepare_torch(1)
-    settings = config.resolve(config.read(config.ROOT / "config.yaml"))
+    settings = config.resolve(config.read(plugins.ROOT / "config.yaml"))
     backbone = vit.load(settings["backbones"]["micro_vit"])
     print("| method | batch | one by one, s | stacked, s | ratio |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -72,6 +72,31 @@ BAD = {
         "run: {backbones: [new]}",
         "backbones.new.weights: no such file",
     ),
+    "unknown key of a dataset": (
+        "datasets: {new: {source: folder, root: x, domain: true}}",
+        "datasets.new.domain: unknown key; did you mean 'domains'?",
+    ),
+    "missing key of a dataset": (
+        "datasets: {new: {source: torchvision, root: x}}",
+        "datasets.new: 'name' is a required property",
+    ),
+    "too many glyphs": (
+        "datasets: {new: {source: glyphs, classes: 200}}",
+        "datasets.new.classes: 200 is greater than the maximum of 120",
+    ),
+    "domains by alpha of no kind": (
+        "partitions: {new: {scheme: domain, alpha: 0.5}}",
+        "partitions.new: 'kind' is a dependency of 'alpha'",
+    ),
+    "domains held out twice": (
+        "partitions: {new: {scheme: domain, clients_per_domain: 3, held_out: 0.1, "
+        "held_out_per_domain: 1}}\nrun: {partitions: [new]}",
+        "partitions.new: held_out and held_out_per_domain; set one of them",
+    ),
+    "domains without a client to train": (
+        "partitions: {new: {scheme: domain, held_out_per_domain: 1}}\nrun: {partitions: [new]}",
+        "partitions.new.held_out_per_domain: 1 of 1 clients per domain leave none to train",
+    ),
     "too large a cohort": (
         "study: {clients_per_round: 19}",
         "study.clients_per_round: 19 is more than the 18 participating clients of "

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.data import datasets, federation, partitions, store
+from fedloom.data import federation, partitions, sources, store
 from fedloom.errors import FedLoomError
 
 CLASSES = 10
@@ -45,6 +45,13 @@ SPECS = st.one_of(
             "clients": st.integers(1, 6),
             "alpha": st.sampled_from([1.0, 10.0]),
             "held_out": st.sampled_from([0.0, 0.3]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "scheme": st.just("iid"),
+            "clients": st.integers(1, 12),
+            "held_out": st.sampled_from([0.0, 0.1, 0.3]),
         }
     ),
 )
@@ -126,6 +133,117 @@ def test_test_images_follow_the_training_proportions():
         assert (counts[0] == counts[1]).all()
 
 
+@given(st.integers(0, 1000), st.integers(1, 12))
+def test_iid_clients_are_of_equal_size_and_alike(seed, clients):
+    labels = np.repeat(np.arange(CLASSES), 300)
+    owner = partitions.iid(labels, {"clients": clients}, np.random.default_rng(seed))
+    sizes = np.bincount(owner)
+    assert len(sizes) == clients
+    assert sizes.max() - sizes.min() <= 1
+    for k in range(clients):
+        shares = np.bincount(labels[owner == k], minlength=CLASSES) / sizes[k]
+        assert np.abs(shares - 1 / CLASSES).max() < 6 * (0.1 * 0.9 / sizes[k]) ** 0.5
+
+
+DOMAINS = ["ink", "oil", "wax"]
+
+
+def _domains(seed, count=900):
+    """Three domains of different size, in which every class has training and test images."""
+    labels, test, _ = _dataset(seed, count)
+    rng = np.random.default_rng(seed)
+    domains = rng.choice(DOMAINS, count, p=[0.2, 0.3, 0.5])
+    cells = 4 * CLASSES * len(DOMAINS)
+    labels[:cells] = np.tile(np.repeat(np.arange(CLASSES), 4), len(DOMAINS))
+    domains[:cells] = np.repeat(DOMAINS, 4 * CLASSES)
+    test[:cells] = np.tile([False, False, True, True], cells // 4)
+    return labels, test, domains
+
+
+BY_DOMAIN = st.one_of(
+    st.just({"clients_per_domain": 1}),
+    st.fixed_dictionaries(
+        {
+            "clients_per_domain": st.integers(2, 4),
+            "held_out_per_domain": st.sampled_from([0, 1]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "clients_per_domain": st.integers(2, 3),
+            "alpha": st.sampled_from([1.0, 10.0]),
+            "kind": st.sampled_from(["client", "class"]),
+            "held_out": st.sampled_from([0.0, 0.34]),
+        }
+    ),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(BY_DOMAIN, st.integers(0, 3))
+def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed):
+    data = labels, test, domains = _domains(seed)
+    table = _make({"scheme": "domain"} | spec, seed, data)
+    assert table.equals(_make({"scheme": "domain"} | spec, seed, data)), "the same every time"
+    each = spec["clients_per_domain"]
+    client = table["client_id"].to_numpy()
+    assert table["index"].to_pylist() == list(range(len(labels))), "disjoint and complete"
+    assert set(client) == set(range(each * len(DOMAINS)))
+    assert (domains == np.array(DOMAINS)[client // each]).all()
+    for k in set(client):
+        own = client == k
+        for c in set(labels[own & test]):  # its part of the domain's test images of a class
+            here = (labels == c) & (domains == DOMAINS[k // each])
+            part = (own & here & ~test).sum() / (here & ~test).sum()
+            assert abs((own & here & test).sum() - part * (here & test).sum()) < 1 + 1e-9
+    out = set(client[~table["participating"].to_numpy()])
+    if spec.get("held_out_per_domain"):
+        assert sorted(k // each for k in out) == [0, 1, 2]
+    else:
+        assert len(out) == round(len(set(client)) * spec.get("held_out", 0))
+
+
+def test_domains_without_alpha_are_divided_evenly():
+    data = _domains(0)
+    table = _make({"scheme": "domain", "clients_per_domain": 4}, 0, data)
+    train = table["client_id"].to_numpy()[~data[1]]
+    sizes = np.bincount(train).reshape(3, 4)
+    assert (sizes.max(1) - sizes.min(1) <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda label, test, d: (label, test, np.full(len(label), "ink")),
+            r"one domain \('ink'\); use another",
+        ),
+        (
+            lambda label, test, d: (label, test | ((d == "oil") & (label == 3)), d),
+            "class 3 has test images but no training image of domain 'oil'",
+        ),
+        (
+            lambda label, test, d: (label, test & (d != "wax"), d),
+            r"client 4 of domain 'wax' has no test images \(seed 0, 2 such clients\)",
+        ),
+    ],
+)
+def test_domains_that_do_not_fit_are_refused(change, line):
+    with pytest.raises(FedLoomError, match=line):
+        _make({"scheme": "domain", "clients_per_domain": 2}, 0, change(*_domains(0)))
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"alpha": 1.0, "kind": "client"}, {"alpha": 1.0, "kind": "class"}]
+)
+def test_a_domain_without_training_images_is_refused(more):
+    labels, test, domains = _domains(0)
+    keep = (domains != "oil") | test
+    spec = {"scheme": "domain", "clients_per_domain": 2} | more
+    with pytest.raises(FedLoomError, match="no training image of domain 'oil'"):
+        _make(spec, 0, (labels[keep], test[keep], domains[keep]))
+
+
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
 def test_largest_remainder(total, shares):
     shares = np.array(shares)
@@ -134,11 +252,23 @@ def test_largest_remainder(total, shares):
     assert (np.abs(counts - total * shares / shares.sum()) < 1 + 1e-9).all()
 
 
-def test_seeds_are_independent_of_each_other():
-    spec = {"scheme": "pathological", "clients": 10, "classes_per_client": 2, "held_out": 0.2}
-    tables = [_make(spec, seed) for seed in range(3)]
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"scheme": "pathological", "clients": 10, "classes_per_client": 2, "held_out": 0.2},
+        {"scheme": "iid", "clients": 10, "held_out": 0.2},
+        {"scheme": "domain", "clients_per_domain": 3, "held_out_per_domain": 1},
+    ],
+)
+def test_seeds_are_independent_of_each_other(spec):
+    tables = [_make(spec, seed, _domains(0)) for seed in range(3)]
     assert not tables[0].equals(tables[1])
     assert not tables[1].equals(tables[2])
+    # images that stay with their client do so no more often than by chance
+    owners = [table["client_id"].to_numpy() for table in tables]
+    clients = owners[0].max() + 1
+    chance = max(np.mean(owners[0] == k) for k in range(clients))
+    assert np.mean(owners[0] == owners[1]) < 3 * chance
 
 
 def test_the_file_is_the_same_every_time(tmp_path):
@@ -183,7 +313,7 @@ def test_a_client_tested_on_a_class_it_lacks_is_refused():
 def digits(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits")
     spec = {"source": "sklearn_digits", "test_fraction": 0.3}
-    datasets.build(spec, folder / "images.arrow", folder / "about.json")
+    sources.build(spec, folder / "images.arrow", folder / "about.json")
     return folder
 
 
@@ -226,3 +356,47 @@ def test_a_federation_hands_out_each_clients_own_images(digits, tmp_path):
     assert batch.mask.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
     assert batch.images.shape == (2, 5, 8, 8, 1)
     assert batch.labels[1].tolist() == images.labels[data.train[4][:5]].tolist()
+
+
+def test_the_chart_is_the_same_every_time(tmp_path):
+    from fedloom.report import partition_chart
+
+    spec = {"scheme": "domain", "clients_per_domain": 2, "held_out_per_domain": 1}
+    partitions.write(tmp_path / "p.parquet", _make(spec, 0, _domains(0)))
+    names = [f"class {c}" for c in range(CLASSES)]
+    for name in ("a", "b"):
+        out = (tmp_path / f"{name}.png", tmp_path / f"{name}.pdf")
+        partition_chart.draw(tmp_path / "p.parquet", names, *out)
+    for kind in ("png", "pdf"):
+        first, second = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
+        assert first == second
+
+
+def test_the_chart_shows_every_count_and_names_the_domains():
+    from fedloom.report import partition_chart
+
+    counts = np.array([[9, 0, 4], [1, 3, 0], [0, 5, 5]])
+    out = np.array([False, True, False])
+    figure = partition_chart._figure(counts, out, ["ink", "ink", "oil"], ["x", "y", "z"])
+    axes = figure.axes[0]
+    shown = {
+        (int(x), int(y)) for dots in axes.collections for x, y in np.asarray(dots.get_offsets())
+    }
+    assert shown == set(zip(*np.nonzero(counts), strict=True))
+    filled = axes.collections[0].get_sizes()
+    np.testing.assert_allclose(filled / filled[0], [1, 4 / 9, 5 / 9, 5 / 9])
+    assert [text.get_text() for text in axes.texts] == ["ink", "oil"]
+    assert "held out" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
+    from dataclasses import replace
+
+    from fedloom.engine import setup
+
+    task, _ = tiny("head_tuning")
+    setup.check_cohort(task)
+    with pytest.raises(
+        FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
+    ):
+        setup.check_cohort(replace(task, clients_per_round=99))

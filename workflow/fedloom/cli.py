@@ -14,9 +14,9 @@ log = logging.getLogger("fedloom")
 
 def dataset(args: argparse.Namespace) -> None:
     """Write a dataset's images into an Arrow store."""
-    from fedloom.data import datasets
+    from fedloom.data import sources
 
-    datasets.build(args.spec, args.store, args.about)
+    sources.build(args.spec, args.store, args.about)
 
 
 def partition(args: argparse.Namespace) -> None:
@@ -157,6 +157,16 @@ def tables(args: argparse.Namespace) -> None:
     report.write(args.spec["study"], args.spec["runs"], args.spec["rounds"], outputs)
 
 
+def partition_chart(args: argparse.Namespace) -> None:
+    """A partition as bubbles: clients, classes, training images."""
+    from fedloom.files import check_receipt, read_json
+    from fedloom.report import partition_chart as chart
+
+    check_receipt(args.partition)
+    classes = read_json(args.about)["classes"]
+    chart.draw(args.partition, classes, args.png, args.pdf)
+
+
 def pretrain(args: argparse.Namespace) -> None:
     """Pretrain the micro ViT on source glyphs."""
     from fedloom.backbones.pretrain import pretrain as run
@@ -206,6 +216,7 @@ STAGES = {  # the options of each, all but those in brackets required
     artefact: f"{DATA} start out",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
     tables: "spec out",
+    partition_chart: "partition about png pdf",
     pretrain: "spec out card",
     communication: "method backbone classes [spec]",
     check: "[method]",

@@ -9,7 +9,8 @@ import yaml
 from fedloom import schema
 from fedloom.errors import FedLoomError
 from fedloom.files import sha256
-from fedloom.plugins import ROOT, find
+from fedloom.inputs import listing, resource
+from fedloom.plugins import find
 
 CONFIG = "config key"
 LABELLED = ("datasets", "partitions", "backbones", "methods")
@@ -108,6 +109,10 @@ def resolve(config: dict) -> dict:
                 raise FedLoomError(f"{CONFIG} run.{section}: no label '{label}'; {hint}")
     for label in config["run"]["backbones"]:
         _fingerprint(config["backbones"][label], f"{CONFIG} backbones.{label}.weights")
+    for label in config["run"]["datasets"]:
+        found = listing(config["datasets"][label])
+        if found is not None:
+            config["datasets"][label]["listing"] = found
     for label, entry in config["methods"].items():
         where = f"{CONFIG} methods.{label}"
         method = find(entry["plugin"], f"{where}.plugin", "method")
@@ -138,7 +143,10 @@ def _fingerprint(backbone: dict, where: str) -> None:
 def _check_cohorts(config: dict) -> None:
     for label in config["run"]["partitions"]:
         partition = config["partitions"][label]
-        training = partition["clients"] - held_out_count(partition)
+        if partition["scheme"] == "domain":  # the number of its clients is the dataset's matter
+            _check_held_out(partition, f"{CONFIG} partitions.{label}")
+            continue
+        training = partition["clients"] - held_out_count(partition["clients"], partition)
         if config["study"]["clients_per_round"] > training:
             raise FedLoomError(
                 f"{CONFIG} study.clients_per_round: {config['study']['clients_per_round']} is more "
@@ -146,14 +154,21 @@ def _check_cohorts(config: dict) -> None:
             )
 
 
-def held_out_count(partition: dict) -> int:
+def _check_held_out(partition: dict, where: str) -> None:
+    """Of every domain, a client is left to train."""
+    count = partition["held_out_per_domain"]
+    if count and partition["held_out"]:
+        raise FedLoomError(f"{where}: held_out and held_out_per_domain; set one of them")
+    if count >= partition["clients_per_domain"]:
+        raise FedLoomError(
+            f"{where}.held_out_per_domain: {count} of {partition['clients_per_domain']} clients "
+            "per domain leave none to train"
+        )
+
+
+def held_out_count(clients: int, partition: dict) -> int:
     """How many of a partition's clients never train."""
-    return round(partition["clients"] * partition["held_out"])
-
-
-def resource(path: str) -> Path:
-    """A path of the config: relative ones start at the checkout."""
-    return ROOT / path
+    return round(clients * partition["held_out"])
 
 
 @dataclass(frozen=True, order=True)

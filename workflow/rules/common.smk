@@ -36,6 +36,14 @@ def method_sources(wildcards):
     return [os.path.relpath(path) for name in names for path in find(name).sources]
 
 
+def dataset_sources(wildcards):
+    """What reads images, and this one's source, so that editing another source reruns nothing."""
+    source = STUDY["datasets"][wildcards.dataset]["source"]
+    own = [f"data/sources/{source}.py", *(["data/glyphs.py"] if source == "glyphs" else [])]
+    shared = ("data/images.py", "data/splits.py", "data/store.py", "inputs.py", "rng.py")
+    return sources(*own, *shared)
+
+
 def weights(wildcards):
     """The backbone's local weights file, if it has one; its sha256 is part of every spec."""
     name = STUDY["backbones"][wildcards.backbone]["weights"]

@@ -1,6 +1,6 @@
 rule dataset:
     input:
-        src=sources("data/datasets.py", "data/store.py", "rng.py"),
+        src=dataset_sources,
     output:
         store="results/datasets/{dataset}/images.arrow",
         about="results/datasets/{dataset}/about.json",
@@ -13,7 +13,7 @@ rule dataset:
     threads: 1
     resources:
         mem_mb=2000,
-        runtime=60,
+        runtime=240,
     shell:
         "python -m fedloom.cli dataset --spec {params.spec:q} --store {output.store}"
         " --about {output.about} --log {log}"

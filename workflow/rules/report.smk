@@ -1,3 +1,12 @@
+# of each partition, the first seed's
+PARTITION_CHARTS = expand(
+    f"{PARTITION}.png",
+    dataset=STUDY["run"]["datasets"],
+    partition=STUDY["run"]["partitions"],
+    seed=STUDY["study"]["seeds"][0],
+)
+
+
 rule main_table:
     """Accuracy by method, over seeds."""
     input:
@@ -36,3 +45,30 @@ rule main_table:
         runtime=30,
     shell:
         "python -m fedloom.cli tables --spec {params.spec:q} --out {output.md} --log {log}"
+
+
+rule partition_chart:
+    """Who holds what: clients, classes, training images."""
+    input:
+        about="results/datasets/{dataset}/about.json",
+        partition=ancient(f"{PARTITION}.parquet"),
+        receipt=f"{PARTITION}.json",
+        src=sources("report/partition_chart.py"),
+    output:
+        png=report(
+            f"{PARTITION}.png",
+            category="Partitions",
+            labels={"dataset": "{dataset}", "partition": "{partition}", "seed": "{seed}"},
+        ),
+        pdf=f"{PARTITION}.pdf",
+    log:
+        "results/logs/partition_chart/{dataset}/{partition}/seed{seed}.log",
+    benchmark:
+        "results/benchmarks/partition_chart/{dataset}/{partition}/seed{seed}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    shell:
+        "python -m fedloom.cli partition_chart --partition {input.partition}"
+        " --about {input.about} --png {output.png} --pdf {output.pdf} --log {log}"

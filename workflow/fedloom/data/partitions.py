@@ -2,7 +2,8 @@
 
 A scheme divides the training images. The test images follow: those of a class go to the clients
 in proportion to the training images of that class that they hold, so that every client is tested
-on the label distribution that it trains on, and never on a class it has not seen.
+on the label distribution that it trains on, and never on a class it has not seen. In a partition
+by domains this holds within each domain: its clients divide its test images.
 """
 
 from pathlib import Path
@@ -115,11 +116,59 @@ def dirichlet(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.nd
     return owner
 
 
-SCHEMES = {"pathological": pathological, "dirichlet": dirichlet}
+def iid(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
+    """Images dealt at random to clients whose sizes differ by at most one.
+
+    Args:
+        labels: [N] of the training images.
+
+    Returns:
+        [N] the client of every image.
+    """
+    return rng.permutation(np.arange(len(labels)) % spec["clients"])
+
+
+SCHEMES = {"pathological": pathological, "dirichlet": dirichlet, "iid": iid}
+
+
+def _groups(domains: np.ndarray, spec: dict) -> list[tuple[str, np.ndarray, dict]]:
+    """What is divided by itself: name, bool [N] of its images, and the scheme that divides it.
+
+    For the scheme `domain`, each domain; else the whole dataset.
+    """
+    if spec["scheme"] != "domain":
+        return [("", np.ones(len(domains), bool), spec)]
+    names = np.unique(domains.astype(str))
+    if len(names) == 1:
+        raise FedLoomError(
+            f"all images of the dataset are of one domain ('{names[0]}'); use another scheme"
+        )
+    inner = spec | {
+        "scheme": "dirichlet" if "alpha" in spec else "iid",
+        "clients": spec["clients_per_domain"],
+    }
+    return [(f" of domain '{name}'", domains == name, inner) for name in names]
+
+
+def _held_out(clients: int, spec: dict, seed: int) -> np.ndarray:
+    """Ids of the clients that never train: of all, or so many of each domain."""
+    rng = numpy_generator(seed, "held out")
+    count = spec.get("held_out_per_domain", 0)
+    if not count:
+        return rng.permutation(clients)[: held_out_count(clients, spec)]
+    each = spec["clients_per_domain"]
+    return np.concatenate(
+        [start + rng.permutation(each)[:count] for start in range(0, clients, each)]
+    )
 
 
 def _test_owners(
-    labels: np.ndarray, train: np.ndarray, owner: np.ndarray, clients: int, rng: np.random.Generator
+    labels: np.ndarray,
+    train: np.ndarray,
+    owner: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    where: str,
 ) -> np.ndarray:
     """Owner [M] of every test image: per class in proportion to the training images held."""
     result = np.empty(len(labels), int)
@@ -127,7 +176,7 @@ def _test_owners(
         rows = np.flatnonzero(labels == label)
         shares = np.bincount(owner[train == label], minlength=clients)
         if shares.sum() == 0:
-            raise FedLoomError(f"class {label} has test images but no training image")
+            raise FedLoomError(f"class {label} has test images but no training image{where}")
         result[rows] = _deal(rows, shares, rng)
     return result
 
@@ -139,7 +188,8 @@ def partition(
 
     Args:
         labels, test, domains: [N] class, test split and domain of every image.
-        spec: an entry of the config's `partitions`.
+        spec: an entry of the config's `partitions`. The clients of a domain follow each other,
+            domains in alphabetical order.
 
     Returns:
         One row per image, in the order of `COLUMNS`, sorted by index. `participating` is false
@@ -149,18 +199,24 @@ def partition(
         FedLoomError: the scheme does not fit the dataset, or a client is left with no data.
     """
     rng = numpy_generator(seed, "partition")
-    clients = spec["clients"]
     owner = np.empty(len(labels), int)
-    owner[~test] = SCHEMES[spec["scheme"]](labels[~test], spec, rng)
-    owner[test] = _test_owners(labels[test], labels[~test], owner[~test], clients, rng)
-    for name, split in (("training", ~test), ("test", test)):
-        empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
-        if len(empty):
-            raise FedLoomError(
-                f"client {empty[0]} has no {name} images (seed {seed}, {len(empty)} such "
-                "clients); use fewer clients, a larger alpha or more classes per client"
-            )
-    held_out = numpy_generator(seed, "held out").permutation(clients)[: held_out_count(spec)]
+    clients = 0
+    for name, here, inner in _groups(domains, spec):
+        train, held = here & ~test, here & test
+        each = inner["clients"]
+        own = SCHEMES[inner["scheme"]](labels[train], inner, rng)
+        owner[train] = clients + own
+        owner[held] = clients + _test_owners(labels[held], labels[train], own, each, rng, name)
+        for kind, split in (("training", train), ("test", held)):
+            empty = np.flatnonzero(np.bincount(owner[split] - clients, minlength=each) == 0)
+            if len(empty):
+                raise FedLoomError(
+                    f"client {clients + empty[0]}{name} has no {kind} images (seed {seed}, "
+                    f"{len(empty)} such clients); use fewer clients, a larger alpha or more "
+                    "classes per client"
+                )
+        clients += each
+    held_out = _held_out(clients, spec, seed)
     columns = [np.arange(len(labels)), owner, labels, test, ~np.isin(owner, held_out), domains]
     arrays = [pa.array(c, t) for c, t in zip(columns, COLUMNS.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=COLUMNS)

@@ -1,6 +1,6 @@
 """Images of one dataset as a memory-mapped Arrow file: uint8 pixels, label, split, domain."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,8 @@ import pyarrow as pa
 from fedloom.errors import FedLoomError
 from fedloom.files import replacing, write_receipt
 
-BATCH = 1024
+BATCH = 1024  # images of one chunk of the file, at most
+CHUNK = 32 << 20  # bytes of one chunk, about: what writing a store keeps in memory
 
 
 class Example(NamedTuple):
@@ -30,8 +31,13 @@ def write(
     shape: tuple[int, int, int],
     classes: list[str],
     provenance: str,
+    skipped: Sized = (),
 ) -> None:
-    """Stream `examples` into `store` and describe it in the JSON file `about`."""
+    """Stream `examples` into `store` and describe it in the JSON file `about`.
+
+    Args:
+        skipped: what was left out; it may grow while `examples` are drawn.
+    """
     schema = pa.schema(
         [
             ("image", pa.binary(int(np.prod(shape)))),
@@ -43,11 +49,12 @@ def write(
     )
     count = 0
     with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
-        for group in batched(examples, BATCH):
+        for group in batched(examples, max(1, min(BATCH, CHUNK // int(np.prod(shape))))):
             rows = [(example.image.tobytes(), *example[1:]) for example in group]
             writer.write_batch(_batch(rows, schema))
             count += len(rows)
-    write_receipt(store, about, images=count, classes=classes, shape=shape, provenance=provenance)
+    facts = {"images": count, "classes": classes, "shape": shape, "skipped": len(skipped)}
+    write_receipt(store, about, **facts, provenance=provenance)
 
 
 def batched(items: Iterable, size: int) -> Iterator[list]:
@@ -90,15 +97,25 @@ class ImageStore:
         self.labels = self._table["label"].to_numpy().astype(np.int64)
         self.test = self._table["test"].to_numpy()
         self.domains = self._table["domain"].to_numpy()
+        self._chunks = [self._pixels(chunk) for chunk in self._table["image"].chunks]
+        self._starts = np.cumsum([0, *map(len, self._chunks)])
 
     def __len__(self) -> int:
         return self._table.num_rows
 
+    def _pixels(self, chunk: pa.Array) -> np.ndarray:
+        """A chunk of the file, not read yet, as uint8 [rows, H, W, channels]."""
+        flat = np.frombuffer(chunk.buffers()[1], np.uint8)
+        size = int(np.prod(self.shape))
+        return flat[chunk.offset * size :][: len(chunk) * size].reshape(len(chunk), *self.shape)
+
     def images(self, index: np.ndarray) -> np.ndarray:
         """The images at `index` [...], as uint8 [..., H, W, channels]."""
-        rows = self._table["image"].take(pa.array(index.reshape(-1)))
-        joined = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-        pixels = np.frombuffer(joined.buffers()[1], np.uint8)
-        size = int(np.prod(self.shape))
-        start = joined.offset * size
-        return pixels[start : start + index.size * size].reshape(*index.shape, *self.shape)
+        rows = index.reshape(-1)
+        # chunk by chunk: Arrow's `take` may copy the whole column before it takes from it
+        chunk = np.searchsorted(self._starts, rows, side="right") - 1
+        pixels = np.empty((len(rows), *self.shape), np.uint8)
+        for number in np.unique(chunk):
+            wanted = chunk == number
+            pixels[wanted] = self._chunks[number][rows[wanted] - self._starts[number]]
+        return pixels.reshape(*index.shape, *self.shape)

@@ -11,6 +11,7 @@ from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, state
 from fedloom.engine.task import Task
+from fedloom.errors import FedLoomError
 from fedloom.files import check_receipt
 
 
@@ -34,7 +35,7 @@ def task(
     """The task of a run, and its method's hooks.
 
     Raises:
-        FedLoomError: an input that is not what its receipt says.
+        FedLoomError: an input that is not what its receipt says, or too large a cohort.
     """
     method = plugins.find(spec["method"]["plugin"], kind="method")
     wrapping = spec["method"]["wrappers"]
@@ -56,4 +57,19 @@ def task(
         wrappers={entry["plugin"]: SimpleNamespace(**entry["options"]) for entry in wrapping},
         prototypes=prototypes and SimpleNamespace(**state.load(prototypes, device)[0]),
     )
+    check_cohort(prepared)
     return prepared, plugins.hooks(method, defaults, wrappers=wrappers)
+
+
+def check_cohort(task: Task) -> None:
+    """A cohort is at most all participating clients.
+
+    The config cannot tell for a partition by domains, whose clients follow from the dataset, and
+    the partition's rule must not: studies with other cohorts share its file.
+    """
+    clients = len(task.data.participating)
+    if task.clients_per_round > clients:
+        raise FedLoomError(
+            f"study.clients_per_round: {task.clients_per_round} is more than the {clients} "
+            "participating clients of the partition"
+        )

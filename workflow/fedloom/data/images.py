@@ -1,0 +1,143 @@
+"""From images as people have them to a store: decoded, of one shape, counted, in one pass."""
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from fedloom.data import store
+from fedloom.errors import FedLoomError
+from fedloom.progress import progress
+
+log = logging.getLogger(__name__)
+
+# what Pillow's decoders raise on damaged files (UnidentifiedImageError is an OSError)
+UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+GREY = ("1", "L", "LA", "La")
+GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
+
+
+class Item(NamedTuple):
+    """One image that has not been read yet."""
+
+    name: str  # as an error names it
+    load: Callable[[], tuple[Image.Image, int]]  # the image and its class
+    test: bool
+    domain: str
+
+
+class _ColourAfterGreyError(Exception):
+    """The images so far were written with one channel."""
+
+
+def to_store(
+    items: Callable[[], Iterable[Item]],
+    total: int,
+    classes: list[str],
+    spec: dict,
+    provenance: str,
+    images: Path,
+    about: Path,
+) -> None:
+    """Write `items()` into a store, one image in memory at a time.
+
+    Grey images stay grey and coloured ones become RGB; where both occur, all are RGB. Transparency
+    and EXIF orientation are ignored, as torchvision does.
+
+    Args:
+        items: called again if the first images are grey and a later one is not.
+        total: how many items there are, for the time left.
+        spec: `image_size` (optional) and `skip_unreadable` are read.
+
+    Raises:
+        FedLoomError: names the first image that is unreadable (unless skipped), of another size
+            than the first one, or of a class that is not in `classes`; or nothing is left.
+    """
+    for rgb in (False, True):
+        skipped: list[str] = []
+        try:
+            examples = _examples(items(), total, classes, spec, rgb, skipped)
+            first = next(examples, None)
+            if first is None:
+                raise FedLoomError(f"none of {total} images can be read, the first is {skipped[0]}")
+            shape = first.image.shape
+            rest = chain([first], examples)
+            store.write(images, about, rest, shape, classes, provenance, skipped=skipped)
+            return
+        except _ColourAfterGreyError:
+            log.info("grey and coloured images: starting again, all as RGB")
+
+
+def _examples(
+    items: Iterable[Item], total: int, classes: list[str], spec: dict, rgb: bool, skipped: list[str]
+) -> Iterator[store.Example]:
+    first: tuple[str, tuple] | None = None
+    with progress(total, "images") as bar:
+        for item in items:
+            bar.update()
+            try:
+                image, label = item.load()
+                pixels = to_pixels(image, rgb, spec.get("image_size"))
+            except UNREADABLE as error:
+                reason = f"{item.name}: unreadable image ({' '.join(str(error).split())})"
+                if not spec["skip_unreadable"]:
+                    raise FedLoomError(
+                        f"{reason}; mend or remove it, or set skip_unreadable: true"
+                    ) from None
+                log.warning("skipped %s", reason)
+                skipped.append(item.name)
+                continue
+            if not 0 <= label < len(classes):
+                raise FedLoomError(f"{item.name}: label {label} is not in 0..{len(classes) - 1}")
+            first = first or (item.name, pixels.shape)
+            yield store.Example(_like(first, item.name, pixels), int(label), item.test, item.domain)
+    if skipped:
+        log.warning("%d of %d images were unreadable and are left out", len(skipped), total)
+
+
+def to_pixels(image: Image.Image, rgb: bool, size: int | None) -> np.ndarray:
+    """Pixels uint8 [H, W, channels], 1 or 3 channels, H = W = `size` if there is one.
+
+    The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out.
+
+    Raises:
+        ValueError: pixels without a known range (32-bit integers and floats).
+    """
+    if image.mode in GREY_16:
+        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode} has no fixed range of pixels")
+    image = image.convert("L" if image.mode in GREY and not rgb else "RGB")
+    if size is not None:
+        scale = size / min(image.size)
+        wide, high = (max(size, int(side * scale + 1e-9)) for side in image.size)
+        image = image.resize((wide, high), Image.Resampling.BICUBIC)
+        left, top = round((wide - size) / 2), round((high - size) / 2)
+        image = image.crop((left, top, left + size, top + size))
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _like(first: tuple[str, tuple], name: str, pixels: np.ndarray) -> np.ndarray:
+    """`pixels` in the shape of the first image."""
+    other, (height, width, channels) = first
+    if pixels.shape[:2] != (height, width):
+        raise FedLoomError(
+            f"{name} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but {other} is {width} x "
+            f"{height}: a store has one size; set image_size"
+        )
+    if pixels.shape[2] > channels:
+        raise _ColourAfterGreyError
+    return np.repeat(pixels, channels // pixels.shape[2], axis=2)

@@ -1,0 +1,138 @@
+"""Who holds what, to look at: a bubble per client and class, as large as its training images."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedloom.files import replacing
+
+# blue and vermilion of Okabe and Ito, told apart by all; held-out bubbles are hollow too
+PARTICIPATING, HELD_OUT = "#0072B2", "#D55E00"
+CELL = 0.24  # inches per client and class, where the page allows it
+LINE = 1.2  # points
+NAMED = 40  # up to so many classes are named, and clients numbered; more have ticks
+
+
+def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
+    """Draw a partition's Parquet file; the same bytes on every call."""
+    columns = ("client_id", "label", "test", "participating", "domain")
+    table = pq.read_table(partition, columns=list(columns))
+    client, label, test, participating, domain = (
+        table[name].to_numpy(zero_copy_only=False) for name in columns
+    )
+    counts = np.zeros((client.max() + 1, len(class_names)), int)  # [K, C]
+    np.add.at(counts, (client[~test], label[~test]), 1)
+    held_out = np.isin(np.arange(len(counts)), client[~participating])
+    figure = _figure(counts, held_out, _domains(client, domain), class_names)
+    for path, about in ((out_png, {"Software": None}), (out_pdf, {"CreationDate": None})):
+        with replacing(path) as temporary:
+            kind = Path(path).suffix.removeprefix(".")
+            figure.savefig(temporary, format=kind, dpi=150, metadata=about)
+
+
+def _domains(client: np.ndarray, domain: np.ndarray) -> list[str]:
+    """Domain of every client [K], several joined by "+"; empty if there is one domain in all."""
+    domain = domain.astype(str)
+    if (domain == domain[0]).all():
+        return []
+    return ["+".join(np.unique(domain[client == k])) for k in range(client.max() + 1)]
+
+
+def _figure(
+    counts: np.ndarray, held_out: np.ndarray, domains: list[str], class_names: list[str]
+) -> Figure:
+    """The chart of `counts` [K, C], clients from left to right, the first class at the top."""
+    clients, classes = counts.shape
+    wide, high = (float(np.clip(CELL * n, 2.4, most)) for n, most in ((clients, 11), (classes, 9)))
+    figure = Figure((wide + 2.6, high + 1.8), layout="constrained")
+    axes = figure.add_subplot()
+    area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()  # points^2
+    for out in (False, True):
+        k, c = np.nonzero(counts * (held_out == out)[:, None])
+        axes.scatter(k, c, s=_width(counts[k, c] * area, out) ** 2, clip_on=False, **_style(out))
+    axes.set(xlabel="client", ylabel="class")
+    axes.set_xlim(-0.6, clients - 0.4)
+    axes.set_ylim(classes - 0.4, -0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=7)
+    axes.grid(color="0.92", linewidth=0.5)
+    axes.set_axisbelow(True)
+    if clients <= NAMED:
+        axes.set_xticks(range(clients))
+    if classes <= NAMED:
+        axes.set_yticks(range(classes), class_names)
+    if domains:
+        _label_domains(axes, domains)
+    _legend(figure, counts, held_out, area)
+    return figure
+
+
+def _style(held_out: bool) -> dict:
+    if held_out:
+        return {"facecolors": "none", "edgecolors": HELD_OUT, "linewidths": LINE}
+    return {"facecolors": PARTICIPATING, "edgecolors": "none", "linewidths": 0}
+
+
+def _width(area: np.ndarray, held_out: bool) -> np.ndarray:
+    """Width in points to draw at, so that the bubble covers `area` with its line."""
+    return np.maximum(np.sqrt(area) - held_out * LINE, 0.7)
+
+
+def _label_domains(axes: Axes, domains: list[str]) -> None:
+    """Name the domains above their clients, a line between them."""
+    if any("+" in name for name in domains):
+        names = sorted({part for name in domains for part in name.split("+")})
+        axes.set_title(f"clients hold several of {len(names)} domains", fontsize=8, loc="left")
+        return
+    starts = [k for k, name in enumerate(domains) if k == 0 or domains[k - 1] != name]
+    for start, end in zip(starts, [*starts[1:], len(domains)], strict=True):
+        if start:
+            axes.axvline(start - 0.5, color="0.6", linewidth=0.8)
+        narrow = end - start < 4
+        axes.annotate(
+            domains[start],
+            ((start + end - 1) / 2, 1),
+            (0, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            rotation=40 if narrow else 0,
+            rotation_mode="anchor",
+            ha="left" if narrow else "center",
+            fontsize=8,
+        )
+
+
+def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: float) -> None:
+    most = int(counts.max())
+    sizes = sorted({max(1, round(most * share)) for share in (0.1, 0.4, 1)})
+    handles = [_bubble(f"{size}", size * area, False) for size in sizes]
+    if held_out.any():
+        handles.append(_bubble("held out", 0.4 * most * area, True))
+    figure.legend(
+        handles=handles,
+        title="training images",
+        loc="outside right upper",
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        labelspacing=max(0.5, (area * most) ** 0.5 / 16),
+    )
+
+
+def _bubble(label: str, area: float, held_out: bool) -> Line2D:
+    style = _style(held_out)
+    return Line2D(
+        [],
+        [],
+        label=label,
+        linestyle="",
+        marker="o",
+        markersize=_width(area, held_out),
+        markerfacecolor=style["facecolors"],
+        markeredgecolor=style["edgecolors"],
+        markeredgewidth=style["linewidths"],
+    )
