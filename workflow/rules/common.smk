@@ -1,5 +1,6 @@
 """What rules share: which files they depend on, and their one canonical parameter."""
 
+from fedloom import outputs
 from fedloom.config import Run, chunk_ends, evaluated_rounds, reported_rounds, resource
 from fedloom.config import run_spec, runs
 from fedloom.files import canonical
@@ -17,6 +18,7 @@ wildcard_constraints:
     method="[^/]+",
     seed=r"\d+",
     end=r"\d{4}",
+    label="[^/]+",
 
 
 def sources(*patterns):
@@ -72,6 +74,14 @@ def optional_inputs(wildcards, input):
     return " ".join(f"--{name} {input[name]}" for name in names if input.get(name))
 
 
+def kind_of(section):
+    """Input function: the kind of a table or figure, as a heading of the report."""
+    return lambda w: STUDY[section][w.label]["kind"].replace("_", " ").capitalize()
+
+
+NAME = STUDY["study"]["name"]
+TABLES, FIGURES = f"results/tables/{NAME}", f"results/figures/{NAME}"
+TABLE_SOURCES = ("__init__", "accuracy", "layout", "published", "summary")
 RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 FEATURES = "results/features/{dataset}/{backbone}"
 PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}"
