@@ -1,4 +1,4 @@
-"""`make run`: Snakemake on all cores, after whatever an earlier run left behind.
+"""`make run` and `make report`: Snakemake on all cores, after whatever an earlier run left behind.
 
 A lock of our own says whether a run is alive: it is held by this process and by Snakemake, not by
 the jobs, which may outlive both (they take turns by the run folder's lock, see engine/chunk.py).
@@ -32,13 +32,15 @@ def running_snakemake() -> int | None:
     return None
 
 
-def tables(arguments: list[str]) -> Path:
-    """Where the study's tables lie: its name is that of the last config file that gives one."""
+def study(arguments: list[str]) -> tuple[str, list[str]]:
+    """The study's name and tables: those of the last config file that gives them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", default=[], type=Path)
     extra = parser.parse_known_args(arguments)[0].configfile
-    names = [read(path).get("study", {}).get("name") for path in (Path("config.yaml"), *extra)]
-    return Path("results/tables") / [name for name in names if name][-1]
+    files = [read(path) for path in (Path("config.yaml"), *extra)]
+    names = [content.get("study", {}).get("name") for content in files]
+    tables = [content.get("run", {}).get("tables") for content in files]
+    return [name for name in names if name][-1], [labels for labels in tables if labels][-1]
 
 
 def show_errors(since: float) -> None:
@@ -51,18 +53,37 @@ def show_errors(since: float) -> None:
                 print(f"\n{line}\n  in {log}", file=sys.stderr)
 
 
-def show_results(folder: Path) -> None:
-    """Print the main table, and where everything lies."""
-    print(f"\n{(folder / 'main.md').read_text()}")
-    print(f"tables  {folder}/main.{{md,csv,tex,parquet}}")
+def show_results(name: str, tables: list[str]) -> None:
+    """Print the first table, and where everything lies."""
+    folder = Path("results/tables") / name
+    print(f"\n{(folder / f'{tables[0]}.md').read_text()}")
+    print(f"tables  {folder}/{{{','.join(tables)}}}.{{md,csv,tex,html,parquet}}")
+    print(f"figures results/figures/{name}/<label>.{{pdf,png}}")
     print("runs    results/runs/<dataset>/<partition>/<backbone>/<method>/seed<k>/")
     print("        evaluation.parquet: per client and round; rounds.parquet: per round")
     print("logs    results/logs")
 
 
+def report(name: str, arguments: list[str]) -> int:
+    """Write the study's report; returns Snakemake's exit status."""
+    path = Path("results/report") / f"{name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    style = ["--report-stylesheet", "workflow/report/style.css"]
+    command = [*SNAKEMAKE, "--cores", "all", "--report", str(path), *style, *arguments]
+    status = subprocess.run(command, check=False).returncode
+    if status == 0:
+        print(f"report  {path}")
+    return status
+
+
 def main() -> int:
-    """Run Snakemake with the arguments given; returns its exit status."""
+    """Run Snakemake with the arguments given, after "report" also its report.
+
+    Returns its exit status.
+    """
     arguments = sys.argv[1:]
+    reporting = arguments[:1] == ["report"]
+    arguments = arguments[reporting:]
     with LOCK.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,10 +103,12 @@ def main() -> int:
     if status != 0:
         show_errors(started)
         return status
-    folder = tables(arguments)
-    if (folder / "main.md").exists():
-        show_results(folder)
-    return status
+    if {"-n", "--dry-run", "--dryrun"} & set(arguments):
+        return status
+    name, tables = study(arguments)
+    if Path(f"results/tables/{name}/{tables[0]}.md").exists():
+        show_results(name, tables)
+    return report(name, arguments) if reporting else status
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ def optional_inputs(wildcards, input):
     return " ".join(f"--{name} {input[name]}" for name in names if input.get(name))
 
 
-def kind_of(section):
-    """Input function: the kind of a table or figure, as a heading of the report."""
-    return lambda w: STUDY[section][w.label]["kind"].replace("_", " ").capitalize()
+def kind_of(section, wildcards):
+    """The kind of a table or figure, in the report's words."""
+    return STUDY[section][wildcards.label]["kind"].replace("_", " ")
 
 
 NAME = STUDY["study"]["name"]

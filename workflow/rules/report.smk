@@ -12,8 +12,7 @@ rule table:
             f"{TABLES}/{{label}}.html",
             caption="../report/table.rst",
             category="Tables",
-            subcategory=kind_of("tables"),
-            labels={"table": "{label}"},
+            labels=lambda w: {"table": w.label, "kind": kind_of("tables", w)},
         ),
         **{kind: f"{TABLES}/{{label}}.{kind}" for kind in ("md", "csv", "tex", "parquet")},
     params:
@@ -45,8 +44,7 @@ rule figure:
             f"{FIGURES}/{{label}}.png",
             caption="../report/figure.rst",
             category="Figures",
-            subcategory=kind_of("figures"),
-            labels={"figure": "{label}"},
+            labels=lambda w: {"figure": w.label, "kind": kind_of("figures", w)},
         ),
     params:
         spec=lambda w: canonical(outputs.figure_spec(STUDY, w.label)),

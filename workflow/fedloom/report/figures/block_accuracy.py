@@ -6,7 +6,11 @@ from matplotlib.figure import Figure
 from fedloom.report.figures import style
 
 KEYS = ("dataset", "backbone")
-TOP = {"top5": ("Top-5", "-"), "top1": ("Top-1", "--")}
+# of the frozen backbone: in no method's colour
+TOP = {
+    "top5": {"label": "Top-5", "color": "#222222", "linestyle": "-", "marker": "o"},
+    "top1": {"label": "Top-1", "color": "#888888", "linestyle": "--", "marker": "s"},
+}
 
 
 def draw(series: list[dict], entry: dict) -> Figure:
@@ -14,21 +18,13 @@ def draw(series: list[dict], entry: dict) -> Figure:
     figure, axes = style.panels(len(series))
     for axis, item in zip(axes, series, strict=True):
         frame = pd.read_parquet(item["accuracy"])
-        for place, (column, (label, line)) in enumerate(TOP.items()):
-            axis.plot(
-                frame["block"],
-                frame[column],
-                label=label,
-                color=style.COLOURS[place],
-                linestyle=line,
-                marker=style.MARKERS[place],
-            )
+        for column, look in TOP.items():
+            axis.plot(frame["block"], frame[column], **look)
         blocks = frame["block"].tolist()
-        step = 1 if len(blocks) <= 13 else 4
+        step = -(-len(blocks) // 7)
         shown = [*blocks[:-1:step], blocks[-1]]
         axis.set_xticks(shown, [*map(str, shown[:-1]), "out"])
         axis.set(xlabel="Input of block", ylim=(0, 103), title=style.name(item, series, KEYS))
-    for axis in axes[:: min(len(axes), 3)]:
-        axis.set_ylabel("Nearest prototype\naccuracy (%)")
+    style.left_label(axes, "Nearest prototype\naccuracy (%)")
     style.legend(figure, axes)
     return figure

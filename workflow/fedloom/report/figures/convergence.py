@@ -49,10 +49,9 @@ def draw(series: list[dict], entry: dict) -> Figure:
                 low = low.clip(lower=band["mean"] / 10)
             axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
         if metric == "loss":
-            axis.set_yscale("log")
+            style.log_scale(axis)
         style.whole_numbers(axis)
         axis.set(xlabel="Round", title=style.name(runs[0], series))
-    for axis in axes[:: min(len(axes), 3)]:
-        axis.set_ylabel(AXES[metric])
+    style.left_label(axes, AXES[metric])
     style.legend(figure, axes)
     return figure

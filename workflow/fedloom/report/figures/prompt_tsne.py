@@ -21,6 +21,6 @@ def draw(series: list[dict], entry: dict) -> Figure:
                 str(label), point, (3, 2), textcoords="offset points", fontsize=6, color="#444444"
             )
         axis.margins(0.1)
-        axis.set(xticks=[], yticks=[])
+        style.map_axes(axis)
         axis.set_title(style.name(run, series, (*style.SETTING, "title")) or run["title"])
     return figure

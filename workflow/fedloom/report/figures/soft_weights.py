@@ -16,7 +16,7 @@ def draw(series: list[dict], entry: dict) -> Figure:
         FedLoomError: there is no test image of a class asked for.
     """
     classes = entry["classes"]
-    figure, axes = style.grid(len(series), len(classes), height=2.2)
+    figure, axes = style.grid(len(series), len(classes), sharey=True)
     for row, run in zip(axes, series, strict=True):
         frame = pd.read_parquet(run["artefact"])
         for axis, label in zip(row, classes, strict=True):
@@ -34,10 +34,13 @@ def draw(series: list[dict], entry: dict) -> Figure:
                 few = len(rows) <= 20  # markers of 100 classes would hide each other
                 look["marker"] = look["marker"] if few else ""
                 axis.plot(rows["class"], rows["weight"], label=f"Block {block}", **look)
-            axis.set_ylim(bottom=0)
-            style.whole_numbers(axis)
+            if few:
+                axis.set_xticks(rows["class"])
+            else:
+                style.whole_numbers(axis)
             axis.set(title=f"True class {label}", xlabel="Prompt of class")
         about = style.name(run, series, (*style.SETTING, "title"))
         row[0].set_ylabel(f"{about.replace(', ', chr(10))}\nMean weight".lstrip())
+    axes[0, 0].set_ylim(bottom=0)  # shared by all panels, when all is drawn
     style.legend(figure, list(axes[0]))
     return figure

@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from fedloom.files import replacing
 
@@ -36,6 +36,7 @@ LOOK = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
+    "legend.handlelength": 3,
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "pdf.fonttype": 42,  # text stays text
@@ -65,14 +66,15 @@ def of_method(place: int) -> dict:
     }
 
 
-def grid(rows: int, columns: int, width: float = PANEL[0], height: float = PANEL[1]) -> tuple:
-    """A figure and its panels, Axes [rows, columns]; the legend's strip is above them."""
-    return plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
+def grid(rows: int, columns: int, size: tuple = PANEL, **options: object) -> tuple:
+    """A figure and its panels, Axes [rows, columns], of `size` inches each."""
+    inches = (size[0] * columns, size[1] * rows)
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False, **options)
 
 
-def panels(count: int, across: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels, at most `across` in a row."""
-    columns = min(count, across)
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most three in a row."""
+    columns = 2 if count == 4 else min(count, 3)
     rows = -(-count // columns)
     figure, axes = grid(rows, columns)
     for unused in axes.flat[count:]:
@@ -103,9 +105,37 @@ def legend(figure: Figure, axes: list[Axes], most: int = 4) -> None:
     figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=across)
 
 
+class _Plain(LogFormatter):
+    """0.1 instead of 1e-01, at the ticks that LogFormatter would label."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def log_scale(axis: Axes) -> None:
+    """A logarithmic y axis with plain numbers, also where it spans less than a decade."""
+    axis.set_yscale("log")
+    for name in ("major", "minor"):
+        plain = _Plain(labelOnlyBase=False, minor_thresholds=(1.5, 0.5))
+        getattr(axis.yaxis, f"set_{name}_formatter")(plain)
+
+
 def whole_numbers(axis: Axes) -> None:
     """Ticks at whole numbers below."""
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def left_label(axes: list[Axes], text: str) -> None:
+    """Label the y axis of the first panel of every row."""
+    for axis in axes:
+        if axis.get_subplotspec().is_first_col():
+            axis.set_ylabel(text)
+
+
+def map_axes(axis: Axes) -> None:
+    """A frame without ticks: distances in a t-SNE map have no unit."""
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set(visible=True, color="#999999")
 
 
 def save(figure: Figure, outputs: dict[str, Path]) -> None:

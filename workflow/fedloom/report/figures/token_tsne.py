@@ -10,6 +10,7 @@ from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed
 
 POINTS = 2000  # per panel; t-SNE of more takes minutes and shows no more
+DOMAIN = "domain"  # marks the legend's entries
 
 
 def sample(frame: pd.DataFrame) -> pd.DataFrame:
@@ -26,7 +27,7 @@ def draw(series: list[dict], entry: dict) -> Figure:
         FedLoomError: a block that the network does not have.
     """
     blocks = entry["blocks"]
-    figure, axes = style.grid(len(series), len(blocks), 2.6, 2.5)
+    figure, axes = style.grid(len(series), len(blocks), (2.6, 2.5))
     for row, run in zip(axes, series, strict=True):
         frame = pd.read_parquet(run["artefact"])
         known = sorted(frame["block"].unique().tolist())
@@ -41,16 +42,7 @@ def draw(series: list[dict], entry: dict) -> Figure:
         row[0].set_ylabel(style.name(run, series, (*style.SETTING, "title")).replace(", ", "\n"))
     if image is not None:
         figure.colorbar(image, ax=axes, label="Class", shrink=0.8)
-    handles = {
-        label: handle
-        for axis in axes.flat
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    if handles:
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside upper center", ncols=10,
-            handletextpad=0.1, columnspacing=0.8,
-        )  # fmt: skip
+    _legend(figure, [axis.get_legend_handles_labels() for axis in axes.flat])
     return figure
 
 
@@ -64,15 +56,26 @@ def _panel(axis: plt.Axes, frame: pd.DataFrame, where: str) -> object:
         here = domains == domain
         colours = [style.CLASSES[c] for c in labels[here]] if few else labels[here]
         shade = {} if few else {"cmap": "viridis", "vmin": 0, "vmax": labels.max()}
-        image = axis.scatter(
-            *points[here].T, c=colours, s=7, linewidth=0, marker=style.MARKERS[place % 8], **shade
-        )
-    if few:
-        for c in sorted(set(labels)):
-            axis.scatter([], [], color=style.CLASSES[c], s=14, label=str(c), linewidth=0)
-    if len(names) > 1:
-        for place, domain in enumerate(names):
-            marker = style.MARKERS[place % 8]
-            axis.scatter([], [], color="#777777", s=14, label=domain, marker=marker, linewidth=0)
-    axis.set(xticks=[], yticks=[])
+        shade["marker"] = style.MARKERS[place % len(style.MARKERS)]
+        image = axis.scatter(*points[here].T, c=colours, s=7, linewidth=0, **shade)
+    for c in sorted(set(labels)) if few else []:
+        axis.scatter([], [], color=style.CLASSES[c], s=14, label=str(c), linewidth=0)
+    for place, domain in enumerate(names if len(names) > 1 else []):
+        marker = style.MARKERS[place % len(style.MARKERS)]
+        axis.scatter([], [], color="#777777", s=14, label=domain, marker=marker, gid=DOMAIN)
+    style.map_axes(axis)
     return None if few else image
+
+
+def _legend(figure: Figure, entries: list[tuple[list, list]]) -> None:
+    """Classes above the panels, domains below, each once."""
+    found: dict[bool, dict] = {False: {}, True: {}}
+    for handles, labels in entries:
+        for handle, label in zip(handles, labels, strict=True):
+            found[handle.get_gid() == DOMAIN].setdefault(label, handle)
+    for place, items in (("upper", found[False]), ("lower", found[True])):
+        if items:
+            figure.legend(
+                items.values(), items.keys(), loc=f"outside {place} center",
+                ncols=10 if place == "upper" else 4, handlelength=0.8, columnspacing=1.2,
+            )  # fmt: skip

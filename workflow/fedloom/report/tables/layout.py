@@ -43,7 +43,7 @@ HTML = Markup("<b>{}</b>", "<u>{}</u>", " ± ", "&gt; {}", html.escape)
 STYLE = """
 body {font: 15px/1.5 system-ui, sans-serif; margin: 1.5em; color: #222; background: #fff}
 table {border-collapse: collapse; border: solid #222; border-width: 2px 0}
-caption {text-align: left; padding-bottom: .8em; max-width: 60em}
+caption {text-align: left; padding-bottom: .8em}
 th, td {padding: .25em 1em; text-align: right; white-space: nowrap}
 th.label, td.label {text-align: left}
 thead th {border-bottom: 1px solid #222}
