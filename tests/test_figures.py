@@ -12,6 +12,7 @@ from fedloom import config, outputs, schema
 from fedloom.data import store
 from fedloom.errors import FedLoomError
 from fedloom.evaluation import blocks
+from fedloom.files import canonical
 from fedloom.plugins import ROOT
 from fedloom.report import figures
 from fedloom.report.figures import convergence, soft_weights, style, token_tsne, tsne
@@ -68,11 +69,11 @@ def series(tmp_path):
 
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
-    spec = {"figure": {"kind": kind} | ENTRIES[kind], "series": series[kind]}
+    entry = {"kind": kind} | ENTRIES[kind]
     files = []
     for name in "ab":
         paths = {form: tmp_path / f"{name}.{form}" for form in ("pdf", "png")}
-        figures.write(spec, paths)
+        figures.write(entry, series[kind], paths)
         files.append([paths[form].read_bytes() for form in paths])
     assert files[0] == files[1]
     assert files[0][0].startswith(b"%PDF") and files[0][1].startswith(b"\x89PNG")
@@ -116,7 +117,7 @@ def _resolved(**run):
 
 def test_a_method_keeps_its_colour_whichever_methods_a_study_runs():
     def colours(study):
-        items = outputs.figure_spec(study, "accuracy")["series"]
+        items = outputs.series(outputs.figure_spec(study, "accuracy"))
         return {item["method"]: item["style"] for item in items}
 
     every = colours(_resolved(figures=["accuracy"]))
@@ -125,7 +126,7 @@ def test_a_method_keeps_its_colour_whichever_methods_a_study_runs():
     assert len(set(every.values())) == len(every)
 
 
-def test_what_a_table_and_a_figure_are_made_of(monkeypatch):
+def test_what_a_table_and_a_figure_are_made_of():
     study = _resolved(methods=["fedvpt"], tables=["main"], figures=["accuracy", "blocks"])
     folder = "results/runs/digits/pathological/micro_vit/fedvpt"
     both = [f"{folder}/seed{k}/{n}.parquet" for k in (0, 1) for n in ("evaluation", "rounds")]
@@ -136,6 +137,13 @@ def test_what_a_table_and_a_figure_are_made_of(monkeypatch):
     study["figures"]["prompts"]["methods"] = ["fedvpt"]  # as if it gave artefacts
     first = f"{folder}/seed0/artefacts/class_prompts.parquet"
     assert outputs.files(outputs.figure_spec(study, "prompts")) == [first], "the first seed alone"
+
+
+def test_a_study_of_hundreds_of_runs_fits_a_command_line():
+    spec = outputs.table_spec(_resolved(tables=["main"]), "main")
+    spec["runs"] *= 200  # 1,200 runs
+    assert len(canonical(spec)) < 100_000 < 128 * 1024
+    assert len(outputs.series(spec)) == 1200
 
 
 def test_nearest_prototype_by_hand():

@@ -60,7 +60,7 @@ def outputs(tmp_path):
     kinds = ("md", "csv", "tex", "html", "parquet")
     outputs = {kind: tmp_path / f"main.{kind}" for kind in kinds}
     spec = {"label": "main", "table": {"kind": "accuracy"}, "study": {"name": "s"}}
-    tables.write(spec | {"rounds": [1], "runs": runs}, outputs)
+    tables.write(spec | {"rounds": [1]}, runs, outputs)
     return outputs
 
 

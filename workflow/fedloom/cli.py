@@ -134,17 +134,21 @@ def block_accuracy(args: argparse.Namespace) -> None:
 
 def table(args: argparse.Namespace) -> None:
     """One table of a study, in every format."""
+    from fedloom import outputs
     from fedloom.report import tables
 
     kinds = ("md", "csv", "tex", "html", "parquet")
-    tables.write(args.spec, {kind: args.out.with_suffix(f".{kind}") for kind in kinds})
+    paths = {kind: args.out.with_suffix(f".{kind}") for kind in kinds}
+    tables.write(args.spec, outputs.series(args.spec), paths)
 
 
 def figure(args: argparse.Namespace) -> None:
     """One figure of a study, as PDF and PNG."""
+    from fedloom import outputs
     from fedloom.report import figures
 
-    figures.write(args.spec, {kind: args.out.with_suffix(f".{kind}") for kind in ("pdf", "png")})
+    paths = {kind: args.out.with_suffix(f".{kind}") for kind in ("pdf", "png")}
+    figures.write(args.spec["figure"], outputs.series(args.spec), paths)
 
 
 def pretrain(args: argparse.Namespace) -> None:

@@ -1,10 +1,13 @@
 """What a study makes of its results: of which files, and with which settings.
 
-A specification is what a rule hands to `fedloom table` or `fedloom figure`, as one JSON. Imports
-no torch and no pandas: every job parses the Snakefile again.
+A specification is what a rule hands to `fedloom table` or `fedloom figure`, as one JSON. It names
+runs by their folders alone, because a command line takes 128 KiB and a study may have hundreds.
+Imports no torch and no pandas: every job parses the Snakefile again.
 """
 
-from fedloom.config import ARTEFACTS, Run, reported_rounds, runs
+from fedloom.config import ARTEFACTS, reported_rounds, runs
+
+LABELS = ("dataset", "partition", "backbone", "method")
 
 
 def table_spec(config: dict, label: str) -> dict:
@@ -15,56 +18,63 @@ def table_spec(config: dict, label: str) -> dict:
         "table": config["tables"][label],
         "study": {key: study[key] for key in ("name", "title") if key in study},
         "rounds": reported_rounds(study),
-        "runs": _series(config, config["tables"][label]),
+        **_runs(config, config["tables"][label]),
     }
 
 
 def figure_spec(config: dict, label: str) -> dict:
-    """A figure's settings, and its series: a run each, or a dataset and backbone each."""
+    """A figure's settings, and its runs, or the data sets and backbones that it is of."""
     entry, chosen = config["figures"][label], config["run"]
     if entry["kind"] == "block_accuracy":
-        series = [
+        pairs = [f"{d}/{b}" for d in chosen["datasets"] for b in chosen["backbones"]]
+        return {"figure": entry, "features": pairs}
+    return {"figure": entry, **_runs(config, entry)}
+
+
+def _runs(config: dict, entry: dict) -> dict:
+    """Folders of the runs of the entry's methods, in the config's order, and about the methods.
+
+    A method's place among the config's labels decides its colour. Artefacts are shown for the
+    first seed alone: a mean of t-SNE maps over seeds has no meaning.
+    """
+    seeds = config["study"]["seeds"]
+    seeds = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
+    places = {method: place for place, method in enumerate(config["methods"])}
+    return {
+        "methods": {
+            method: {"title": config["methods"][method]["title"], "style": places[method]}
+            for method in entry["methods"]
+        },
+        "runs": [r.path for r in runs(config) if r.method in entry["methods"] and r.seed in seeds],
+    }
+
+
+def series(spec: dict) -> list[dict]:
+    """What a table or figure shows, an item per run: its labels, and the paths of its files.
+
+    An item has LABELS, its method's `title` and `style`, and the Parquet files `evaluation` and
+    `rounds`, or `artefact`; for block accuracy `dataset`, `backbone` and the file `accuracy`.
+    """
+    if "features" in spec:
+        pairs = [pair.split("/") for pair in spec["features"]]
+        return [
             {"dataset": d, "backbone": b, "accuracy": f"results/block_accuracy/{d}/{b}.parquet"}
-            for d in chosen["datasets"]
-            for b in chosen["backbones"]
+            for d, b in pairs
         ]
+    kind = spec.get("figure", spec.get("table"))["kind"]
+    if kind in ARTEFACTS:
+        names = {"artefact": f"artefacts/{ARTEFACTS[kind]}"}
     else:
-        series = _series(config, entry)
-    return {"figure": entry, "series": series}
+        names = {"evaluation": "evaluation", "rounds": "rounds"}
+    items = []
+    for folder in spec["runs"]:
+        labels = dict(zip(LABELS, folder.split("/"), strict=False))  # the seed is left out
+        paths = {key: f"results/runs/{folder}/{name}.parquet" for key, name in names.items()}
+        items.append(labels | spec["methods"][labels["method"]] | paths)
+    return items
 
 
 def files(spec: dict) -> list[str]:
     """The Parquet files that a table or figure is made of."""
     paths = ("evaluation", "rounds", "accuracy", "artefact")
-    items = spec.get("runs", spec.get("series"))
-    return [item[path] for item in items for path in paths if path in item]
-
-
-def _series(config: dict, entry: dict) -> list[dict]:
-    """The runs of the entry's methods, in the config's order.
-
-    Artefacts are shown for the first seed alone: a mean of t-SNE maps over seeds has no meaning.
-    """
-    artefact = ARTEFACTS.get(entry["kind"])
-    seeds = config["study"]["seeds"][:1] if artefact else config["study"]["seeds"]
-    chosen = [run for run in runs(config) if run.method in entry["methods"] and run.seed in seeds]
-    return [_labels(config, run) | _paths(run, artefact) for run in chosen]
-
-
-def _labels(config: dict, run: Run) -> dict:
-    """What a run is called, and its method's place in the config, which decides its colour."""
-    return {
-        "dataset": run.dataset,
-        "partition": run.partition,
-        "backbone": run.backbone,
-        "method": run.method,
-        "title": config["methods"][run.method]["title"],
-        "style": list(config["methods"]).index(run.method),
-    }
-
-
-def _paths(run: Run, artefact: str | None) -> dict:
-    folder = f"results/runs/{run.path}"
-    if artefact:
-        return {"artefact": f"{folder}/artefacts/{artefact}.parquet"}
-    return {name: f"{folder}/{name}.parquet" for name in ("evaluation", "rounds")}
+    return [item[path] for item in series(spec) for path in paths if path in item]

@@ -1,6 +1,6 @@
 """Figures: a kind is a module of this folder with `draw(series, entry) -> Figure`.
 
-`series` and `entry` are those of fedloom.outputs.figure_spec.
+`series` is that of fedloom.outputs, `entry` the figure's section of the config.
 """
 
 from pathlib import Path
@@ -27,8 +27,7 @@ KINDS = {
 }
 
 
-def write(spec: dict, outputs: dict[str, Path]) -> None:
+def write(entry: dict, series: list[dict], outputs: dict[str, Path]) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
-    entry = spec["figure"]
     with style.applied():
-        style.save(KINDS[entry["kind"]].draw(spec["series"], entry), outputs)
+        style.save(KINDS[entry["kind"]].draw(series, entry), outputs)

@@ -17,15 +17,16 @@ def draw(series: list[dict], entry: dict) -> Figure:
     """
     classes = entry["classes"]
     figure, axes = style.grid(len(series), len(classes), sharey=True)
-    for row, run in zip(axes, series, strict=True):
-        frame = pd.read_parquet(run["artefact"])
+    frames = [pd.read_parquet(run["artefact"]) for run in series]
+    blocks = sorted({block for frame in frames for block in frame["block"]})
+    for row, run, frame in zip(axes, series, frames, strict=True):
         for axis, label in zip(row, classes, strict=True):
             chosen = frame[frame["label"] == label]
             if chosen.empty:
                 raise FedLoomError(f"{run['artefact']}: no test image of class {label}")
             axis.axvspan(label - 0.5, label + 0.5, color="#dddddd", linewidth=0)
-            for place, (block, rows) in enumerate(chosen.groupby("block")):
-                rows = rows.sort_values("class")
+            for block, rows in chosen.sort_values("class").groupby("block"):
+                place = blocks.index(block)  # a block looks the same in every row
                 look = style.of_method(run["style"]) | {
                     "alpha": SHADES[place % len(SHADES)],
                     "linestyle": style.LINES[place % len(style.LINES)],
@@ -42,5 +43,5 @@ def draw(series: list[dict], entry: dict) -> Figure:
         about = style.name(run, series, (*style.SETTING, "title"))
         row[0].set_ylabel(f"{about.replace(', ', chr(10))}\nMean weight".lstrip())
     axes[0, 0].set_ylim(bottom=0)  # shared by all panels, when all is drawn
-    style.legend(figure, list(axes[0]))
+    style.legend(figure, list(axes.flat))
     return figure

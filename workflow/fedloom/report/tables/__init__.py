@@ -20,17 +20,18 @@ KINDS = {
 }
 
 
-def write(spec: dict, outputs: dict[str, Path]) -> None:
+def write(spec: dict, series: list[dict], outputs: dict[str, Path]) -> None:
     """Write a table.
 
     Args:
         spec: see fedloom.outputs.table_spec.
+        series: its runs, see fedloom.outputs.series.
         outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
     """
     entry, rounds = spec["table"], spec["rounds"]
     kind = KINDS[entry["kind"]]
-    measured = [kind.measure(run, rounds, entry) for run in spec["runs"]]
-    frame = summarise(spec["runs"], measured)
+    measured = [kind.measure(run, rounds, entry) for run in series]
+    frame = summarise(series, measured)
     words = caption(spec, kind.words(entry, rounds), int(frame["seeds"].min()))
     if "published" in entry:
         frame = published.beside(frame, entry["published"])
