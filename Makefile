@@ -1,4 +1,5 @@
 # make run    the study in config.yaml:  make run ARGS="--configfile workflow/studies/x.yaml"
+# make report the same, and results/report/<study>.html: all tables and figures, with captions
 # make test   style, workflow and unit tests
 # make bench  timings, as ratios
 # Each makes .venv first if it is missing, or older than the versions pinned in constraints.txt.
@@ -8,10 +9,13 @@ VENV := .venv/bin/python
 # what .venv was made from: it is stale when this changes, or when the folder moves
 STAMP := $(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16) $(CURDIR)
 
-.PHONY: run test bench venv
+.PHONY: run report test bench venv
 
 run: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(ARGS)
+
+report: venv
+	@PYTHONPATH=workflow $(VENV) -m fedloom.launch report $(ARGS)
 
 test: venv
 	$(VENV) -m ruff check .

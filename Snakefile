@@ -30,6 +30,9 @@ shell.prefix(
 container: "docker://python:3.11"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/backbone.smk"
@@ -40,5 +43,6 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        f"results/tables/{STUDY['study']['name']}/main.md",
+        [f"{TABLES}/{label}.md" for label in STUDY["run"]["tables"]],
+        [f"{FIGURES}/{label}.pdf" for label in STUDY["run"]["figures"]],
         PARTITION_CHARTS,

@@ -102,6 +102,37 @@ BAD = {
         "study.clients_per_round: 19 is more than the 18 participating clients of "
         "partitions.pathological",
     ),
+    "unknown kind of table": (
+        "tables: {new: {kind: acuracy}}",
+        "tables.new.kind: no kind 'acuracy'; did you mean 'accuracy'?",
+    ),
+    "unknown key of a figure": (
+        "figures: {new: {kind: convergence, metrik: loss}}",
+        "figures.new.metrik: unknown key; did you mean 'metric'?",
+    ),
+    "unknown table": (
+        "run: {tables: [mian]}",
+        "run.tables: no label 'mian'; did you mean 'main'?",
+    ),
+    "a table of a method that does not run": (
+        "tables: {new: {kind: accuracy, methods: [fedvptt]}}\nrun: {tables: [new]}",
+        "tables.new.methods: no label 'fedvptt'; did you mean 'fedvpt'?",
+    ),
+    "a figure of artefacts that no method gives": (
+        "run: {methods: [fedvpt], figures: [weights]}",
+        "figures.weights: the study runs none of its methods that gives 'soft_weights'",
+    ),
+    "a held-out table without held-out clients": (
+        "partitions: {new: {scheme: pathological, clients: 20, classes_per_client: 2}}\n"
+        "run: {partitions: [new], tables: [heldout]}",
+        "tables.heldout: no partition of the study holds clients out (held_out)",
+    ),
+    "an unknown row of a paper": (
+        "tables: {new: {kind: accuracy, published: {paper: '000', table: 4, "
+        "rows: {fedvpt: Only Sharde}, columns: {digits/pathological: Pathological}}}}\n"
+        "run: {tables: [new]}",
+        "published.rows.fedvpt: no 'Only Sharde' in the paper; did you mean 'Only Shared'?",
+    ),
     "more rounds averaged than evaluated": (
         "study: {rounds: 4}",
         "study.report_round: the mean of 3 rounds, but only 2 are evaluated",

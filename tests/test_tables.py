@@ -1,10 +1,15 @@
-"""The main table, by hand."""
+"""Every kind of table, by hand."""
 
 import pandas as pd
 import pytest
 
+from fedloom import config, schema
 from fedloom.evaluation.metrics import accuracies
+from fedloom.plugins import ROOT
 from fedloom.report import tables
+from fedloom.report.tables import accuracy, layout, published, summary
+from fedloom.report.tables.communication import until
+from fedloom.report.tables.domains import by_domain
 
 
 def _evaluation(path, correct, rounds=(1, 2)):
@@ -52,14 +57,16 @@ def outputs(tmp_path):
             _evaluation(path, {1: correct}, rounds=(1,))
             labels = {"dataset": "d", "partition": "p", "backbone": "b", "method": method}
             runs.append(labels | {"title": method, "evaluation": str(path)})
-    outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "parquet")}
-    tables.write({"name": "s_1"}, runs, [1], outputs)
+    kinds = ("md", "csv", "tex", "html", "parquet")
+    outputs = {kind: tmp_path / f"main.{kind}" for kind in kinds}
+    spec = {"label": "main", "table": {"kind": "accuracy"}, "study": {"name": "s"}}
+    tables.write(spec | {"rounds": [1]}, runs, outputs)
     return outputs
 
 
 def test_markdown(outputs):
     lines = outputs["md"].read_text().splitlines()
-    assert "mean ± standard deviation over 2 seeds; round 1." in lines[0]
+    assert "clients in %, round 1; mean ± standard deviation over 2 seeds." in lines[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert cells[0] == ["Method", "Mean", "Worst", "Held-out mean", "Held-out worst"]
     # 100 and 80: mean 90, sample deviation sqrt(200) = 14.14
@@ -75,7 +82,7 @@ def test_latex(outputs):
     for part in (r"\toprule", r"\bottomrule", r"\textbf{90.00 $\pm$ 14.14}", r"a\_b", "lrrrr"):
         assert part in text
     assert r"\underline{70.00 $\pm$ 0.00}" in text
-    assert r"Study s\_1: test accuracy in \%" in text
+    assert r"test accuracy of clients in \%" in text
 
 
 def test_numbers(outputs):
@@ -85,22 +92,144 @@ def test_numbers(outputs):
         assert frame["participating_mean_std"].iloc[0] == pytest.approx(200**0.5, abs=1e-4)
 
 
-def test_one_seed_has_no_deviation(tmp_path):
-    path = tmp_path / "x.parquet"
-    _evaluation(path, {1: (10, 20, 5)}, rounds=(1,))
-    labels = dict.fromkeys(("dataset", "partition", "backbone", "method", "title"), "x")
-    summary = tables.summarise([labels | {"evaluation": path}], [1])
-    assert tables.render(summary, {}, " ± ")["Mean"].tolist() == ["100.00"]
+def test_html(outputs):
+    text = outputs["html"].read_text()
+    assert "<td><b>90.00 ± 14.14</b></td>" in text
+    assert "<td><u>70.00 ± 0.00</u></td>" in text
+    assert "<td class=label>a_b</td>" in text
 
 
-def test_a_group_without_clients_has_a_dash(tmp_path):
-    runs = []
-    for partition, participating in (("all", [0, 1, 2]), ("some", [0, 1])):
-        frame = _evaluation(None, {1: (10, 20, 5)}, rounds=(1,))
-        frame["participating"] = frame["client_id"].isin(participating)
-        frame.to_parquet(tmp_path / partition)
-        labels = dict.fromkeys(("dataset", "backbone", "method", "title"), "x")
-        runs.append(labels | {"partition": partition, "evaluation": tmp_path / partition})
-    text = tables.render(tables.summarise(runs, [1]), {}, " ± ")
-    assert text["Held-out mean"].tolist() == ["-", "50.00"]
-    assert text["Partition"].tolist() == ["all", "some"]
+def _run(method="x"):
+    return dict.fromkeys(("dataset", "partition", "backbone"), "x") | {
+        "method": method,
+        "title": method,
+    }
+
+
+def test_one_seed_has_no_deviation():
+    frame = summary.summarise([_run()], [{"participating_mean": 100.0}])
+    assert layout.render(frame, accuracy.column, layout.MARKDOWN)["Mean"].tolist() == ["**100.00**"]
+
+
+def test_a_number_that_a_group_lacks_is_a_dash():
+    runs = [_run("a"), _run("b")]
+    frame = summary.summarise(runs, [{"participating_mean": 1.0, "held_out_mean": 2.0},
+                                     {"participating_mean": 3.0}])  # fmt: skip
+    shown = layout.render(frame, accuracy.column, layout.MARKDOWN)
+    assert shown["Held-out mean"].tolist() == ["**2.00**", "-"]
+
+
+def test_held_out_has_two_columns(tmp_path):
+    _evaluation(tmp_path / "x.parquet", {1: (10, 10, 3)}, rounds=(1,))
+    run = {"evaluation": tmp_path / "x.parquet"}
+    assert tables.KINDS["held_out"].measure(run, [1], {}) == {
+        "participating_mean": 75,
+        "held_out_mean": 30,
+    }
+
+
+def test_domains_are_means_over_their_clients():
+    rows = [  # domain, participating, test images, correct: 50 %, 100 %, 10 %; the last is held out
+        ("real", True, 10, 5), ("real", True, 40, 40), ("sketch", True, 10, 1),
+        ("sketch", False, 10, 10),
+    ]  # fmt: skip
+    columns = ["domain", "participating", "num_test", "num_correct"]
+    frame = pd.DataFrame(rows, columns=columns).assign(round=1)
+    other = frame.assign(round=2, num_correct=0)
+    assert by_domain(frame, [1]) == {
+        "domain_real": 75,
+        "domain_sketch": 10,
+        "participating_mean": pytest.approx(160 / 3),
+        "participating_worst": 10,
+        "pooled": pytest.approx(100 * 46 / 60),
+    }
+    assert by_domain(pd.concat([frame, other]), [1, 2])["domain_real"] == 37.5
+
+
+def _cost(target):
+    evaluation = _evaluation(None, {2: (5, 10, 10), 4: (8, 16, 0), 6: (9, 18, 0)}, rounds=(2, 4, 6))
+    rounds = pd.DataFrame(
+        {"round": range(1, 7), "seconds": 2.0, "bytes_up": 5e5, "bytes_down": 1e6}
+    )
+    return until(evaluation, rounds, target)
+
+
+def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():
+    found = _cost(80)  # 50, 80, 90 % at rounds 2, 4, 6
+    assert [found[k] for k in ("rounds", "megabytes_up", "megabytes_down", "seconds")] == [
+        4,
+        2,
+        4,
+        8,
+    ]
+    assert not found["rounds_above"]
+
+
+def test_a_target_never_reached_is_a_bound_and_never_the_best():
+    runs = [_run("a"), _run("a"), _run("b"), _run("b")]
+    frame = summary.summarise(runs, [_cost(80), _cost(95), _cost(80), _cost(90)])
+    communication = tables.KINDS["communication"]
+    shown = layout.render(frame, communication.column, layout.MARKDOWN)
+    assert shown["Rounds"].tolist() == ["> 5.0", "**5.0 ± 1.4**"]  # 4 and > 6; 4 and 6
+    assert shown["Seconds"].tolist() == ["> 10.0", "**10.0 ± 2.8**"]
+    latex = layout.render(frame, communication.column, layout.LATEX)
+    assert latex["Rounds"].tolist() == ["$>$ 5.0", r"\textbf{5.0 $\pm$ 1.4}"]
+
+
+def test_lower_is_better_where_it_is():
+    column = layout.Column("Rounds", higher_is_better=False, decimals=1)
+    frame = summary.summarise([_run(m) for m in "abc"], [{"x": 3.0}, {"x": 1.04}, {"x": 1.0}])
+    assert layout.ranks(frame, "x", column).tolist() == [2, 1, 1], "as printed"
+
+
+PAPER = config.read(ROOT / "workflow/published/000.yaml")["tables"]
+
+
+def test_published_numbers_as_read_in_the_paper():
+    found = {number: PAPER[number]["rows"] for number in PAPER}
+    mean, worst, held_out = "participating_mean", "participating_worst", "held_out_mean"
+    assert list(found) == list(range(1, 14))
+    assert found[1]["PEP-FedPT"]["CIFAR-100 pathological"] == {
+        mean: [95.46, 0.16],
+        worst: [84.74, 3.12],
+    }
+    assert found[1]["pFedPG"]["Tiny-ImageNet Dir(0.3)"] == {
+        mean: [55.91, 0.65],
+        worst: [49.31, 1.05],
+    }
+    assert found[2]["pFedPG"]["DomainNet"]["domain_quickdraw"] == [87.33, 0.21]
+    assert found[3]["pFedPG"]["Tiny-ImageNet"] == {mean: [86.09, 1.42], held_out: [4.81, 0.48]}
+    assert found[5]["Shared + CCMP Without CP"]["Pathological"] == {mean: [84.01, 0.04]}
+    assert found[6]["FedPR"]["CIFAR-100"]["rounds"] == {"above": 100}
+    assert found[7]["With DP Noise"]["Tiny-ImageNet pathological"] == {mean: [91.16, 0.13]}
+    assert found[8]["Shared + CCMP Without CP"]["iNaturalist"] == {mean: [54.38, 0.56]}
+    assert found[10]["10"]["DomainNet"] == {mean: [90.22, 0.33]}
+    assert found[11]["100"]["CIFAR-100"] == {mean: [87.45, 0.11]}
+    assert found[12]["8, 9, 10"]["CIFAR-100"] == {mean: [93.55, 0.14]}
+    assert found[13]["SGPT"]["iNaturalist"] == {mean: [55.82, 0.12], held_out: [53.81, 0.12]}
+
+
+@pytest.mark.parametrize("number", PAPER)
+def test_published_tables_are_complete(number):
+    rows = PAPER[number]["rows"]
+    sizes = {1: 8, 2: 8, 3: 8, 6: 5, 10: 3, 11: 3, 12: 3, 13: 8}
+    assert len(rows) == sizes.get(number, 2)
+    shapes = {str({c: list(metrics) for c, metrics in row.items()}) for row in rows.values()}
+    assert len(shapes) == 1, "every row has the same columns"
+
+
+def test_published_numbers_stand_beside_the_measured_ones():
+    runs = [_run("pep"), _run("mine")]
+    frame = summary.summarise(runs, [{"participating_mean": 90.0}, {"participating_mean": 91.0}])
+    values = {"Ours": {"CIFAR": {"participating_mean": [95.46, 0.16], "rounds": [12]}}}
+    entry = {"rows": {"pep": "Ours"}, "columns": {"x/x": "CIFAR"}, "values": values}
+    shown = layout.render(published.beside(frame, entry), accuracy.column, layout.MARKDOWN)
+    assert shown.columns.tolist() == ["Method", "Mean", "Published mean"]
+    assert shown["Published mean"].tolist() == ["95.46 ± 0.16", "-"]
+    entry["values"] = {"Ours": {"CIFAR": {"participating_mean": {"above": 80}}}}
+    shown = layout.render(published.beside(frame, entry), accuracy.column, layout.MARKDOWN)
+    assert shown["Published mean"].tolist() == ["> 80.00", "-"]
+
+
+def test_every_kind_of_the_schema_is_there():
+    assert set(tables.KINDS) == set(schema.load("config")["$defs"]["table"])

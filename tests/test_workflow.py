@@ -29,6 +29,8 @@ partitions:
   six: {{scheme: pathological, clients: 6, classes_per_client: 2, held_out: 0.17}}
 run:
   partitions: [six]
+  tables: [main, heldout]
+  figures: [accuracy]
 """
 METHODS = {"head_tuning", "fedvpt", "pep_fedpt"}
 
@@ -107,9 +109,24 @@ def test_one_command_ends_with_the_table(finished):
     assert table in output
     for title in ("Head-Tuning", "FedVPT", "PEP-FedPT"):
         assert title in table
-    assert "results/tables/small" in output.splitlines()[-4]
+    assert "results/tables/small" in output.splitlines()[-5]
     assert re.search(r"pep_fedpt/seed0: 1/1 \[.* left", output), "progress is shown"
     assert not list(folder.glob("results/**/*.tmp"))
+
+
+def test_the_report_holds_every_table_and_figure_and_needs_no_network(finished):
+    folder, _ = finished
+    output = _run(folder, "fedloom.launch", "report")
+    assert output.splitlines()[-1] == "report  results/report/small.html"
+    text = (folder / "results/report/small.html").read_text()
+    for path in (
+        "tables/small/main.html",
+        "tables/small/heldout.html",
+        "figures/small/accuracy.png",
+    ):
+        assert f"results/{path}" in text
+    assert "the minimum over clients" in text, "the caption of a kind"
+    assert not re.search(r"<(script|link|img)[^>]* (src|href)=.?http", text)
 
 
 def test_results_hold_what_the_tables_need(finished):
@@ -150,7 +167,7 @@ def test_editing_a_method_reruns_only_its_runs(finished):
     file.write_text(text)
     assert {method for _, method, _ in jobs if method} == {"fedvpt"}
     assert {rule for rule, _, _ in jobs} == {
-        "init", "train_rounds", "evaluate", "main_table", "all",
+        "init", "train_rounds", "evaluate", "table", "figure", "all",
     }  # fmt: skip
     assert _would_run(folder) == []
 

@@ -149,12 +149,33 @@ def evaluate(args: argparse.Namespace) -> None:
     metrics.join(args.rounds_parts, args.rounds)
 
 
-def tables(args: argparse.Namespace) -> None:
-    """The study's main table."""
-    from fedloom.report import tables as report
+def block_accuracy(args: argparse.Namespace) -> None:
+    """Nearest-prototype accuracy of the frozen class token at every block."""
+    from fedloom.data.store import ImageStore
+    from fedloom.engine.setup import prepare_torch
+    from fedloom.evaluation import blocks
 
-    outputs = {kind: args.out.with_suffix(f".{kind}") for kind in ("md", "csv", "tex", "parquet")}
-    report.write(args.spec["study"], args.spec["runs"], args.spec["rounds"], outputs)
+    prepare_torch(args.threads)
+    blocks.write(ImageStore(args.store), args.features, args.out)
+
+
+def table(args: argparse.Namespace) -> None:
+    """One table of a study, in every format."""
+    from fedloom import outputs
+    from fedloom.report import tables
+
+    kinds = ("md", "csv", "tex", "html", "parquet")
+    paths = {kind: args.out.with_suffix(f".{kind}") for kind in kinds}
+    tables.write(args.spec, outputs.series(args.spec), paths)
+
+
+def figure(args: argparse.Namespace) -> None:
+    """One figure of a study, as PDF and PNG."""
+    from fedloom import outputs
+    from fedloom.report import figures
+
+    paths = {kind: args.out.with_suffix(f".{kind}") for kind in ("pdf", "png")}
+    figures.write(args.spec["figure"], outputs.series(args.spec), paths)
 
 
 def partition_chart(args: argparse.Namespace) -> None:
@@ -215,8 +236,10 @@ STAGES = {  # the options of each, all but those in brackets required
     train: f"{DATA} start out evaluation rounds bind",
     artefact: f"{DATA} start out",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
-    tables: "spec out",
     partition_chart: "partition about png pdf",
+    block_accuracy: "store features out",
+    table: "spec out",
+    figure: "spec out",
     pretrain: "spec out card",
     communication: "method backbone classes [spec]",
     check: "[method]",

@@ -10,11 +10,23 @@ from fedloom import schema
 from fedloom.errors import FedLoomError
 from fedloom.files import sha256
 from fedloom.inputs import listing, resource
-from fedloom.plugins import find
+from fedloom.plugins import ROOT, find
 
 CONFIG = "config key"
-LABELLED = ("datasets", "partitions", "backbones", "methods")
-KINDS = {"datasets": "source", "partitions": "scheme", "backbones": "library"}
+LABELLED = ("datasets", "partitions", "backbones", "methods", "tables", "figures")
+KINDS = {
+    "datasets": "source",
+    "partitions": "scheme",
+    "backbones": "library",
+    "tables": "kind",
+    "figures": "kind",
+}
+# the kinds of figures that are made from a method's artefacts, and from which
+ARTEFACTS = {
+    "soft_weights": "soft_weights",
+    "prompt_tsne": "class_prompts",
+    "token_tsne": "class_tokens",
+}
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -127,7 +139,69 @@ def resolve(config: dict) -> dict:
         entry.setdefault("title", method.about["title"] if label == method.name else label)
     _check_cohorts(config)
     reported_rounds(config["study"])
+    for section in ("tables", "figures"):
+        for label in config["run"][section]:
+            _choose_methods(config, section, label)
     return config
+
+
+def _choose_methods(config: dict, section: str, label: str) -> None:
+    """Fill in the methods that a table or figure shows, those of the study if it names none.
+
+    Raises:
+        FedLoomError: one that the study does not run, or nothing that the kind could show.
+    """
+    entry, where = config[section][label], f"{CONFIG} {section}.{label}"
+    running = config["run"]["methods"]
+    if entry["kind"] == "block_accuracy":  # of the frozen backbone, before any method
+        return
+    for method in entry.setdefault("methods", running):
+        if method not in config["methods"]:
+            hint = schema.suggestion(method, list(config["methods"]))
+            raise FedLoomError(f"{where}.methods: no label '{method}'; {hint}")
+    artefact = ARTEFACTS.get(entry["kind"])
+    entry["methods"] = [
+        method
+        for method in entry["methods"]
+        if method in running
+        and (artefact is None or artefact in config["methods"][method]["artefacts"])
+    ]
+    if not entry["methods"]:
+        what = f" that gives '{artefact}' (artefacts in method.toml)" if artefact else ""
+        raise FedLoomError(
+            f"{where}: the study runs none of its methods{what}; leave it out of run.{section}"
+        )
+    partitions = [config["partitions"][p] for p in config["run"]["partitions"]]
+    holding = any(p["held_out"] or p.get("held_out_per_domain") for p in partitions)
+    if entry["kind"] == "held_out" and not holding:
+        raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
+    if "published" in entry:
+        _published(entry["published"], f"{where}.published")
+
+
+def _published(entry: dict, where: str) -> None:
+    """Put the paper's table in place of its number.
+
+    Raises:
+        FedLoomError: no such paper, table, row or column.
+    """
+    file = ROOT / "workflow/published" / f"{entry['paper']}.yaml"
+    if not file.is_file():
+        known = sorted(path.stem for path in file.parent.glob("*.yaml"))
+        raise FedLoomError(f"{where}.paper: no '{entry['paper']}'; known: {', '.join(known)}")
+    paper = read(file)
+    if entry["table"] not in paper["tables"]:
+        known = ", ".join(map(str, paper["tables"]))
+        raise FedLoomError(f"{where}.table: no Table {entry['table']} in {file}; known: {known}")
+    rows = paper["tables"][entry["table"]]["rows"]
+    columns = {column for row in rows.values() for column in row}
+    for key, known in (("rows", rows), ("columns", columns)):
+        for label, name in entry[key].items():
+            if name not in known:
+                hint = schema.suggestion(name, list(known))
+                raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the paper; {hint}")
+    entry["citation"] = paper["citation"]
+    entry["values"] = {name: rows[name] for name in entry["rows"].values()}
 
 
 def _fingerprint(backbone: dict, where: str) -> None:
@@ -167,8 +241,17 @@ def _check_held_out(partition: dict, where: str) -> None:
 
 
 def held_out_count(clients: int, partition: dict) -> int:
-    """How many of a partition's clients never train."""
-    return round(clients * partition["held_out"])
+    """How many of a partition's clients never train.
+
+    Raises:
+        FedLoomError: some should, but their share of so few clients is none.
+    """
+    count = round(clients * partition["held_out"])
+    if partition["held_out"] and not count:
+        raise FedLoomError(
+            f"held_out: {partition['held_out']} of {clients} clients is none; raise it, or set 0"
+        )
+    return count
 
 
 @dataclass(frozen=True, order=True)

@@ -1,4 +1,4 @@
-"""`make run`: Snakemake on all cores, after whatever an earlier run left behind.
+"""`make run` and `make report`: Snakemake on all cores, after whatever an earlier run left behind.
 
 A lock of our own says whether a run is alive: it is held by this process and by Snakemake, not by
 the jobs, which may outlive both (they take turns by the run folder's lock, see engine/chunk.py).
@@ -33,13 +33,15 @@ def running_snakemake() -> int | None:
     return None
 
 
-def tables(arguments: list[str]) -> Path:
-    """Where the study's tables lie: its name is that of the last config file that gives one."""
+def study(arguments: list[str]) -> tuple[str, list[str]]:
+    """The study's name and tables: those of the last config file that gives them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", default=[], type=Path)
     extra = parser.parse_known_args(arguments)[0].configfile
-    names = [read(path).get("study", {}).get("name") for path in (Path("config.yaml"), *extra)]
-    return Path("results/tables") / [name for name in names if name][-1]
+    files = [read(path) for path in (Path("config.yaml"), *extra)]
+    names = [content.get("study", {}).get("name") for content in files]
+    tables = [content.get("run", {}).get("tables") for content in files]
+    return [name for name in names if name][-1], [labels for labels in tables if labels][-1]
 
 
 def show_errors(since: float) -> None:
@@ -52,10 +54,12 @@ def show_errors(since: float) -> None:
                 print(f"\n{line}\n  in {log}", file=sys.stderr)
 
 
-def show_results(folder: Path) -> None:
-    """Print the main table, and where everything lies."""
-    print(f"\n{(folder / 'main.md').read_text()}")
-    print(f"tables  {folder}/main.{{md,csv,tex,parquet}}")
+def show_results(name: str, tables: list[str]) -> None:
+    """Print the first table, and where everything lies."""
+    folder = Path("results/tables") / name
+    print(f"\n{(folder / f'{tables[0]}.md').read_text()}")
+    print(f"tables  {folder}/{{{','.join(tables)}}}.{{md,csv,tex,html,parquet}}")
+    print(f"figures results/figures/{name}/<label>.{{pdf,png}}")
     print("runs    results/runs/<dataset>/<partition>/<backbone>/<method>/seed<k>/")
     print("        evaluation.parquet: per client and round; rounds.parquet: per round")
     print("logs    results/logs")
@@ -63,7 +67,7 @@ def show_results(folder: Path) -> None:
 
 def snakemake(arguments: list[str], lock: IO | None = None) -> int:
     """Run Snakemake; its exit status. It inherits the lock, its jobs do not."""
-    command = [sys.executable, "-m", "snakemake", *arguments]
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", *arguments]
     kept = [] if lock is None else [lock.fileno()]
     with subprocess.Popen(command, pass_fds=kept) as process:
         # Ctrl-C reaches Snakemake as well, which ends its jobs and unlocks: wait for it
@@ -74,9 +78,25 @@ def snakemake(arguments: list[str], lock: IO | None = None) -> int:
             signal.signal(signal.SIGINT, before)
 
 
+def report(name: str, arguments: list[str]) -> int:
+    """Write the study's report; returns Snakemake's exit status."""
+    path = Path("results/report") / f"{name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    style = ["--report-stylesheet", "workflow/report/style.css"]
+    status = snakemake(["--report", str(path), *style, *arguments])
+    if status == 0:
+        print(f"report  {path}")
+    return status
+
+
 def main() -> int:
-    """Run Snakemake with the arguments given; returns its exit status."""
-    arguments = ["--cores", "all", "--rerun-incomplete", *sys.argv[1:]]
+    """Run Snakemake with the arguments given, after "report" also its report.
+
+    Returns its exit status.
+    """
+    arguments = sys.argv[1:]
+    reporting = arguments[:1] == ["report"]
+    arguments = arguments[reporting:]
     if {"-n", "--dry-run", "--dryrun"} & set(arguments):
         return snakemake(arguments)
     with LOCK.open("w") as lock:
@@ -95,14 +115,14 @@ def main() -> int:
             if status != 0:
                 return status
         started = time.time()
-        status = snakemake(arguments, lock)
+        status = snakemake(["--rerun-incomplete", *arguments], lock)
     if status != 0:
         show_errors(started)
         return status
-    folder = tables(sys.argv[1:])
-    if (folder / "main.md").exists():
-        show_results(folder)
-    return status
+    name, tables = study(arguments)
+    if Path(f"results/tables/{name}/{tables[0]}.md").exists():
+        show_results(name, tables)
+    return report(name, arguments) if reporting else status
 
 
 if __name__ == "__main__":

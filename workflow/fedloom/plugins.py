@@ -121,8 +121,7 @@ def find(name: str, where: str = "method", kind: str | None = None) -> Method:
     methods = {k: m for k, m in discover().items() if kind in (None, m.kind)}
     if name not in methods:
         raise FedLoomError(
-            f"{where}: no {kind or 'method'} '{name}'; "
-            + schema.suggestion(name, list(methods))
+            f"{where}: no {kind or 'method'} '{name}'; " + schema.suggestion(name, list(methods))
         )
     return methods[name]
 

@@ -2,6 +2,7 @@
 
 from snakemake.exceptions import WorkflowError
 
+from fedloom import outputs
 from fedloom.config import Run, chunk_ends, evaluated_rounds, reported_rounds, resource
 from fedloom.config import run_spec, runs
 from fedloom.files import canonical
@@ -19,6 +20,7 @@ wildcard_constraints:
     method="[^/]+",
     seed=r"\d+",
     end=r"\d{4}",
+    label="[^/]+",
 
 
 def sources(*names):
@@ -87,6 +89,14 @@ def optional_inputs(wildcards, input):
     return " ".join(f"--{name} {input[name]}" for name in names if input.get(name))
 
 
+def kind_of(section, wildcards):
+    """The kind of a table or figure, in the report's words."""
+    return STUDY[section][wildcards.label]["kind"].replace("_", " ")
+
+
+NAME = STUDY["study"]["name"]
+TABLES, FIGURES = f"results/tables/{NAME}", f"results/figures/{NAME}"
+TABLE_SOURCES = ("__init__", "accuracy", "layout", "published", "summary")
 RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}"
 FEATURES = "results/features/{dataset}/{backbone}"

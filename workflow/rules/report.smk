@@ -7,44 +7,35 @@ PARTITION_CHARTS = expand(
 )
 
 
-rule main_table:
-    """Accuracy by method, over seeds."""
+rule table:
+    """Numbers of the runs by method, over seeds."""
     input:
-        evaluations=[f"results/runs/{run.path}/evaluation.parquet" for run in runs(STUDY)],
-        src=sources("evaluation/metrics.py", "report/tables.py"),
-    output:
-        md=f"results/tables/{STUDY['study']['name']}/main.md",
-        csv=f"results/tables/{STUDY['study']['name']}/main.csv",
-        tex=f"results/tables/{STUDY['study']['name']}/main.tex",
-        parquet=f"results/tables/{STUDY['study']['name']}/main.parquet",
-    params:
-        spec=canonical(
-            {
-                "study": {"name": STUDY["study"]["name"]},
-                "rounds": reported_rounds(STUDY["study"]),
-                "runs": [
-                    {
-                        "dataset": run.dataset,
-                        "partition": run.partition,
-                        "backbone": run.backbone,
-                        "method": run.method,
-                        "title": STUDY["methods"][run.method]["title"],
-                        "evaluation": f"results/runs/{run.path}/evaluation.parquet",
-                    }
-                    for run in runs(STUDY)
-                ],
-            }
+        results=lambda w: outputs.files(outputs.table_spec(STUDY, w.label)),
+        src=lambda w: sources(
+            "evaluation/metrics.py",
+            f"report/tables/{STUDY['tables'][w.label]['kind']}.py",
+            *(f"report/tables/{name}.py" for name in TABLE_SOURCES),
         ),
+    output:
+        html=report(
+            f"{TABLES}/{{label}}.html",
+            caption="../report/table.rst",
+            category="Tables",
+            labels=lambda w: {"table": w.label, "kind": kind_of("tables", w)},
+        ),
+        **{kind: f"{TABLES}/{{label}}.{kind}" for kind in ("md", "csv", "tex", "parquet")},
+    params:
+        spec=lambda w: canonical(outputs.table_spec(STUDY, w.label)),
     log:
-        f"results/logs/tables/{STUDY['study']['name']}/main.log",
+        f"results/logs/tables/{NAME}/{{label}}.log",
     benchmark:
-        f"results/benchmarks/tables/{STUDY['study']['name']}/main.tsv"
+        f"results/benchmarks/tables/{NAME}/{{label}}.tsv"
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
     shell:
-        "python -m fedloom.cli tables --spec {params.spec:q} --out {output.md} --log {log}"
+        "python -m fedloom.cli table --spec {params.spec:q} --out {output.md} --log {log}"
 
 
 rule partition_chart:
@@ -72,3 +63,57 @@ rule partition_chart:
     shell:
         "python -m fedloom.cli partition_chart --partition {input.partition}"
         " --about {input.about} --png {output.png} --pdf {output.pdf} --log {log}"
+
+
+rule figure:
+    """A picture as PDF (vector) and PNG."""
+    input:
+        results=lambda w: outputs.files(outputs.figure_spec(STUDY, w.label)),
+        src=lambda w: sources(
+            f"report/figures/{STUDY['figures'][w.label]['kind']}.py",
+            "report/figures/style.py",
+            "report/figures/tsne.py",
+        ),
+    output:
+        pdf=f"{FIGURES}/{{label}}.pdf",
+        png=report(
+            f"{FIGURES}/{{label}}.png",
+            caption="../report/figure.rst",
+            category="Figures",
+            labels=lambda w: {"figure": w.label, "kind": kind_of("figures", w)},
+        ),
+    params:
+        spec=lambda w: canonical(outputs.figure_spec(STUDY, w.label)),
+    log:
+        f"results/logs/figures/{NAME}/{{label}}.log",
+    benchmark:
+        f"results/benchmarks/figures/{NAME}/{{label}}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    shell:
+        "python -m fedloom.cli figure --spec {params.spec:q} --out {output.pdf} --log {log}"
+
+
+rule block_accuracy:
+    """Nearest-prototype accuracy of the frozen class token at every block."""
+    input:
+        store=ancient("results/datasets/{dataset}/images.arrow"),
+        about="results/datasets/{dataset}/about.json",
+        features=ancient("results/features/{dataset}/{backbone}.safetensors"),
+        receipt="results/features/{dataset}/{backbone}.json",
+        src=sources("evaluation/blocks.py", "data/store.py"),
+    output:
+        "results/block_accuracy/{dataset}/{backbone}.parquet",
+    log:
+        "results/logs/block_accuracy/{dataset}/{backbone}.log",
+    benchmark:
+        "results/benchmarks/block_accuracy/{dataset}/{backbone}.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    shell:
+        "python -m fedloom.cli block_accuracy --store {input.store} --features {input.features}"
+        " --out {output} --threads {threads} --log {log}"

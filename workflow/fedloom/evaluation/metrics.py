@@ -20,6 +20,11 @@ def read(path) -> pa.Table:
         raise FedLoomError(f"{path}: not a whole Parquet file; delete it and run again") from None
 
 
+def frame(path) -> pd.DataFrame:
+    """The same as a data frame."""
+    return read(path).to_pandas()
+
+
 def join(parts: list, out) -> None:
     """The chunks' rows as one Parquet file, in the order given."""
     with replacing(out) as temporary:

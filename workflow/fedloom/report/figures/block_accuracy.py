@@ -1,0 +1,30 @@
+"""Where in the network the class token tells classes apart (PEP-FedPT, Fig. 2)."""
+
+from matplotlib.figure import Figure
+
+from fedloom.evaluation import metrics
+from fedloom.report.figures import style
+
+KEYS = ("dataset", "backbone")
+# of the frozen backbone: in no method's colour
+TOP = {
+    "top5": {"label": "Top-5", "color": "#222222", "linestyle": "-", "marker": "o"},
+    "top1": {"label": "Top-1", "color": "#888888", "linestyle": "--", "marker": "s"},
+}
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A panel per data set and backbone, top-5 and top-1 by block; "out" is the output."""
+    figure, axes = style.panels(len(series))
+    for axis, item in zip(axes, series, strict=True):
+        frame = metrics.frame(item["accuracy"])
+        for column, look in TOP.items():
+            axis.plot(frame["block"], frame[column], **look)
+        blocks = frame["block"].tolist()
+        step = -(-len(blocks) // 7)
+        shown = [*blocks[:-1:step], blocks[-1]]
+        axis.set_xticks(shown, [*map(str, shown[:-1]), "out"])
+        axis.set(xlabel="Input of block", ylim=(0, 103), title=style.name(item, series, KEYS))
+    style.left_label(axes, "Nearest prototype\naccuracy (%)")
+    style.legend(figure, axes)
+    return figure

@@ -1,0 +1,26 @@
+"""Whether every class prompt learns something of its own (PEP-FedPT, Fig. 7)."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedloom.evaluation import metrics
+from fedloom.report.figures import style
+from fedloom.report.figures.tsne import embed
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A panel per run, a point per class, in the colour of the method."""
+    figure, axes = style.panels(len(series))
+    for axis, run in zip(axes, series, strict=True):
+        frame = metrics.frame(run["artefact"]).sort_values("class")
+        points = embed(np.stack(frame["vector"]), run["artefact"])
+        look = style.of_method(run["style"])
+        axis.scatter(*points.T, s=12, color=look["color"], marker=look["marker"], linewidth=0)
+        for label, point in zip(frame["class"], points, strict=True):
+            axis.annotate(
+                str(label), point, (3, 2), textcoords="offset points", fontsize=6, color="#444444"
+            )
+        axis.margins(0.1)
+        style.map_axes(axis)
+        axis.set_title(style.name(run, series, (*style.SETTING, "title")) or run["title"])
+    return figure

@@ -1,0 +1,47 @@
+"""How much of every class's prompt goes into the mixed prompt (PEP-FedPT, Fig. 8)."""
+
+from matplotlib.figure import Figure
+
+from fedloom.errors import FedLoomError
+from fedloom.evaluation import metrics
+from fedloom.report.figures import style
+
+SHADES = (1.0, 0.55, 0.3)
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A row per run, a panel per true class, a line per block; the true class is marked.
+
+    Raises:
+        FedLoomError: there is no test image of a class asked for.
+    """
+    classes = entry["classes"]
+    figure, axes = style.grid(len(series), len(classes), sharey=True)
+    frames = [metrics.frame(run["artefact"]) for run in series]
+    blocks = sorted({block for frame in frames for block in frame["block"]})
+    for row, run, frame in zip(axes, series, frames, strict=True):
+        for axis, label in zip(row, classes, strict=True):
+            chosen = frame[frame["label"] == label]
+            if chosen.empty:
+                raise FedLoomError(f"{run['artefact']}: no test image of class {label}")
+            axis.axvspan(label - 0.5, label + 0.5, color="#dddddd", linewidth=0)
+            for block, rows in chosen.sort_values("class").groupby("block"):
+                place = blocks.index(block)  # a block looks the same in every row
+                look = style.of_method(run["style"]) | {
+                    "alpha": SHADES[place % len(SHADES)],
+                    "linestyle": style.LINES[place % len(style.LINES)],
+                    "marker": style.MARKERS[place % len(style.MARKERS)],
+                }
+                few = len(rows) <= 20  # markers of 100 classes would hide each other
+                look["marker"] = look["marker"] if few else ""
+                axis.plot(rows["class"], rows["weight"], label=f"Block {block}", **look)
+            if few:
+                axis.set_xticks(rows["class"])
+            else:
+                style.whole_numbers(axis)
+            axis.set(title=f"True class {label}", xlabel="Prompt of class")
+        about = style.name(run, series, (*style.SETTING, "title"))
+        row[0].set_ylabel(f"{about.replace(', ', chr(10))}\nMean weight".lstrip())
+    axes[0, 0].set_ylim(bottom=0)  # shared by all panels, when all is drawn
+    style.legend(figure, list(axes.flat))
+    return figure

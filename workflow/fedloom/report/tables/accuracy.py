@@ -1,0 +1,30 @@
+"""Accuracy by method: the main table, and ablations (PEP-FedPT, Tables 1, 4, 5, 7-12)."""
+
+from fedloom.evaluation.metrics import accuracies, frame
+from fedloom.report.tables.layout import Column
+
+TITLES = {
+    "participating_mean": "Mean",
+    "participating_worst": "Worst",
+    "held_out_mean": "Held-out mean",
+    "held_out_worst": "Held-out worst",
+}
+
+
+def measure(run: dict, rounds: list[int], entry: dict) -> dict[str, float]:
+    """Mean and worst client, in percent; held-out clients only where there are any."""
+    return accuracies(frame(run["evaluation"]), rounds)
+
+
+def column(metric: str) -> Column:
+    return Column(TITLES[metric])
+
+
+def words(entry: dict, rounds: list[int]) -> str:
+    return f"test accuracy of clients in %, {at(rounds)}"
+
+
+def at(rounds: list[int]) -> str:
+    """When it was measured, in words."""
+    names = ", ".join(map(str, rounds))
+    return f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"

@@ -1,0 +1,42 @@
+"""A paper's numbers beside the measured ones."""
+
+import pandas as pd
+
+from fedloom.report.tables.summary import metrics
+
+
+def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
+    """`frame` with `<metric>_published`, `_published_std` and `_published_above`.
+
+    Only metrics of which the paper has a number in one of the rows shown get such columns.
+
+    Args:
+        frame: of `summarise`.
+        entry: `rows` {method label: the paper's row}, `columns` {dataset/partition: the paper's
+            column}, `values` {row: {column: {metric: value}}}, a value being [mean, std], [mean]
+            or {above: bound}.
+    """
+    frame = frame.copy()
+    cells = [_cell(row, entry) for _, row in frame.iterrows()]
+    for name in [name for name in metrics(frame) if any(name in cell for cell in cells)]:
+        values = [_value(cell.get(name, [])) for cell in cells]
+        columns = ("published", "published_std", "published_above")
+        for column, numbers in zip(columns, zip(*values, strict=True), strict=True):
+            frame[f"{name}_{column}"] = numbers
+    return frame
+
+
+def _cell(row: pd.Series, entry: dict) -> dict:
+    """The paper's metrics for a row of the table, {} if it has none."""
+    column = entry["columns"].get(f"{row['dataset']}/{row['partition']}")
+    name = entry["rows"].get(row["method"])
+    return entry["values"].get(name, {}).get(column, {})
+
+
+def _value(value: list | dict) -> tuple[float, float, bool]:
+    """Number, deviation, whether the number is only a lower bound."""
+    nan = float("nan")
+    if isinstance(value, dict):
+        return float(value["above"]), nan, True
+    mean, std = [*map(float, value), nan, nan][:2]
+    return mean, std, False
