@@ -29,6 +29,7 @@ partitions:
   six: {{scheme: pathological, clients: 6, classes_per_client: 2, held_out: 0.17}}
 run:
   partitions: [six]
+  methods: [head_tuning, fedvpt, pep_fedpt]
   tables: [main, heldout]
   figures: [accuracy]
 """

@@ -39,4 +39,5 @@ def log_to(path: Path | None) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(path, mode="w"))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers, force=True)
+    logging.basicConfig(format="%(message)s", handlers=handlers, force=True)
+    logging.getLogger("fedloom").setLevel(logging.INFO)  # others only warn

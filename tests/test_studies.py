@@ -1,0 +1,53 @@
+"""Every study that ships builds its whole workflow, also where its data and weights are missing."""
+
+import subprocess
+import sys
+from copy import deepcopy
+
+import pytest
+
+from fedloom import config
+from fedloom.plugins import ROOT
+
+STUDIES = sorted((ROOT / "workflow/studies").glob("*.yaml"))
+
+
+def _resolved(path):
+    merged = deepcopy(config.read(ROOT / "config.yaml"))
+    for section, content in config.read(path).items():
+        for key, value in content.items():
+            mapping = isinstance(value, dict) and section == "study"
+            merged[section][key] = {**merged[section].get(key, {}), **value} if mapping else value
+    return config.resolve(merged)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_a_dry_run_builds_it_completely(path, tmp_path):
+    command = [sys.executable, "-m", "snakemake", "-n", "-s", ROOT / "Snakefile"]
+    done = subprocess.run(
+        [*command, "--configfile", path, "--directory", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    study = _resolved(path)
+    expected = len(config.runs(study)) * len(config.chunk_ends(study["study"]))
+    trained = [line for line in done.stdout.splitlines() if line.startswith("rule train_rounds")]
+    assert len(trained) == expected
+
+
+def test_studies_are_named_as_their_files():
+    names = {path.stem: _resolved(path)["study"]["name"] for path in STUDIES}
+    assert all(stem == name for stem, name in names.items())
+
+
+def test_studies_that_share_runs_agree_on_what_they_are():
+    """A run's folder is named by labels: another meaning would overwrite its results."""
+    seen = {}
+    for path in STUDIES:
+        study = _resolved(path)
+        for run in config.runs(study):
+            spec = config.run_spec(study, run)
+            name, known = seen.setdefault(run.path, (path.name, spec))
+            assert known == spec, f"{run.path} differs between {name} and {path.name}"
