@@ -21,7 +21,7 @@ test: venv
 	$(VENV) -m ruff check .
 	$(VENV) -m ruff format --check .
 	$(VENV) -m snakemake --lint
-	$(VENV) -m pytest $(ARGS)
+	$(VENV) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 bench: venv
 	PYTHONPATH=workflow $(VENV) benchmarks/stacking.py $(ARGS)

@@ -122,6 +122,17 @@ BAD = {
         "run: {methods: [fedvpt], figures: [weights]}",
         "figures.weights: the study runs none of its methods that gives 'soft_weights'",
     ),
+    "a published row of a label that is not there": (
+        "tables: {new: {kind: accuracy, published: {paper: '000', table: 1, "
+        "rows: {fedvtp: FedVPT}, columns: {digits/pathological: CIFAR-100 pathological}}}}\n"
+        "run: {tables: [new]}",
+        "tables.new.published.rows: no 'fedvtp' here; did you mean 'fedvpt'?",
+    ),
+    "a wrapper twice": (
+        "methods: {new: {plugin: pep_fedpt, wrappers: "
+        "[{plugin: dp_laplace}, {plugin: dp_laplace}]}}",
+        "methods.new.wrappers: a wrapper stands there twice; name each once",
+    ),
     "a held-out table without held-out clients": (
         "partitions: {new: {scheme: pathological, clients: 20, classes_per_client: 2}}\n"
         "run: {partitions: [new], tables: [heldout]}",

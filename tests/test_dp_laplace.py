@@ -11,6 +11,8 @@ import torch
 from fedloom import contract, plugins
 from fedloom.engine import defaults
 from fedloom.engine.rounds import initial, train_round
+from fedloom.engine.task import cohort
+from fedloom.engine.tree import stack
 from fedloom.errors import FedLoomError
 
 WRAPPER = plugins.find("dp_laplace", kind="wrapper")
@@ -60,6 +62,30 @@ def test_every_update_and_block_gets_noise_only_where_a_class_was_updated(tmp_pa
     assert ((second != first).any(-1)).any(1).all(), "all blocks"
     assert not state.server["dp_laplace"]["count"].any(), "and then begins again"
     assert told["spread"].max() > 0
+
+
+def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
+    """Two rounds to a window: deviations are maxima, examples are sums, over both."""
+    task, hooks = _run(tmp_path, period=2)
+    plain = plugins.hooks(plugins.find("pep_fedpt"), defaults)
+    quiet = loud = initial(task, hooks)  # from the same noisy start
+    told = []
+    for number in (1, 2):
+        at = task.at(number)
+        ids = hooks.select_clients(task=at)
+        sent = [hooks.download(task=at, server=quiet.server, client=k) for k in ids]
+        clients = cohort(at, ids, [{} for _ in ids])
+        updates = plain.client_update(task=at, received=stack(sent), clients=clients)
+        told += [u.private["prototypes"] for u in updates]
+        quiet, _ = train_round(at, plain, quiet)
+        loud, _ = train_round(at, hooks, loud)
+    spread = torch.stack([t["spread"] for t in told]).amax(0)
+    count = torch.stack([t["count"] for t in told]).sum(0)
+    before, after = (s.server["constants"]["prototypes"] for s in (quiet, loud))
+    expected = dp.noised(task.at(2), before, {"spread": spread, "count": count})
+    held = (count > 0)[None, :, None]
+    torch.testing.assert_close(after, torch.where(held, expected, before), atol=1e-5, rtol=1e-4)
+    assert (after != before).any()
 
 
 def test_only_wrapped_labels_get_noise(tmp_path):

@@ -10,7 +10,7 @@ from fedloom.plugins import ROOT, discover
 LIBRARY = ROOT / "workflow/fedloom"
 # a module may import from its own floor and those below it
 FLOORS = [
-    {"errors", "files", "rng", "progress", "hookspecs"},
+    {"errors", "files", "rng", "progress", "hookspecs", "heldout"},
     {"schema", "plugins", "inputs", "config", "outputs"},
     {"data", "backbones"},
     {"engine", "evaluation"},

@@ -246,6 +246,20 @@ def test_a_domain_without_training_images_is_refused(more):
         _make(spec, 0, (labels[keep], test[keep], domains[keep]))
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["iid", "dirichlet"]), st.integers(0, 1000))
+def test_test_images_are_in_proportion_to_a_clients_training_images(scheme, seed):
+    """Also where every client's share of every class is less than an image or two."""
+    labels = np.repeat(np.arange(100), 48)
+    test = np.tile(np.arange(48) % 4 == 0, 100)
+    spec = {"scheme": scheme, "clients": 40, "alpha": 0.5, "kind": "client"}
+    client = _make(spec, seed, (labels, test, np.full(len(labels), "x")))["client_id"].to_numpy()
+    sizes = np.bincount(client[test], minlength=40)
+    expected = np.bincount(client[~test], minlength=40) / 3
+    assert np.abs(sizes - expected).max() <= 6
+    assert abs(sizes[:20].sum() - sizes[20:].sum()) < 60, "no client by its number"
+
+
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
 def test_largest_remainder(total, shares):
     shares = np.array(shares)

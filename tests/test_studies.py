@@ -48,6 +48,10 @@ def test_studies_that_share_runs_agree_on_what_they_are():
     for path in STUDIES:
         study = _resolved(path)
         for run in config.runs(study):
-            spec = config.run_spec(study, run)
+            spec = config.run_spec(study, run) | {
+                "partition": study["partitions"][run.partition],
+                "dataset": study["datasets"][run.dataset],
+                "evaluated": study["study"]["evaluate_rounds"],
+            }
             name, known = seen.setdefault(run.path, (path.name, spec))
             assert known == spec, f"{run.path} differs between {name} and {path.name}"

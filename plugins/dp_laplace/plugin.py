@@ -7,8 +7,8 @@ S_c = 2 max_i ||cls_i - mu_c||_1 / N_c. Where the paper leaves a choice open:
 - mu_c, from which the deviation is taken, is the mean that the client itself uploads.
 - N_c is the number of examples of the class over the clients that upload, in the rounds since the
   last update.
-- With N_c = 1 the deviation is zero, and so is the noise: the formula does not protect a class
-  with a single example at all.
+- Where no client holds two images of a class the deviation is zero, and so is the noise: with
+  N_c = 1 the formula protects a class not at all, and this reading of mu_c not with more either.
 
 Works with any method that keeps prototypes in its state's `constants` and tells in `private` their
 `spread` (max_i, [S, C]) and `count` ([C]); others are refused.

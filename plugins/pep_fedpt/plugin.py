@@ -17,6 +17,7 @@ Transformers". Equation numbers are the paper's. Where the paper leaves a choice
   model alone (clients = None) takes all classes alike.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -157,28 +158,31 @@ def soft_weights(task, cohorts):
         for s, weights in enumerate(mixings):
             total[s].index_add_(0, labels, weights[batch.mask].cpu())
         count += labels.bincount(minlength=classes)
-    mean = total / count.clamp(min=1)[:, None]
-    places = torch.cartesian_prod(
-        torch.tensor(blocks), torch.arange(classes), torch.arange(classes)
-    )
+    mean = total / count[:, None]
+    shown = count.nonzero().flatten()  # a class without test images has no mean
+    places = torch.cartesian_prod(torch.tensor(blocks), shown, torch.arange(classes))
     columns = dict(zip(("block", "label", "class"), places.T.tolist(), strict=True))
-    return columns | {"weight": mean.flatten().tolist()}
+    return columns | {"weight": mean[:, shown].flatten().tolist()}
 
 
 def shown_class_tokens(task, cohorts):
     """Class tokens of SHOWN test images at the input of every block, and of the classifier."""
     vit, data = task.backbone, task.data
+    rows = torch.from_numpy(np.sort(np.concatenate(data.test)))
+    drawn = torch.randperm(len(rows), generator=task.generator("shown"))[:SHOWN]
     columns = {"block": [], "label": [], "domain": [], "vector": []}
     for received, clients, batch in cohorts:
+        index = torch.from_numpy(batch.index)
+        mask = batch.mask.cpu() & torch.isin(index, rows[drawn])
+        if not mask.any():
+            continue
         params = received["params"]
         _, seen, _ = prompted(task, params, received, clients, batch, vit.depth + 1)
-        room = SHOWN - len(columns["label"]) // len(seen)
-        mask = batch.mask.cpu()
-        labels = batch.labels.cpu()[mask][:room].tolist()
-        domains = data.store.domains[batch.index[mask.numpy()]][:room].tolist()
+        labels = batch.labels.cpu()[mask].tolist()
+        domains = data.store.domains[index[mask].numpy()].tolist()
         for j, cls in enumerate(seen, 1):
             columns["block"] += [j] * len(labels)
             columns["label"] += labels
             columns["domain"] += domains
-            columns["vector"] += cls.cpu()[mask][:room].tolist()
+            columns["vector"] += cls.cpu()[mask].tolist()
     return columns

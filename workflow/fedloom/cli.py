@@ -154,7 +154,10 @@ def block_accuracy(args: argparse.Namespace) -> None:
     from fedloom.data.store import ImageStore
     from fedloom.engine.setup import prepare_torch
     from fedloom.evaluation import blocks
+    from fedloom.files import check_receipt
 
+    check_receipt(args.store, args.about)
+    check_receipt(args.features)
     prepare_torch(args.threads)
     blocks.write(ImageStore(args.store), args.features, args.out)
 
@@ -237,7 +240,7 @@ STAGES = {  # the options of each, all but those in brackets required
     artefact: f"{DATA} start out",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
     partition_chart: "partition about png pdf",
-    block_accuracy: "store features out",
+    block_accuracy: "store about features out",
     table: "spec out",
     figure: "spec out",
     pretrain: "spec out card",

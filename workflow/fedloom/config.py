@@ -9,6 +9,7 @@ import yaml
 from fedloom import schema
 from fedloom.errors import FedLoomError
 from fedloom.files import sha256
+from fedloom.heldout import held_out_count
 from fedloom.inputs import listing, resource
 from fedloom.plugins import ROOT, find
 
@@ -128,6 +129,9 @@ def resolve(config: dict) -> dict:
     for label, entry in config["methods"].items():
         where = f"{CONFIG} methods.{label}"
         method = find(entry["plugin"], f"{where}.plugin", "method")
+        names = [wrapper["plugin"] for wrapper in entry["wrappers"]]
+        if len(set(names)) < len(names):
+            raise FedLoomError(f"{where}.wrappers: a wrapper stands there twice; name each once")
         for i, wrapper in enumerate(entry["wrappers"]):
             place = f"{where}.wrappers[{i}]"
             plugin = find(wrapper["plugin"], f"{place}.plugin", "wrapper")
@@ -176,6 +180,13 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
     if entry["kind"] == "held_out" and not holding:
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
     if "published" in entry:
+        chosen = config["run"]
+        settings = [f"{d}/{p}" for d in chosen["datasets"] for p in chosen["partitions"]]
+        for key, known in (("rows", list(config["methods"])), ("columns", settings)):
+            for name in entry["published"][key]:
+                if name not in known:
+                    hint = schema.suggestion(name, known)
+                    raise FedLoomError(f"{where}.published.{key}: no '{name}' here; {hint}")
         _published(entry["published"], f"{where}.published")
 
 
@@ -238,20 +249,6 @@ def _check_held_out(partition: dict, where: str) -> None:
             f"{where}.held_out_per_domain: {count} of {partition['clients_per_domain']} clients "
             "per domain leave none to train"
         )
-
-
-def held_out_count(clients: int, partition: dict) -> int:
-    """How many of a partition's clients never train.
-
-    Raises:
-        FedLoomError: some should, but their share of so few clients is none.
-    """
-    count = round(clients * partition["held_out"])
-    if partition["held_out"] and not count:
-        raise FedLoomError(
-            f"held_out: {partition['held_out']} of {clients} clients is none; raise it, or set 0"
-        )
-    return count
 
 
 @dataclass(frozen=True, order=True)

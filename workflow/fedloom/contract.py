@@ -190,7 +190,10 @@ def ignores_order(method: Method, folder: Path, *wrappers: Method) -> None:
 
 
 def reads_nothing_private(method: Method, folder: Path, *wrappers: Method) -> None:
-    """The aggregate is the same when nothing private came with the uploads."""
+    """A method's aggregate is the same when nothing private came with the uploads.
+
+    Without its wrappers: they are what reads it.
+    """
     run = _Fixture(method, folder)
     task, current = run.task.at(1), run.start()
     received, clients = run.send(current, task.data.participating[:3])
@@ -301,8 +304,9 @@ def check(plugin: Method, known: list[Method]) -> str:
 def refusal(wrapper: Method, method: Method) -> str | None:
     """What a wrapper says to a method that it does not work with."""
     with tempfile.TemporaryDirectory() as folder:
+        run = _Fixture(method, Path(folder), (wrapper,))  # what is broken is no refusal
         try:
-            _Fixture(method, Path(folder), (wrapper,)).start()
+            run.start()
         except FedLoomError as error:
             return str(error)
     return None

@@ -8,6 +8,7 @@ again, touching them does not. (A file of the same name and size with other byte
 import os
 from pathlib import Path
 
+from fedloom.errors import FedLoomError
 from fedloom.files import digest
 from fedloom.plugins import ROOT
 
@@ -58,6 +59,8 @@ def _sizes(folder: str, below: str) -> list[list]:
             entries = sorted(found, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:  # no permission, or a link that leads back up
+        raise FedLoomError(f"{folder}: cannot be listed ({error.strerror})") from None
     sizes = []
     for entry in entries:
         if entry.name.startswith("."):

@@ -71,7 +71,9 @@ rule figure:
         results=lambda w: outputs.files(outputs.figure_spec(STUDY, w.label)),
         src=lambda w: sources(
             f"report/figures/{STUDY['figures'][w.label]['kind']}.py",
+            "report/figures/__init__.py",
             "report/figures/style.py",
+            "evaluation/metrics.py",
             "report/figures/tsne.py",
         ),
     output:
@@ -115,5 +117,6 @@ rule block_accuracy:
         mem_mb=8000,
         runtime=60,
     shell:
-        "python -m fedloom.cli block_accuracy --store {input.store} --features {input.features}"
+        "python -m fedloom.cli block_accuracy --store {input.store} --about {input.about}"
+        " --features {input.features}"
         " --out {output} --threads {threads} --log {log}"

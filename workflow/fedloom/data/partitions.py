@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedloom.config import held_out_count
 from fedloom.errors import FedLoomError
 from fedloom.files import replacing
+from fedloom.heldout import held_out_count
 from fedloom.rng import numpy_generator
 
 COLUMNS = pa.schema(
@@ -170,14 +170,24 @@ def _test_owners(
     rng: np.random.Generator,
     where: str,
 ) -> np.ndarray:
-    """Owner [M] of every test image: per class in proportion to the training images held."""
+    """Owner [M] of every test image: per class in proportion to the training images held.
+
+    What rounding gives a client too much or too little of one class is made good with the next,
+    so that its number of test images is in proportion to its training images as well.
+    """
     result = np.empty(len(labels), int)
+    owed = rng.random(clients) * 1e-6  # ties are broken at random
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         shares = np.bincount(owner[train == label], minlength=clients)
         if shares.sum() == 0:
             raise FedLoomError(f"class {label} has test images but no training image{where}")
-        result[rows] = _deal(rows, shares, rng)
+        exact = len(rows) * shares / shares.sum()
+        counts = np.floor(exact).astype(int)
+        due = np.where(exact > counts, exact - counts + owed, -np.inf)  # of the class's holders
+        counts[np.argsort(-due, kind="stable")[: len(rows) - counts.sum()]] += 1
+        owed += exact - counts
+        result[rows] = rng.permutation(np.repeat(np.arange(clients), counts))
     return result
 
 

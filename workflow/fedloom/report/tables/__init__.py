@@ -43,7 +43,6 @@ def write(spec: dict, series: list[dict], outputs: dict[str, Path]) -> None:
 
 def caption(spec: dict, measured: str, seeds: int) -> str:
     """Title, what is measured, over how many seeds, how it is marked."""
-    title = spec["table"].get("title") or spec["study"].get("title")
-    title = title or f"Study {spec['study']['name']}"
+    title = spec["table"].get("title", f"Study {spec['study']['name']}")
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return f"{title}: {measured}; {spread}. Best bold, second underlined."

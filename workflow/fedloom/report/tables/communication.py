@@ -53,5 +53,6 @@ def words(entry: dict, rounds: list[int]) -> str:
     return (
         f"cost of reaching a mean accuracy of {entry['target']:g} % over the participating "
         "clients, at the evaluated rounds: rounds, bytes of all clients together, seconds of "
-        "training; > where it was not reached by the last round"
+        "training; > where it was not reached by the last round; prototypes sent once before "
+        "round 1 are not counted"
     )
