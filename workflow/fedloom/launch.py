@@ -19,6 +19,8 @@ import psutil
 from fedloom.config import read
 
 LOCK = Path(".fedloom.lock")
+# Snakemake's own words about every rule; the jobs say what they do themselves
+QUIET = ["--quiet", "rules", "reason", "host"]
 
 
 def running_snakemake() -> int | None:
@@ -115,7 +117,7 @@ def main() -> int:
             if status != 0:
                 return status
         started = time.time()
-        status = snakemake(["--rerun-incomplete", *arguments], lock)
+        status = snakemake([*QUIET, "--rerun-incomplete", *arguments], lock)
     if status != 0:
         show_errors(started)
         return status
