@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from fedloom.backbones import vit
 from fedloom.data import glyphs
-from fedloom.data.datasets import fixed_test_split
+from fedloom.data.sources.sklearn_digits import test_split
 from fedloom.files import canonical, replacing, sha256, write_text
 
 LINEAR_PROBE_AT_LEAST = 0.93
@@ -225,7 +225,7 @@ def _linear_probe(backbone: vit.FrozenViT) -> float:
     digits = load_digits()
     scans = np.round(digits.images * 255 / 16).astype(np.uint8)[..., None]
     tokens = _class_tokens(backbone, scans).numpy()
-    test = fixed_test_split(digits.target, 0.3)
+    test = test_split(digits.target, 0.3)
     probe = LogisticRegression(max_iter=5000).fit(tokens[~test], digits.target[~test])
     return float(probe.score(tokens[test], digits.target[test]))
 

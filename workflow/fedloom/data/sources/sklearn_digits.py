@@ -8,22 +8,23 @@ import numpy as np
 from fedloom.data import store
 
 
+def test_split(labels: np.ndarray, fraction: float) -> np.ndarray:
+    """The fixed test split [N] bool: scikit-learn's own stratified one, as people cut this set."""
+    from sklearn.model_selection import train_test_split
+
+    rows = np.arange(len(labels))
+    _, chosen = train_test_split(rows, test_size=fraction, stratify=labels, random_state=0)
+    return np.isin(rows, chosen)
+
+
 def build(spec: dict, images: Path, about: Path) -> None:
     """1,797 digits of 8 x 8 pixels with 17 grey levels, stretched to 0..255."""
     import sklearn
     from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 
     digits = load_digits()
     pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., None]
-    # scikit-learn's own stratified split, as people cut this set; one domain
-    _, chosen = train_test_split(
-        np.arange(len(pixels)),
-        test_size=spec["test_fraction"],
-        stratify=digits.target,
-        random_state=0,
-    )
-    test = np.isin(np.arange(len(pixels)), chosen)
+    test = test_split(digits.target, spec["test_fraction"])
 
     def examples() -> Iterator[store.Example]:
         for image, label, held in zip(pixels, digits.target, test, strict=True):
