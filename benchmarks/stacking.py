@@ -10,6 +10,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +36,7 @@ def _data(folder: Path, settings: dict) -> federation.Federation:
 
 def _seconds(task: Task, hooks, state: rounds.State, stacked: bool) -> float:
     started = time.perf_counter()
-    rounds.train_round(task, hooks, state, stacked)
+    rounds.train_round(replace(task, stacked=stacked), hooks, state)
     return time.perf_counter() - started
 
 
@@ -67,9 +68,10 @@ def main() -> None:
                     backbone=backbone,
                     data=data,
                     clients_per_round=10,
-                    prototypes=prototypes,
+                    method=name,
+                    prototypes=SimpleNamespace(**prototypes),
                 )
-                state = rounds.State(hooks.init_server(task=task))
+                state = rounds.initial(task, hooks)
                 times = {True: [], False: []}
                 _seconds(task.at(1), hooks, state, True)
                 for _ in range(pairs):
