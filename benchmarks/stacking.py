@@ -53,7 +53,7 @@ def main() -> None:
         data = _data(Path(folder), settings)
         images = torch.from_numpy(data.store.images(torch.arange(len(data.store)).numpy()).copy())
         tokens = torch.cat([backbone.class_tokens(part) for part in images.split(256)])
-        data.features = tokens[:, -1]
+        data.tokens = lambda place: tokens[:, -1 if place is None else place - 1]
         rows = [torch.from_numpy(data.train[k]) for k in data.participating[:10]]
         prototypes = warmup.warm_start(tokens[:, :-1], data.labels, rows, 10)
         for name in ("head_tuning", "fedvpt", "pep_fedpt"):

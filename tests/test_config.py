@@ -122,6 +122,11 @@ BAD = {
         "run: {methods: [fedvpt], figures: [weights]}",
         "figures.weights: the study runs none of its methods that gives 'soft_weights'",
     ),
+    "a figure of artefacts that the method's options exclude": (
+        "run: {methods: [fedvpt, pep_no_ccmp], figures: [bare]}\n"
+        "figures: {bare: {kind: soft_weights, classes: [0]}}",
+        "figures.bare: the study runs none of its methods that gives 'soft_weights'",
+    ),
     "a published row of a label that is not there": (
         "tables: {new: {kind: accuracy, published: {paper: '000', table: 1, "
         "rows: {fedvtp: FedVPT}, columns: {digits/pathological: CIFAR-100 pathological}}}}\n"

@@ -50,6 +50,7 @@ def test_every_hook_is_documented():
     assert set(plugins.HOOKS) == {
         "init_server",
         "init_client",
+        "newcomer",
         "select_clients",
         "download",
         "client_update",

@@ -18,6 +18,7 @@ from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.local import learning_rate
 from fedloom.engine.task import cohort
 from fedloom.errors import FedLoomError
+from fedloom.hookspecs import NOBODY
 
 
 def _loss(task, params, received, clients, batch):
@@ -41,7 +42,7 @@ def _by_hand(task, client, head, *, lr, momentum, decay, clip, epochs, size):
     for step, rows in enumerate(stream):
         gradient, loss = np.zeros_like(weights), 0.0
         for row in rows:
-            x, y = task.data.features[row].double().numpy(), task.data.store.labels[row]
+            x, y = task.data.tokens(None)[row].double().numpy(), task.data.store.labels[row]
             p = np.exp(weights @ x)
             p /= p.sum()
             loss -= np.log(p[y])
@@ -261,7 +262,7 @@ def _chunk(task, hooks, folder, bound="same", last=4):
     start = folder / "0.safetensors"
     state.save(start, rounds.State(hooks.init_server(task=task)).tree())
     evaluate = [r for r in (2, 3, 4) if r <= last]
-    spec = {"run": "r", "first": 0, "last": last, "evaluate": evaluate}
+    spec = {"run": "r", "first": 0, "last": last, "evaluate": evaluate, "global_test": False}
     chunk.train(task, hooks, spec, start, _outputs(folder), bound)
 
 
@@ -370,3 +371,47 @@ def test_only_participating_clients_are_sampled(tiny):
     assert all(len(set(ids)) == 3 for ids in drawn)
     assert {k for ids in drawn for k in ids} == set(task.data.participating)
     assert drawn == [hooks.select_clients(task=task.at(t)) for t in range(40)]
+
+
+def test_tallies_count_every_example_and_the_loss_sees_them(tiny):
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating[:3]
+    seen = []
+
+    def loss(task, params, received, clients, batch):
+        seen.append(params["tallies"]["classes"].sum(1).tolist())
+        one_hot = F.one_hot(batch.labels, task.num_classes)
+        return _loss(task, params, received, clients, batch), {"classes": one_hot}
+
+    head = torch.zeros(4, task.backbone.width)
+    received = tree.stack([{"params": {"head": head}} for _ in ids])
+    clients = cohort(task, ids, [{} for _ in ids])
+    start = {"classes": torch.zeros(3, task.num_classes, dtype=torch.int64)}
+    trained = local_sgd(task.at(1), loss, received, clients, tallies=start)
+    labels = [task.data.labels[torch.from_numpy(task.data.train[k])] for k in ids]
+    once = torch.stack([mine.bincount(minlength=task.num_classes) for mine in labels])
+    assert torch.equal(trained.tallies["classes"], 2 * once), "two epochs"
+    assert seen[:2] == [[0, 0, 0], [4, 4, 4]], "batches of four"
+    assert trained.steps == [2 * -(-n // 4) for n in clients.num_examples]
+    assert not start["classes"].any()
+
+
+def test_the_global_test_is_of_the_servers_model(tiny):
+    task, hooks = tiny("head_tuning")
+    current, _ = rounds.train_round(task.at(1), hooks, rounds.initial(task, hooks))
+    row = rounds.evaluate_globally(task.at(1), hooks, current)
+    images = torch.from_numpy(np.concatenate(task.data.test))
+    scores = task.data.tokens(None)[images] @ current.server["params"]["head"].T
+    hits = int((scores.argmax(1) == task.data.labels[images]).sum())
+    assert (row["num_correct"], row["num_test"]) == (hits, len(images))
+    assert row["client_id"] == NOBODY and not row["participating"]
+
+
+def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
+    task, hooks = tiny("p_pt")
+    current, _ = rounds.train_round(task.at(1), hooks, rounds.initial(task, hooks))
+    row = rounds.evaluate_globally(task.at(1), hooks, current)
+    task.data.test[:] = [np.concatenate(task.data.test)] * task.data.num_clients
+    own = [r for r in rounds.evaluate(task.at(1), hooks, current) if r["participating"]]
+    assert row["num_correct"] == sum(r["num_correct"] for r in own)
+    assert row["num_test"] == sum(r["num_test"] for r in own)

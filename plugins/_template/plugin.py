@@ -48,6 +48,6 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    if clients is None:
+    if clients.nobody:
         return None  # no head, no model
     return logits(task, {**received["params"], "head": clients.state["head"]}, batch)

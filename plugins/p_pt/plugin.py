@@ -52,6 +52,6 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    if clients is None:
+    if clients.nobody:
         return None  # without a client there are no prompts
     return logits(task, {**received["params"], "prompts": clients.state["prompts"]}, batch)

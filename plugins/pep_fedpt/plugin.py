@@ -13,8 +13,8 @@ Transformers". Equation numbers are the paper's. Where the paper leaves a choice
   it; Algorithm 1 tests t mod R = 0.
 - The head has no bias and starts at zero; decay of the learning rate, batch size, weight decay,
   rho and R are not reported (see method.toml).
-- A held-out client uses the global state and its own class priors, without training; the server
-  model alone (clients = None) takes all classes alike.
+- A held-out client uses the global state and its own class priors, without training; the server's
+  model takes all classes alike.
 """
 
 import numpy as np
@@ -69,8 +69,7 @@ def prompted(task, params, received, clients, batch, until):
         the weights [K, B, C] of every mixing on the way.
     """
     vit, options = task.backbone, task.options
-    uniform = clients is None or not options.class_priors
-    priors = torch.ones(1, task.num_classes).to(vit.device) if uniform else clients.priors
+    priors = clients.priors if options.class_priors else torch.ones_like(clients.priors)
     tokens = insert(vit.embed(batch.images), params["shared_prompts"])  # Eq. 5
     seen, mixings = [], []
     for j in range(1, until + 1):
@@ -139,8 +138,6 @@ def predict(task, received, clients, batch):
 @hookimpl
 def artefact(task, server, cohorts, name):
     """Soft weights by class (Fig. 8), class prompts (Fig. 7), class tokens by block (Fig. 10)."""
-    if not task.options.ccmp:
-        return None
     if name == "class_prompts":
         prompts = server["params"]["class_prompts"]
         return {"class": list(range(len(prompts))), "vector": prompts.tolist()}

@@ -139,7 +139,7 @@ def resolve(config: dict) -> dict:
         entry["options"] = method.options(entry["options"], f"{where}.options")
         entry["training"] = method.training(config["study"]["training"], entry["training"])
         entry["needs"] = method.about["needs"]
-        entry["artefacts"] = method.about["artefacts"]
+        entry["artefacts"] = method.artefacts(entry["options"])
         entry.setdefault("title", method.about["title"] if label == method.name else label)
     _check_cohorts(config)
     reported_rounds(config["study"])
@@ -171,7 +171,7 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
         and (artefact is None or artefact in config["methods"][method]["artefacts"])
     ]
     if not entry["methods"]:
-        what = f" that gives '{artefact}' (artefacts in method.toml)" if artefact else ""
+        what = f" that gives '{artefact}' with its options (method.toml)" if artefact else ""
         raise FedLoomError(
             f"{where}: the study runs none of its methods{what}; leave it out of run.{section}"
         )

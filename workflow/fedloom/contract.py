@@ -79,7 +79,11 @@ def tiny_task(
     vit = _tiny_vit()
     store, partition = _tiny_data(folder)
     tokens = vit.class_tokens(torch.from_numpy(store.images(np.arange(len(store))).copy()))
-    data = federation.load(store, partition, CLASSES, torch.device("cpu"), tokens[:, -1])
+
+    def cached(place: int | None) -> Tensor:
+        return tokens[:, -1 if place is None else place - 1]
+
+    data = federation.load(store, partition, CLASSES, torch.device("cpu"), cached)
     training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
     return Task(
@@ -154,6 +158,7 @@ def resumes(method: Method, folder: Path, *wrappers: Method) -> None:
             }
             evaluate = [r for r in (2, 4) if first < r <= last]
             spec = {"run": name, "first": first, "last": last, "evaluate": evaluate}
+            spec["global_test"] = True
             chunk.train(run.task, run.hooks, spec, start, outputs, f"{last}")
             start, first = outputs["state"], last
     whole, halves = (state.load(folder / name / "4.state")[0] for name in ("whole", "halves"))
@@ -235,25 +240,21 @@ def leaves_inputs_alone(method: Method, folder: Path, *wrappers: Method) -> None
 
 
 def evaluates_strangers(method: Method, folder: Path, *wrappers: Method) -> None:
-    """A held-out client can be evaluated, and so can the server model if there is one."""
+    """All clients can be evaluated, also those that never trained, and so can the global model."""
     run = _Fixture(method, folder, wrappers)
-    current = run.after(1)
-    held_out = sorted(set(range(CLIENTS)) - set(run.task.data.participating))
-    received, clients = run.send(current, held_out)
-    batch = next(passes.slices(run.task, [run.task.data.test[k] for k in clients.ids]))
-    with torch.no_grad():
-        for who in (clients, None):
-            logits = run.hooks.predict(
-                task=run.task.at(1), received=received, clients=who, batch=batch
+    current, task = run.after(1), run.task.at(1)
+    for received, clients in rounds.cohorts(task, run.hooks, current):
+        rows = [task.data.test[k] for k in clients.ids]
+        batch = next(passes.slices(task, rows))
+        with torch.no_grad():
+            logits = run.hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        expected = (*batch.labels.shape, CLASSES)
+        if logits is None or logits.shape != expected or not logits.isfinite().all():
+            found = None if logits is None else tuple(logits.shape)
+            raise FedLoomError(
+                f"{method.name}: predict must give finite logits {expected}, gave {found}"
             )
-            if logits is None and who is None:
-                continue
-            expected = (*batch.labels.shape, CLASSES)
-            if logits is None or logits.shape != expected or not logits.isfinite().all():
-                found = None if logits is None else tuple(logits.shape)
-                raise FedLoomError(
-                    f"{method.name}: predict must give finite logits {expected}, gave {found}"
-                )
+    rounds.evaluate_globally(task, run.hooks, current)
 
 
 def learns(method: Method, folder: Path, *wrappers: Method) -> None:

@@ -1,4 +1,4 @@
-"""The contract between FedLoom and a method: eight functions.
+"""The contract between FedLoom and a method: nine functions.
 
 Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 
@@ -17,6 +17,7 @@ hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
 
 REQUIRED = ("init_server", "client_update", "aggregate", "predict")
+NOBODY = -1  # the client id of the server's model: of no client in particular
 
 
 @hookspec(firstresult=True)
@@ -30,13 +31,22 @@ def init_client(task, client):
 
 
 @hookspec(firstresult=True)
+def newcomer(task, client, states):
+    """What a client works with that never trained (held out, not sampled yet, or NOBODY).
+
+    For evaluation alone: `states`, those of the clients that did train, by id, are nothing that a
+    server or a client of a real federation would see. Default: what `init_client` gives.
+    """
+
+
+@hookspec(firstresult=True)
 def select_clients(task):
     """Ids of the clients of round `task.round`. Default: uniform without replacement."""
 
 
 @hookspec(firstresult=True)
 def download(task, server, client):
-    """What the server sends to `client` (None: to nobody in particular); counted as bytes down.
+    """What the server sends to `client`, maybe NOBODY; counted as bytes down.
 
     Default: `params` and `constants`. Every client must get the same keys and shapes. The engine
     stacks it over the cohort: a hook that takes `received` sees a leading [K, ...] axis.
@@ -55,9 +65,11 @@ def aggregate(task, server, updates):
 
 @hookspec(firstresult=True)
 def predict(task, received, clients, batch):
-    """Logits [K, B, C]. With `clients` None: of the server model alone, or None if there is none.
+    """Logits [K, B, C].
 
-    A client that never trained (held out) comes with a fresh `init_client` state.
+    A client that never trained comes with the state that `newcomer` gives. On the global test set
+    the server's model is asked as a single client NOBODY (`clients.nobody`), all of whose priors
+    are alike; None says that there is no such model, and the clients' own are averaged.
     """
 
 

@@ -20,6 +20,14 @@ from fedloom import hookspecs, schema
 from fedloom.errors import FedLoomError
 
 ROOT = Path(__file__).resolve().parents[2]
+TRAINING = {  # of what neither method.toml nor the study says, as torch has it
+    "decay": 1.0,
+    "momentum": 0.0,
+    "betas": [0.9, 0.999],
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "clip": None,
+}
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 
 
@@ -40,10 +48,17 @@ class Method:
         """The files whose change makes the method's runs stale."""
         return sorted(p for p in self.folder.rglob("*") if p.suffix in (".py", ".toml"))
 
+    def artefacts(self, options: dict) -> list[str]:
+        """The tables that its artefact hook gives with these options, all of them filled in."""
+        return [
+            name
+            for name, entry in self.about["artefacts"].items()
+            if entry.get("needs", {}).items() <= options.items()
+        ]
+
     def training(self, *overrides: dict) -> dict:
         """The paper's training options, overridden in turn."""
-        defaults = {"decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": None}
-        merged = defaults | self.about["training"]
+        merged = TRAINING | self.about["training"]
         for override in overrides:
             merged |= override
         return merged
@@ -74,6 +89,11 @@ def _read(folder: Path) -> Method:
     about = schema.filled(about, root, root)
     training = schema.load("config")["$defs"]["training"]
     schema.check(about.get("training", {}), training, f"{file}: training")
+    for name, entry in about["artefacts"].items():
+        for option in entry.get("needs", {}):
+            if option not in about["options"]:
+                hint = schema.suggestion(option, list(about["options"]))
+                raise FedLoomError(f"{file}: artefacts.{name}.needs: no option '{option}'; {hint}")
     for name, option in about["options"].items():
         schema.check(option["default"], option, f"{file}: default of options.{name}")
     if not (folder / "plugin.py").exists():

@@ -9,7 +9,7 @@ from fedloom.files import canonical
 from fedloom.plugins import find
 
 # relative, so that results stay valid when the checkout is moved
-ENGINE = "aggregate chunk defaults local passes rounds setup state task tree".split()
+ENGINE = "aggregate chunk defaults local passes rounds selection setup state task tree".split()
 LIBRARY = Path(os.path.relpath(ROOT)) / "workflow/fedloom"
 
 
@@ -67,7 +67,12 @@ def chunk_spec(wildcards):
     """The run's spec with the rounds of one job."""
     first, last = previous_end(wildcards), int(wildcards.end)
     evaluate = [r for r in evaluated_rounds(STUDY["study"]) if first < r <= last]
-    return spec_of(wildcards) | {"first": first, "last": last, "evaluate": evaluate}
+    return spec_of(wildcards) | {
+        "first": first,
+        "last": last,
+        "evaluate": evaluate,
+        "global_test": STUDY["study"]["global_test"],
+    }
 
 
 def chunk_files(wildcards, kind):

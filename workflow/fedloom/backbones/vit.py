@@ -88,7 +88,11 @@ class FrozenViT:
 
     def final(self, tokens: Tensor) -> Tensor:
         """Final-norm class token [..., d] of tokens [..., T, d] after the last block."""
-        return self.model.fc_norm(self.model.norm(tokens[..., 0, :]))
+        return self.normed(tokens[..., 0, :])
+
+    def normed(self, tokens: Tensor) -> Tensor:
+        """The final norm of any tokens [..., d] after the last block."""
+        return self.model.fc_norm(self.model.norm(tokens))
 
     @torch.no_grad()
     def class_tokens(self, images: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A partitioned dataset as a method sees it: clients, their images, batches with a client axis."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,8 @@ class Federation:
         labels: int64 [N].
         priors: [clients, C], each client's share of every class in its training images
             (PEP-FedPT, Eq. 14).
-        features: [N, d] final class tokens from the cache, or None.
+        tokens: gives the class tokens [N, d] of the unprompted backbone at the input of a block
+            (from 1), or the final ones for None, from the cache.
     """
 
     store: ImageStore
@@ -34,7 +35,7 @@ class Federation:
     labels: torch.Tensor
     priors: torch.Tensor
     domains: list[str]
-    features: torch.Tensor | None = None
+    tokens: Callable[[int | None], torch.Tensor] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
@@ -83,7 +84,12 @@ class Batch:
     @cached_property
     def features(self) -> torch.Tensor:
         """[K, B, d] final class token of the unprompted backbone, from the cache."""
-        return self.source.features[torch.from_numpy(self.index).to(self.source.device)]
+        return self.class_tokens(None)
+
+    def class_tokens(self, place: int | None) -> torch.Tensor:
+        """[K, B, d] class token of the unprompted backbone at `place`; see Federation.tokens."""
+        found = self.source.tokens(place)
+        return found[torch.from_numpy(self.index).to(self.source.device)]
 
 
 def load(
@@ -91,7 +97,7 @@ def load(
     partition: Path,
     num_classes: int,
     device: torch.device,
-    features: torch.Tensor | None = None,
+    tokens: Callable[[int | None], torch.Tensor] | None = None,
 ) -> Federation:
     """Read a partition's Parquet file over its image store.
 
@@ -117,7 +123,7 @@ def load(
         labels=torch.from_numpy(store.labels).to(device),
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
-        features=None if features is None else features.to(device),
+        tokens=tokens,
         device=device,
     )
 

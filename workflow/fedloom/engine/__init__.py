@@ -4,17 +4,21 @@ from fedloom.backbones.vit import insert, linear, replace
 from fedloom.engine.aggregate import mean, uploads
 from fedloom.engine.local import Trained, local_sgd
 from fedloom.engine.passes import class_means
+from fedloom.engine.selection import asked_for, for_client_or_image, take
 from fedloom.engine.task import Cohort, Task, Update
 from fedloom.engine.tree import Tree, stack, tensor_map, unstack
-from fedloom.hookspecs import hookimpl
+from fedloom.hookspecs import NOBODY, hookimpl
 
 __all__ = [
+    "NOBODY",
     "Cohort",
     "Task",
     "Trained",
     "Tree",
     "Update",
+    "asked_for",
     "class_means",
+    "for_client_or_image",
     "hookimpl",
     "insert",
     "linear",
@@ -22,6 +26,7 @@ __all__ = [
     "mean",
     "replace",
     "stack",
+    "take",
     "tensor_map",
     "unstack",
     "uploads",

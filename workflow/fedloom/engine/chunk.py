@@ -102,8 +102,8 @@ def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], 
     """Train the rounds after `spec['first']` up to and including `spec['last']`.
 
     Args:
-        spec: the run's (fedloom.config.run_spec), with `first`, `last` and `evaluate`, the rounds
-            after which all clients are evaluated.
+        spec: the run's (fedloom.config.run_spec), with `first`, `last`, `evaluate`, the rounds
+            after which all clients are evaluated, and whether the `global_test` set is used too.
         start: state after round `first`.
         outputs: paths `state`, `evaluation`, `rounds`; the first's folder holds the checkpoint.
         bound: the chunk's `binding`.
@@ -127,6 +127,8 @@ def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], 
             rows["rounds"].append(row)
             if number in spec["evaluate"]:
                 rows["evaluation"] += rounds.evaluate(at, hooks, current)
+                if spec["global_test"]:
+                    rows["evaluation"].append(rounds.evaluate_globally(at, hooks, current))
             state.save(rolling, current.tree(), binding=bound, round=number, rows=rows)
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()

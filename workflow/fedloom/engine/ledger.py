@@ -24,7 +24,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         options=SimpleNamespace(**about.options(options, f"method {method}")),
         training=SimpleNamespace(**about.training()),
         backbone=model,
-        data=SimpleNamespace(num_classes=classes),
+        data=SimpleNamespace(num_classes=classes, num_clients=1, participating=[0]),
         clients_per_round=1,
         method=method,
         prototypes=SimpleNamespace(
@@ -35,4 +35,4 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     )
     hooks = plugins.hooks(about, defaults)
     server = hooks.init_server(task=task)
-    return count_floats(hooks.download(task=task, server=server, client=None))
+    return count_floats(hooks.download(task=task, server=server, client=0))

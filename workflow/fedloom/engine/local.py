@@ -20,16 +20,26 @@ from fedloom.data.federation import Batch, shuffled_batches
 from fedloom.engine.task import Cohort, Task
 from fedloom.engine.tree import Tree, leaves, tensor_map
 
-# loss(task, params, received, clients, batch) -> [K, B]
-Loss = Callable[[Task, Tree, Tree, Cohort, Batch], Tensor]
+# loss(task, params, received, clients, batch) -> [K, B], or that and tallies {name: [K, B, ...]}
+Loss = Callable[[Task, Tree, Tree, Cohort, Batch], Tensor | tuple[Tensor, Tree]]
 
 
 @dataclass
 class Trained:
-    """What local training gives: parameters [K, ...] and each client's mean loss [K]."""
+    """What local training gives.
+
+    Attributes:
+        params: trained or not, [K, ...].
+        loss: each client's mean over its steps [K].
+        steps: number of steps of each client [K].
+        tallies: what the loss counted, summed over examples and steps, on top of where the
+            tallies started, [K, ...].
+    """
 
     params: Tree
     loss: list[float]
+    steps: list[int]
+    tallies: Tree
 
 
 def _optimizer(training: SimpleNamespace, params: list[Tensor], lr: float) -> torch.optim.Optimizer:
@@ -37,7 +47,7 @@ def _optimizer(training: SimpleNamespace, params: list[Tensor], lr: float) -> to
     if training.optimizer == "sgd":
         return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
-    return kind(params, lr, weight_decay=decay)
+    return kind(params, lr, betas=tuple(training.betas), eps=training.eps, weight_decay=decay)
 
 
 @lru_cache
@@ -100,20 +110,21 @@ def local_sgd(
     train: tuple[str, ...] | None = None,
     epochs: int | None = None,
     block: int = 0,
+    tallies: Tree | None = None,
 ) -> Trained:
     """Train every client of the cohort on its own images.
 
     Args:
-        loss: per example [K, B]; masked and averaged per client here.
+        loss: per example [K, B]; masked and averaged per client here. With `tallies`, also what
+            each example adds to them, {name: [K, B, ...]}.
         received: what the clients got from the server, [K, ...].
         params: where to start [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
         epochs: default: the training options'.
         block: number of the training block within the round, for methods with several: each has
             an order of batches, and an optimiser, of its own.
-
-    Returns:
-        All of `params`, trained or not, and the mean loss over the steps.
+        tallies: what is counted while training, where it starts [K, ...]; the loss sees how far
+            it has come in `params["tallies"]`.
     """
     start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
@@ -124,15 +135,18 @@ def local_sgd(
     current = {**start, **trained}
     flat = [value for _, value in leaves(trained)]
     optimizer = _optimizer(task.training, flat, learning_rate(task))
-    total, steps = torch.zeros(len(clients), device=flat[0].device), np.zeros(len(clients))
+    total, steps = torch.zeros(len(clients), device=flat[0].device), np.zeros(len(clients), int)
+    counted = None if tallies is None else tensor_map(torch.clone, tallies)
     for active, rows in _steps(task, clients, epochs or task.training.epochs, block):
         everyone = len(active) == len(clients)
         batch = task.data.batch(rows)
+        given = current if counted is None else {**current, "tallies": counted}
         if everyone:
-            values = loss(task, current, received, clients, batch)
+            values = loss(task, given, received, clients, batch)
         else:
-            part = [tensor_map(lambda v: v[active], tree) for tree in (current, received)]  # noqa: B023
+            part = [tensor_map(lambda v: v[active], tree) for tree in (given, received)]  # noqa: B023
             values = loss(task, *part, clients.take(active), batch)
+        values, adds = values if counted is not None else (values, {})
         per_client = values.where(batch.mask, 0).sum(1) / batch.mask.sum(1)  # [K']
         optimizer.zero_grad(set_to_none=True)
         per_client.sum().backward()
@@ -146,9 +160,14 @@ def local_sgd(
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
                     p[done] = old[done]
+        for name, add in adds.items():
+            real = batch.mask.view(*batch.mask.shape, *[1] * (add.dim() - 2))
+            counted[name][active] += add.detach().where(real, 0).sum(1)
         total[active] += per_client.detach()
         steps[active.numpy()] += 1
     return Trained(
         params=tensor_map(lambda v: v.detach(), current),
         loss=(total.cpu().numpy() / steps).tolist(),
+        steps=steps.tolist(),
+        tallies=counted or {},
     )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -12,6 +13,7 @@ from fedloom.engine.passes import slices
 from fedloom.engine.task import Cohort, Task, cohort
 from fedloom.engine.tree import Tree, count_bytes, stack
 from fedloom.errors import FedLoomError
+from fedloom.hookspecs import NOBODY
 
 EVALUATED_AT_ONCE = 8
 
@@ -48,6 +50,14 @@ def initial(task: Task, hooks) -> State:
 def _personal(task: Task, hooks, state: State, client: int) -> Tree:
     known = state.clients.get(client)
     return hooks.init_client(task=task.at(0), client=client) if known is None else known
+
+
+def _evaluated(task: Task, hooks, state: State, client: int) -> Tree:
+    """The personal state with which a client is evaluated."""
+    if client in state.clients:
+        return state.clients[client]
+    found = hooks.newcomer(task=task, client=client, states=state.clients)
+    return _personal(task, hooks, state, client) if found is None else found
 
 
 def train_round(task: Task, hooks, state: State) -> tuple[State, dict]:
@@ -90,9 +100,13 @@ def cohorts(task: Task, hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
     width = EVALUATED_AT_ONCE if task.stacked else 1
     by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
     for start in range(0, len(by_size), width):
-        ids = sorted(by_size[start : start + width])
-        received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
-        yield received, cohort(task, ids, [_personal(task, hooks, state, k) for k in ids])
+        yield _sent(task, hooks, state, sorted(by_size[start : start + width]))
+
+
+def _sent(task: Task, hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
+    """What the clients received after the round, and the clients."""
+    received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
+    return received, cohort(task, ids, [_evaluated(task, hooks, state, k) for k in ids])
 
 
 @torch.no_grad()
@@ -123,32 +137,77 @@ def evaluate(task: Task, hooks, state: State) -> list[dict]:
     """
     rows = []
     for received, clients in cohorts(task, hooks, state):
-        ids = clients.ids
-        correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids))
-        for batch in slices(task, [task.data.test[k] for k in ids]):
-            logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-            finite = logits.isfinite().all(-1).all(-1)
-            if not finite.all():
-                client = ids[int(finite.int().argmin())]
-                raise FedLoomError(
-                    f"round {task.round}, client {client}: predictions are not finite; lower "
-                    "training.lr or set training.clip"
-                )
-            hits = (logits.argmax(-1) == batch.labels) & batch.mask
-            losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
-            correct += hits.sum(1).cpu()
-            loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1).cpu()
-        for k, client in enumerate(ids):
-            count = len(task.data.test[client])
+        images = [task.data.test[k] for k in clients.ids]
+        correct, loss = _scored(task, hooks, received, clients, images)
+        for k, client in enumerate(clients.ids):
             rows.append(
                 {
                     "round": task.round,
                     "client_id": client,
                     "domain": task.data.domains[client],
                     "participating": client in task.data.participating,
-                    "num_test": count,
-                    "num_correct": int(correct[k]),
-                    "loss": float(loss[k]) / count,
+                    "num_test": len(images[k]),
+                    "num_correct": correct[k],
+                    "loss": loss[k] / len(images[k]),
                 }
             )
     return sorted(rows, key=lambda row: row["client_id"])
+
+
+@torch.no_grad()
+def evaluate_globally(task: Task, hooks, state: State) -> dict:
+    """The server's model on all test images: the row of client NOBODY in evaluation.parquet.
+
+    Where the method has no such model, every participating client's own on all of them, counted
+    together (SGPT's protocol).
+
+    Raises:
+        FedLoomError: a prediction that is not finite.
+    """
+    images = np.sort(np.concatenate(task.data.test))
+    scored = _scored(task, hooks, *_sent(task, hooks, state, [NOBODY]), [images])
+    models = 1
+    if scored is None:
+        ids, width = task.data.participating, EVALUATED_AT_ONCE if task.stacked else 1
+        models, scored = len(ids), ([], [])
+        for start in range(0, len(ids), width):
+            received, clients = _sent(task, hooks, state, ids[start : start + width])
+            correct, loss = _scored(task, hooks, received, clients, [images] * len(clients))
+            scored = scored[0] + correct, scored[1] + loss
+    correct, loss = map(sum, scored)
+    return {
+        "round": task.round,
+        "client_id": NOBODY,
+        "domain": "",
+        "participating": False,
+        "num_test": models * len(images),
+        "num_correct": correct,
+        "loss": loss / (models * len(images)),
+    }
+
+
+def _scored(
+    task: Task, hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
+) -> tuple[list[int], list[float]] | None:
+    """Correct answers and summed loss of each client on its rows of `images`.
+
+    None where the method has no model for this cohort.
+    """
+    correct, loss = torch.zeros(len(images)), torch.zeros(len(images))
+    for batch in slices(task, images):
+        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        if logits is None and clients.nobody:
+            return None
+        finite = logits.isfinite().all(-1).all(-1)
+        if not finite.all():
+            client = clients.ids[int(finite.int().argmin())]
+            who = "the server's model" if client == NOBODY else f"client {client}"
+            raise FedLoomError(
+                f"round {task.round}, {who}: predictions are not finite; lower training.lr or set "
+                "training.clip"
+            )
+        hits = (logits.argmax(-1) == batch.labels) & batch.mask
+        losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
+        correct += hits.sum(1).cpu()
+        loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1).cpu()
+    return correct.int().tolist(), loss.tolist()

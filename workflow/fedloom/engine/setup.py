@@ -1,9 +1,12 @@
 """A run's task, from its spec and the files that its rule names."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from torch import Tensor
 
 from fedloom import plugins
 from fedloom.backbones import vit
@@ -44,13 +47,13 @@ def task(
     for path in (partition, features, prototypes):
         if path is not None:
             check_receipt(path)
-    cached = None if features is None else state.tensor(features, "final")
+    tokens = None if features is None else cached_tokens(features, device)
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),
         training=SimpleNamespace(**spec["method"]["training"], rounds=spec.get("rounds")),
         backbone=vit.load(spec["backbone"], device),
-        data=federation.load(ImageStore(store), partition, len(classes), device, cached),
+        data=federation.load(ImageStore(store), partition, len(classes), device, tokens),
         clients_per_round=spec["clients_per_round"],
         stacked=method.about["stacked"],
         method=method.name,
@@ -59,6 +62,18 @@ def task(
     )
     check_cohort(prepared)
     return prepared, plugins.hooks(method, defaults, wrappers=wrappers)
+
+
+def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
+    """Class tokens [N, d] by place, read from the feature cache when they are first asked for."""
+
+    @lru_cache
+    def tokens(place: int | None) -> Tensor:
+        if place is None:
+            return state.tensor(features, "final").to(device)
+        return state.tensor(features, "inputs", place - 1).to(device)
+
+    return tokens
 
 
 def check_cohort(task: Task) -> None:

@@ -30,15 +30,17 @@ def save(path: Path, tree: Tree, **facts: object) -> None:
         safetensors.torch.save_file(tensors, temporary, {KEY: about})
 
 
-def tensor(path: Path, name: str) -> Tensor:
-    """One tensor of a safetensors file; the others are not read.
+def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
+    """One tensor of a safetensors file, or column `column` of its second axis; no other is read.
 
     Raises:
         FedLoomError: the file is truncated, or has no such tensor.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
-            return file.get_tensor(name)
+            if column is None:
+                return file.get_tensor(name)
+            return file.get_slice(name)[:, column : column + 1].squeeze(1)
     except (safetensors.SafetensorError, OSError) as error:
         raise FedLoomError(
             f"{path}: cannot read '{name}' ({error}); delete it and run again"

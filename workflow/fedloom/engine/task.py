@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedloom.data.federation import Federation
 from fedloom.engine.tree import Tree, stack, tensor_map
+from fedloom.hookspecs import NOBODY
 from fedloom.rng import torch_generator
 
 
@@ -61,7 +62,7 @@ class Cohort:
     """K clients that train or are evaluated as one batch.
 
     Attributes:
-        ids: [K], ascending.
+        ids: [K], ascending; NOBODY alone for the server's model.
         state: their personal states, stacked [K, ...].
         priors: [K, C] share of every class in each client's training images.
         num_examples: [K] training images.
@@ -75,6 +76,11 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def nobody(self) -> bool:
+        """Whether this stands for the server's model."""
+        return self.ids == (NOBODY,)
+
     def take(self, positions: Tensor) -> "Cohort":
         """The clients at `positions` of this cohort."""
         chosen = positions.tolist()
@@ -87,11 +93,15 @@ class Cohort:
 
 
 def cohort(task: Task, ids: list[int], states: list[Tree]) -> Cohort:
-    """The clients `ids` with their personal states."""
+    """The clients `ids` with their personal states; NOBODY stands alone."""
+    priors = task.data.priors
+    if ids == [NOBODY]:
+        alike = torch.full_like(priors[:1], 1 / task.num_classes)
+        return Cohort((NOBODY,), stack(states), alike, (0,))
     return Cohort(
         ids=tuple(ids),
         state=stack(states),
-        priors=task.data.priors[torch.tensor(ids, device=task.data.priors.device)],
+        priors=priors[torch.tensor(ids, device=priors.device)],
         num_examples=tuple(len(task.data.train[k]) for k in ids),
     )
 

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 
 from fedloom.errors import FedLoomError
 from fedloom.files import replacing
+from fedloom.hookspecs import NOBODY
 
 
 def read(path) -> pa.Table:
@@ -35,15 +36,19 @@ def accuracies(evaluation: pd.DataFrame, rounds: list[int]) -> dict[str, float]:
     """Accuracies in percent, each the mean over `rounds`.
 
     Mean is the unweighted mean over clients, worst the minimum over clients (PEP-FedPT, Section
-    5), apart for clients that took part in training and those held out. A group without clients
-    has no entry.
+    5), apart for clients that took part in training and those held out; `global` is on all test
+    images. A group without rows has no entry.
     """
     rows = evaluation[evaluation["round"].isin(rounds)]
     percent = 100 * rows["num_correct"] / rows["num_test"]
+    everyone = rows["client_id"] == NOBODY
+    overall, rows, percent = percent[everyone], rows[~everyone], percent[~everyone]
     result = {}
     for name, group in (("participating", True), ("held_out", False)):
         chosen = percent[rows["participating"] == group].groupby(rows["round"])
         if len(chosen):
             result[f"{name}_mean"] = float(chosen.mean().mean())
             result[f"{name}_worst"] = float(chosen.min().mean())
+    if len(overall):
+        result["global"] = float(overall.mean())
     return result

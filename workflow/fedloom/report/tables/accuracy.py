@@ -8,11 +8,12 @@ TITLES = {
     "participating_worst": "Worst",
     "held_out_mean": "Held-out mean",
     "held_out_worst": "Held-out worst",
+    "global": "Global test set",
 }
 
 
 def measure(run: dict, rounds: list[int], entry: dict) -> dict[str, float]:
-    """Mean and worst client, in percent; held-out clients only where there are any."""
+    """Mean and worst client, in percent; others only where there are any."""
     return accuracies(frame(run["evaluation"]), rounds)
 
 
