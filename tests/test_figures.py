@@ -192,3 +192,23 @@ def test_large_sets_of_tokens_are_thinned_evenly():
     assert len(chosen) == token_tsne.POINTS == 2000
     assert chosen.iloc[[0, -1]].tolist() == [0, 5000]
     assert chosen.is_unique
+
+
+@pytest.mark.parametrize("count", [2, 5, 9, 20])
+def test_every_legend_lies_within_its_figure_and_beside_the_panels(count):
+    with style.applied():
+        figure, axes = style.panels(1)
+        for k in range(count):
+            axes[0].plot([0, 1], [k, 1], label=f"A method with a long name, {k}")
+        style.legend(figure, axes)
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        place, panel = legend.get_window_extent(), axes[0].get_window_extent()
+        assert len(legend.get_texts()) == count
+        assert figure.bbox.padded(1).containsx(place.x0) and figure.bbox.padded(1).containsx(
+            place.x1
+        )
+        assert figure.bbox.padded(1).containsy(place.y0) and figure.bbox.padded(1).containsy(
+            place.y1
+        )
+        assert not place.padded(-1).overlaps(panel)

@@ -46,6 +46,7 @@ LOOK = {
 # dates and versions would make every run's files differ
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
 PANEL = (3.2, 2.5)  # inches
+BESIDE = 6  # labels that still go above the panels
 SETTING = ("dataset", "partition", "backbone")
 
 
@@ -96,13 +97,27 @@ def name(item: dict, series: list[dict], keys: tuple = SETTING) -> str:
 
 
 def legend(figure: Figure, axes: list[Axes], most: int = 4) -> None:
-    """One legend above all panels, each label once, at most `most` labels in a row."""
+    """One legend, each label once: above the panels, or beside them where there are many labels.
+
+    Args:
+        most: labels in a row above, at most; fewer where they are long.
+    """
     labels = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
-    across = max(1, min(most, len(labels), round(figure.get_figwidth() / 1.6)))
-    figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=across)
+    shown = labels.values(), labels.keys()
+    width, height = figure.get_size_inches()
+    if len(labels) > BESIDE:
+        drawn = figure.legend(*shown, loc="outside right upper")
+        room = drawn.get_window_extent().size / figure.dpi + 0.1
+        figure.set_size_inches(width + room[0], max(height, room[1]))
+        return
+    for across in range(min(most, len(labels)), 0, -1):
+        drawn = figure.legend(*shown, loc="outside upper center", ncols=across)
+        if across == 1 or drawn.get_window_extent().width <= width * figure.dpi:
+            return
+        drawn.remove()
 
 
 class _Plain(LogFormatter):
