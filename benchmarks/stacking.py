@@ -31,7 +31,7 @@ def _data(folder: Path, settings: dict) -> federation.Federation:
     spec = settings["partitions"]["pathological"]
     table = partitions.partition(store.labels, store.test, store.domains, spec, seed=0)
     partitions.write(folder / "p.parquet", table)
-    return federation.load(store, folder / "p.parquet", 10, torch.device("cpu"))
+    return federation.load(store, folder / "p.parquet", range(10), torch.device("cpu"))
 
 
 def _seconds(task: Task, hooks, state: rounds.State, stacked: bool) -> float:

@@ -40,7 +40,7 @@ def partition(args: argparse.Namespace) -> None:
 
 def features(args: argparse.Namespace) -> None:
     """Run the frozen backbone over a dataset once."""
-    from fedloom.backbones import vit
+    from fedloom import backbones
     from fedloom.data.store import ImageStore
     from fedloom.engine import warmup
     from fedloom.engine.setup import prepare_torch
@@ -48,7 +48,8 @@ def features(args: argparse.Namespace) -> None:
 
     check_receipt(args.store, args.about)
     device = prepare_torch(args.threads)
-    warmup.write_features(vit.load(args.spec, device), ImageStore(args.store), args.out, device)
+    backbone = backbones.load(args.spec, device)
+    warmup.write_features(backbone, ImageStore(args.store), args.out, device)
     write_receipt(args.out)
 
 
@@ -70,7 +71,7 @@ def prototypes(args: argparse.Namespace) -> None:
     check_receipt(args.partition)
     check_receipt(args.features)
     images, cpu = ImageStore(args.store), torch.device("cpu")
-    data = federation.load(images, args.partition, len(classes), cpu)
+    data = federation.load(images, args.partition, classes, cpu)
     empty = SimpleNamespace()
     task = Task(args.spec["seed"], empty, empty, None, data, args.spec["clients_per_round"], "")
     inputs = state.tensor(args.features, "inputs")

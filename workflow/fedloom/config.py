@@ -30,6 +30,9 @@ ARTEFACTS = {
 }
 
 
+FAMILIES = {"timm": "vit", "open_clip": "clip"}  # the kind of backbone that a library gives
+
+
 class _StrictLoader(yaml.SafeLoader):
     """Refuses a key that stands twice in one mapping (YAML would let the last win)."""
 
@@ -139,8 +142,10 @@ def resolve(config: dict) -> dict:
         entry["options"] = method.options(entry["options"], f"{where}.options")
         entry["training"] = method.training(config["study"]["training"], entry["training"])
         entry["needs"] = method.about["needs"]
+        entry["family"] = method.about["family"]
         entry["artefacts"] = method.artefacts(entry["options"])
         entry.setdefault("title", method.about["title"] if label == method.name else label)
+    _check_families(config)
     _check_cohorts(config)
     reported_rounds(config["study"])
     for section in ("tables", "figures"):
@@ -158,6 +163,9 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
     entry, where = config[section][label], f"{CONFIG} {section}.{label}"
     running = config["run"]["methods"]
     if entry["kind"] == "block_accuracy":  # of the frozen backbone, before any method
+        for backbone in config["run"]["backbones"]:
+            if FAMILIES[config["backbones"][backbone]["library"]] != "vit":
+                raise FedLoomError(f"{where}: backbones.{backbone} is no vit; leave the figure out")
         return
     for method in entry.setdefault("methods", running):
         if method not in config["methods"]:
@@ -223,6 +231,19 @@ def _fingerprint(backbone: dict, where: str) -> None:
     if not path.is_file():
         raise FedLoomError(f"{where}: no such file '{path}'")
     backbone["sha256"] = sha256(path)
+
+
+def _check_families(config: dict) -> None:
+    """Every method of the study works on every backbone of it."""
+    for label in config["run"]["methods"]:
+        for backbone in config["run"]["backbones"]:
+            family = FAMILIES[config["backbones"][backbone]["library"]]
+            wanted = config["methods"][label]["family"]
+            if wanted != family:
+                raise FedLoomError(
+                    f"{CONFIG} methods.{label} works on a {wanted}, backbones.{backbone} is a "
+                    f"{family}; put them into different studies"
+                )
 
 
 def _check_cohorts(config: dict) -> None:

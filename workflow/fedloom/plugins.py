@@ -58,7 +58,7 @@ class Method:
 
     def training(self, *overrides: dict) -> dict:
         """The paper's training options, overridden in turn."""
-        merged = TRAINING | self.about["training"]
+        merged = TRAINING | self.about.get("training", {})
         for override in overrides:
             merged |= override
         return merged

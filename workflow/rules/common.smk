@@ -9,7 +9,7 @@ from fedloom.files import canonical
 from fedloom.plugins import find
 
 # relative, so that results stay valid when the checkout is moved
-ENGINE = "aggregate chunk defaults local passes rounds selection setup state task tree".split()
+ENGINE = "aggregate chunk contexts defaults local passes rounds selection setup state task transport tree".split()
 LIBRARY = Path(os.path.relpath(ROOT)) / "workflow/fedloom"
 
 

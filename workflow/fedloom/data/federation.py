@@ -1,6 +1,6 @@
 """A partitioned dataset as a method sees it: clients, their images, batches with a client axis."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,9 @@ class Federation:
         priors: [clients, C], each client's share of every class in its training images
             (PEP-FedPT, Eq. 14).
         tokens: gives the class tokens [N, d] of the unprompted backbone at the input of a block
-            (from 1), or the final ones for None, from the cache.
+            (from 1), or the final ones for None, from the cache; of a CLIP, image features.
+        patches: gives a CLIP's projected patch tokens [N, T, d] in half precision, from the cache.
+        classes: their names.
     """
 
     store: ImageStore
@@ -36,6 +38,8 @@ class Federation:
     priors: torch.Tensor
     domains: list[str]
     tokens: Callable[[int | None], torch.Tensor] | None = None
+    patches: Callable[[], torch.Tensor] | None = None
+    classes: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
@@ -88,18 +92,29 @@ class Batch:
 
     def class_tokens(self, place: int | None) -> torch.Tensor:
         """[K, B, d] class token of the unprompted backbone at `place`; see Federation.tokens."""
-        found = self.source.tokens(place)
-        return found[torch.from_numpy(self.index).to(self.source.device)]
+        return self._rows(self.source.tokens(place))
+
+    @cached_property
+    def patches(self) -> torch.Tensor:
+        """[K, B, T, d] projected patch tokens of a CLIP, from the cache."""
+        return self._rows(self.source.patches()).float()
+
+    def _rows(self, cached: torch.Tensor) -> torch.Tensor:
+        return cached[torch.from_numpy(self.index).to(self.source.device)]
 
 
 def load(
     store: ImageStore,
     partition: Path,
-    num_classes: int,
+    classes: Sequence[str],
     device: torch.device,
     tokens: Callable[[int | None], torch.Tensor] | None = None,
+    patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
     """Read a partition's Parquet file over its image store.
+
+    Args:
+        classes, tokens, patches: see Federation.
 
     Raises:
         FedLoomError: the file is truncated.
@@ -113,7 +128,7 @@ def load(
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
     ids = range(int(client.max()) + 1)
     train_rows = [np.flatnonzero((client == k) & ~test) for k in ids]
-    counts = np.stack([np.bincount(store.labels[r], minlength=num_classes) for r in train_rows])
+    counts = np.stack([np.bincount(store.labels[r], minlength=len(classes)) for r in train_rows])
     domains = table["domain"].to_numpy(zero_copy_only=False)
     return Federation(
         store=store,
@@ -124,6 +139,8 @@ def load(
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens,
+        patches=patches,
+        classes=tuple(classes),
         device=device,
     )
 

@@ -2,10 +2,12 @@
 
 from fedloom.backbones.vit import insert, linear, replace
 from fedloom.engine.aggregate import mean, uploads
+from fedloom.engine.contexts import first_context
 from fedloom.engine.local import Trained, local_sgd
-from fedloom.engine.passes import class_means
+from fedloom.engine.passes import class_means, slices
 from fedloom.engine.selection import asked_for, for_client_or_image, take
 from fedloom.engine.task import Cohort, Task, Update
+from fedloom.engine.transport import transport_plan
 from fedloom.engine.tree import Tree, stack, tensor_map, unstack
 from fedloom.hookspecs import NOBODY, hookimpl
 
@@ -18,6 +20,7 @@ __all__ = [
     "Update",
     "asked_for",
     "class_means",
+    "first_context",
     "for_client_or_image",
     "hookimpl",
     "insert",
@@ -25,9 +28,11 @@ __all__ = [
     "local_sgd",
     "mean",
     "replace",
+    "slices",
     "stack",
     "take",
     "tensor_map",
+    "transport_plan",
     "unstack",
     "uploads",
 ]

@@ -1,6 +1,5 @@
 """A run's task, from its spec and the files that its rule names."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from fedloom import plugins
-from fedloom.backbones import vit
+from fedloom import backbones, plugins
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, state
@@ -47,13 +45,20 @@ def task(
     for path in (partition, features, prototypes):
         if path is not None:
             check_receipt(path)
-    tokens = None if features is None else cached_tokens(features, device)
+    cached = None if features is None else cached_features(features, device)
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),
         training=SimpleNamespace(**spec["method"]["training"], rounds=spec.get("rounds")),
-        backbone=vit.load(spec["backbone"], device),
-        data=federation.load(ImageStore(store), partition, len(classes), device, tokens),
+        backbone=backbones.load(spec["backbone"], device),
+        data=federation.load(
+            ImageStore(store),
+            partition,
+            classes,
+            device,
+            tokens=cached and cached.tokens,
+            patches=cached and cached.patches,
+        ),
         clients_per_round=spec["clients_per_round"],
         stacked=method.about["stacked"],
         method=method.name,
@@ -64,8 +69,8 @@ def task(
     return prepared, plugins.hooks(method, defaults, wrappers=wrappers)
 
 
-def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
-    """Class tokens [N, d] by place, read from the feature cache when they are first asked for."""
+def cached_features(features: Path, device: torch.device) -> SimpleNamespace:
+    """Readers of the feature cache: `tokens(place)` and `patches()`, each read when asked for."""
 
     @lru_cache
     def tokens(place: int | None) -> Tensor:
@@ -73,7 +78,11 @@ def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None]
             return state.tensor(features, "final").to(device)
         return state.tensor(features, "inputs", place - 1).to(device)
 
-    return tokens
+    @lru_cache
+    def patches() -> Tensor:
+        return state.tensor(features, "patches").to(device)
+
+    return SimpleNamespace(tokens=tokens, patches=patches)
 
 
 def check_cohort(task: Task) -> None:

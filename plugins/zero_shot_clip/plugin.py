@@ -1,0 +1,45 @@
+"""Zero-Shot CLIP: class names in hand-written templates; nothing is trained and nothing sent.
+
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
+The loss that a round reports is that of the clients' training images.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from fedloom.engine import Update, hookimpl, slices
+
+
+@hookimpl
+def init_server(task):
+    return {}
+
+
+def logits(task, batch):
+    clip = task.backbone
+    text = clip.zero_shot(task.data.classes, task.options.templates)  # [C, d]
+    return clip.logits(batch.features, text)
+
+
+@hookimpl
+@torch.no_grad()
+def client_update(task, received, clients):
+    total = torch.zeros(len(clients))
+    for batch in slices(task, [task.data.train[k] for k in clients.ids]):
+        losses = F.cross_entropy(logits(task, batch).mT, batch.labels, reduction="none")
+        total += losses.where(batch.mask, 0).sum(1).cpu()
+    mean = total / torch.tensor(clients.num_examples)
+    return [
+        Update({}, {}, n, {"train_loss": loss})
+        for n, loss in zip(clients.num_examples, mean.tolist(), strict=True)
+    ]
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    return {}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    return logits(task, batch)
