@@ -7,7 +7,9 @@ from fedloom.engine.task import Task
 
 
 def first_context(task: Task, length: int, words: str, generator: torch.Generator) -> Tensor:
-    """Where a context [L, d] starts: N(0, 0.02), or the embedded words, whose number is then L."""
+    """Where a context [L, d] starts: N(0, 0.02), its first tokens at the embedded words if given."""
+    context = task.backbone.context(length, generator)
     if words:
-        return task.backbone.words(words)
-    return task.backbone.context(length, generator)
+        known = task.backbone.words(words)[:length]
+        context = torch.cat([known, context[len(known) :]])
+    return context

@@ -1,0 +1,160 @@
+"""FedPHA: a shared context, and on every client one of its own, of its own length.
+
+Fu et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025.
+Equation numbers are the paper's. The local context is pulled towards its projection on what the
+global one leaves out, and pushed away from the global one; prediction uses it alone. Decisions:
+
+- Eq. 9 with V of all d directions: the d' = floor((1 - rho) d) of the smallest singular values. The
+  global context has fewer tokens than directions, so that the last ones all have singular value
+  zero and are not unique: ours are the last columns of the full Householder QR of its right
+  singular vectors, which is deterministic. At rho = 1 none is left and the projection is zero.
+- The projection is that of the *received* global context, constant within a round (Table 3 times it
+  once a round; Algorithm 1 writes it into the loop over epochs).
+- Eq. 11 is a squared norm, its text says mean squared error: ours is the mean over classes and
+  dimensions of the features of unit length. Eq. 12 is averaged over classes.
+- `variant = "released"` is what the authors' code computes instead: the thin V, whose columns from
+  int((1 - rho) T) on lie *inside* the row space of the global context, taken anew in every step with
+  a gradient through it; and all local prompts read at the place of the longest one's EOT, so that
+  shorter ones are read at zero padding behind their own.
+- Lengths: one for all; or a list, of which consecutive clients share an entry, as the clients of a
+  domain do; or drawn per client.
+- The global context is averaged by training images. A client that never trained uses the local
+  context that it would begin with; there is no server model.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from fedloom.engine import Update, first_context, hookimpl, local_sgd, mean, unstack
+from fedloom.errors import FedLoomError
+
+
+def longest(options):
+    """The most tokens that a local context may have."""
+    return max(options.random_lengths or options.lengths or [options.length])
+
+
+def length_of(task, client):
+    """How many tokens the client's own context has."""
+    options = task.options
+    if options.random_lengths:
+        low, high = options.random_lengths
+        return int(torch.randint(low, high + 1, (), generator=task.generator("length", client)))
+    if options.lengths:
+        return options.lengths[max(client, 0) * len(options.lengths) // task.data.num_clients]
+    return options.length
+
+
+@hookimpl
+def init_server(task):
+    options, clients = task.options, task.data.num_clients
+    if options.random_lengths and options.lengths:
+        raise FedLoomError("fedpha: options lengths and random_lengths; set one of them")
+    if options.lengths and clients % len(options.lengths):
+        raise FedLoomError(
+            f"fedpha: option lengths has {len(options.lengths)} entries, which {clients} clients "
+            "cannot share evenly"
+        )
+    drawn = options.random_lengths
+    if drawn and (len(drawn) == 1 or drawn[0] > drawn[1]):
+        raise FedLoomError(f"fedpha: option random_lengths {drawn}: give the least and the most")
+    room = task.backbone.room(task.data.classes)
+    most = max(longest(options), options.global_length)
+    if most > room:
+        raise FedLoomError(
+            f"fedpha: a context of {most} tokens, but the text tower holds {room} before the "
+            "longest class name; lower length, lengths, random_lengths or global_length"
+        )
+    generator = task.generator("global context")
+    return {
+        "params": {"context": first_context(task, options.global_length, options.words, generator)}
+    }
+
+
+@hookimpl
+def init_client(task, client):
+    length = length_of(task, client)
+    generator = task.generator("local context", client)
+    context = first_context(task, length, task.options.words, generator)
+    padding = longest(task.options) - length
+    return {
+        "local": F.pad(context, (0, 0, 0, padding)),  # [L, d], L the longest of all clients
+        "length": torch.tensor(length, device=context.device),
+    }
+
+
+def left_out(context, rho):
+    """Q = V_2 V_2^T [..., d, d] of global contexts [..., T, d] (Eq. 8-10)."""
+    width = context.shape[-1]
+    kept = int((1 - rho) * width + 1e-9)  # 1 - rho is not exact
+    rows = torch.linalg.svd(context, full_matrices=False).Vh
+    basis = torch.linalg.qr(rows.mT, mode="complete").Q  # [..., d, d], by falling singular value
+    v2 = basis[..., width - kept :]
+    return v2 @ v2.mT
+
+
+def left_out_as_released(context, rho):
+    """The same from the thin V."""
+    v2 = torch.linalg.svd(context, full_matrices=False).Vh.mT
+    v2 = v2[..., int((1 - rho) * context.shape[-2]) :]
+    return v2 @ v2.mT
+
+
+def text_features(task, contexts, lengths):
+    """Features [K, n, C, d] of contexts [K, L, d] of `lengths` [K]: of the local one and others."""
+    most = max(context.shape[1] for context in contexts)
+    padded = [F.pad(context, (0, 0, 0, most - context.shape[1])) for context in contexts]
+    behind = None
+    if task.options.variant == "released":
+        behind = torch.stack([longest(task.options) - length for length in lengths], 1).clamp(min=0)
+    return task.backbone.text_features(
+        torch.stack(padded, 1), task.data.classes, torch.stack(lengths, 1), behind
+    )
+
+
+def loss(task, params, received, clients, batch):
+    """Eq. 11-13."""
+    clip, options = task.backbone, task.options
+    context, local, length = params["context"], params["local"], clients.state["length"]
+    if options.variant == "paper":
+        projected = local @ received["left_out"]
+    else:
+        projected = local @ left_out_as_released(context, options.rho)
+    full = torch.full_like(length, context.shape[1])
+    found = text_features(task, (local, context, projected), (length, full, length))
+    of_local, of_global, of_projected = found.unbind(1)  # [K, C, d] each
+    losses = sum(
+        F.cross_entropy(clip.logits(batch.features, text).mT, batch.labels, reduction="none")
+        for text in (of_local, of_global)
+    )
+    pull = (of_local - of_projected).square().mean((1, 2))
+    push = F.relu(options.alpha - (of_local - of_global).norm(dim=-1)).mean(1)
+    return losses + (pull + push)[:, None]
+
+
+@hookimpl
+def client_update(task, received, clients):
+    start = {**received["params"], "local": clients.state["local"]}
+    known = {**received, "left_out": left_out(received["params"]["context"], task.options.rho)}
+    trained = local_sgd(task, loss, known, clients, params=start)
+    updates = []
+    for k, examples in enumerate(clients.num_examples):
+        mine = unstack(trained.params, k)
+        kept = {"local": mine["local"], "length": clients.state["length"][k].clone()}
+        payload = {"params": {"context": mine["context"]}}
+        updates.append(Update(payload, kept, examples, {"train_loss": trained.loss[k]}))
+    return updates
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    return {"params": mean(updates, weighted=True)}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    if clients.nobody:
+        return None
+    state = clients.state
+    text = text_features(task, (state["local"],), (state["length"],))[:, 0]
+    return task.backbone.logits(batch.features, text)
