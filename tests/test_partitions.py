@@ -51,6 +51,13 @@ SPECS = st.one_of(
     ),
     st.fixed_dictionaries(
         {
+            "scheme": st.just("disjoint"),
+            "clients": st.integers(1, CLASSES),
+            "held_out": st.sampled_from([0.0, 0.3]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
             "scheme": st.just("iid"),
             "clients": st.integers(1, 12),
             "held_out": st.sampled_from([0.0, 0.1, 0.3]),
@@ -506,3 +513,37 @@ def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
         FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
     ):
         setup.check_cohort(replace(task, clients_per_round=99))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, CLASSES), st.integers(0, 1000))
+def test_disjoint_clients_share_no_class_and_hold_about_equally_many(clients, seed):
+    table = _make({"scheme": "disjoint", "clients": clients}, seed).to_pandas()
+    assert (table.groupby("label")["client_id"].nunique() == 1).all()
+    held = table.groupby("client_id")["label"].nunique()
+    assert len(held) == clients and held.max() - held.min() <= 1
+
+
+@pytest.mark.parametrize("scheme", [{"scheme": "disjoint"}, {"scheme": "iid"}])
+def test_few_shots_are_kept_of_every_class_that_a_client_holds(scheme, tmp_path):
+    data = _dataset(0, 2000)
+    spec = scheme | {"clients": 5, "held_out": 0.2}
+    full, few = (_make(spec | s, 3, data).to_pandas() for s in ({}, {"shots": 4}))
+    train = few[~few["test"] & (few["client_id"] >= 0)]
+    assert (train.groupby(["client_id", "label"]).size() == 4).all()
+    before = full[~full["test"]].groupby(["client_id", "label"]).size()
+    assert len(train.groupby(["client_id", "label"])) == len(before), "no client loses a class"
+    assert full[full["test"]].equals(few[few["test"]]), "the test images stay"
+    other = _make(spec | {"shots": 4}, 4, data).to_pandas()
+    assert not few.equals(other)
+
+
+def test_more_shots_than_images_are_refused_by_name():
+    line = r"shots is 500, but client 0 holds \d+ training images of class \d+ \(seed 0\)"
+    with pytest.raises(FedLoomError, match=line):
+        _make({"scheme": "disjoint", "clients": 5, "shots": 500})
+
+
+def test_more_clients_than_classes_cannot_be_disjoint():
+    with pytest.raises(FedLoomError, match="11 clients cannot hold disjoint classes"):
+        _make({"scheme": "disjoint", "clients": 11})

@@ -16,6 +16,7 @@ from fedloom.data.schemes import SCHEMES
 from fedloom.errors import FedLoomError
 from fedloom.files import replacing
 from fedloom.heldout import held_out_count
+from fedloom.hookspecs import NOBODY
 from fedloom.rng import numpy_generator
 
 COLUMNS = pa.schema(
@@ -90,6 +91,26 @@ def _test_owners(
     return result
 
 
+def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Which training images are kept, bool [N]: `shots` of every class that a client holds.
+
+    Raises:
+        FedLoomError: a client that holds fewer of a class.
+    """
+    rng = numpy_generator(seed, "few shots")
+    kept = np.zeros(len(labels), bool)
+    for client in np.unique(owner):
+        for label in np.unique(labels[owner == client]):
+            rows = np.flatnonzero((owner == client) & (labels == label))
+            if len(rows) < shots:
+                raise FedLoomError(
+                    f"shots is {shots}, but client {client} holds {len(rows)} training images of "
+                    f"class {label} (seed {seed}); lower it, or give clients more of fewer classes"
+                )
+            kept[rng.permutation(rows)[:shots]] = True
+    return kept
+
+
 def partition(
     labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
 ) -> pa.Table:
@@ -102,7 +123,8 @@ def partition(
 
     Returns:
         One row per image, in the order of `COLUMNS`, sorted by index. `participating` is false
-        for the clients held out of training.
+        for the clients held out of training. With `shots`, the client of a training image that
+        nobody keeps is NOBODY.
 
     Raises:
         FedLoomError: the scheme does not fit the dataset, or a client is left with no data.
@@ -125,8 +147,12 @@ def partition(
                     "classes per client"
                 )
         clients += each
-    held_out = _held_out(clients, spec, seed)
-    columns = [np.arange(len(labels)), owner, labels, test, ~np.isin(owner, held_out), domains]
+    training = ~np.isin(owner, _held_out(clients, spec, seed))
+    if "shots" in spec:
+        rows = np.flatnonzero(~test)
+        dropped = rows[~_few_shots(labels[rows], owner[rows], spec["shots"], seed)]
+        owner[dropped], training[dropped] = NOBODY, False
+    columns = [np.arange(len(labels)), owner, labels, test, training, domains]
     arrays = [pa.array(c, t) for c, t in zip(columns, COLUMNS.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=COLUMNS)
 

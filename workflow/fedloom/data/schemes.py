@@ -79,6 +79,27 @@ def pathological(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np
     return owner
 
 
+def disjoint(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
+    """Each client holds classes that no other holds, as many as any other or one more (FedPHA, 4.1).
+
+    Args:
+        labels: [N] of the training images.
+
+    Returns:
+        [N] the client of every image.
+
+    Raises:
+        FedLoomError: more clients than classes.
+    """
+    clients = spec["clients"]
+    classes, column = np.unique(labels, return_inverse=True)
+    if clients > len(classes):
+        raise FedLoomError(
+            f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
+        )
+    return rng.permutation(np.arange(len(classes)) % clients)[column]
+
+
 def dirichlet(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
     """Label proportions from Dir(alpha), by one of the two meanings found in the papers.
 
@@ -206,4 +227,10 @@ def _hand_out(
     return counts
 
 
-SCHEMES = {"pathological": pathological, "dirichlet": dirichlet, "iid": iid, "imbalance": imbalance}
+SCHEMES = {
+    "pathological": pathological,
+    "disjoint": disjoint,
+    "dirichlet": dirichlet,
+    "iid": iid,
+    "imbalance": imbalance,
+}
