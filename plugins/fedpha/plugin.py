@@ -13,9 +13,9 @@ global one leaves out, and pushed away from the global one; prediction uses it a
 - Eq. 11 is a squared norm, its text says mean squared error: ours is the mean over classes and
   dimensions of the features of unit length. Eq. 12 is averaged over classes.
 - `variant = "released"` is what the authors' code computes instead: the thin V, whose columns from
-  int((1 - rho) T) on lie *inside* the row space of the global context, taken anew in every step with
-  a gradient through it; and all local prompts read at the place of the longest one's EOT, so that
-  shorter ones are read at zero padding behind their own.
+  int((1 - rho) T) on lie *inside* the row space of the global context, taken anew in every step
+  with a gradient through it; and all local prompts read at the place of the longest one's EOT, so
+  that shorter ones are read at zero padding behind their own.
 - Lengths: one for all; or a list, of which consecutive clients share an entry, as the clients of a
   domain do; or drawn per client.
 - The global context is averaged by training images. A client that never trained uses the local

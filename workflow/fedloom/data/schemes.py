@@ -80,7 +80,7 @@ def pathological(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np
 
 
 def disjoint(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Each client holds classes that no other holds, as many as any other or one more (FedPHA, 4.1).
+    """Each client holds classes that no other holds, about equally many (FedPHA, 4.1).
 
     Args:
         labels: [N] of the training images.
