@@ -49,6 +49,21 @@ def _tiny_vit() -> FrozenViT:
         )
 
 
+def _tiny_clip():
+    """Two blocks of width 16 for images, one for text, with random weights."""
+    import open_clip  # takes seconds, and no ViT method needs it
+
+    from fedloom.backbones.clip import FrozenCLIP
+
+    vision = {"layers": 2, "width": 16, "head_width": 8, "patch_size": 8, "image_size": SIZE}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = open_clip.CLIP(16, vision, {"width": 16, "heads": 2, "layers": 1})
+    numbers = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear"}
+    open_clip.set_model_preprocess_cfg(model, numbers | {"size": SIZE})
+    return FrozenCLIP(model, open_clip.SimpleTokenizer(), "tiny")
+
+
 def _tiny_data(folder: Path) -> tuple[ImageStore, Path]:
     """Noisy images of four classes, on six clients of unequal size, one of them held out."""
     rng = np.random.default_rng(0)
@@ -76,27 +91,39 @@ def tiny_task(
     Args:
         options: the method's, where they are not the defaults; its wrappers have theirs.
     """
-    vit = _tiny_vit()
     store, partition = _tiny_data(folder)
-    tokens = vit.class_tokens(torch.from_numpy(store.images(np.arange(len(store))).copy()))
+    images = torch.from_numpy(store.images(np.arange(len(store))).copy())
+    if method.about["family"] == "vit":
+        backbone = _tiny_vit()
+        places, patches = backbone.class_tokens(images), None  # [N, M + 1, d]
+    else:
+        backbone = _tiny_clip()
+        final, patches = backbone.image_features(images)
+        places = final[:, None]
 
     def cached(place: int | None) -> Tensor:
-        return tokens[:, -1 if place is None else place - 1]
+        return places[:, -1 if place is None else place - 1]
 
-    data = federation.load(store, partition, list("abcd"), torch.device("cpu"), cached)
+    names = ["alpha", "beta", "gamma", "long delta"]
+    cpu = torch.device("cpu")
+    data = federation.load(store, partition, names, cpu, cached, lambda: patches)
     training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
+    prototypes = None
+    if method.about["family"] == "vit":
+        warm = warm_start(places[:, :-1], data.labels, chosen, CLASSES)
+        prototypes = SimpleNamespace(**warm)
     return Task(
         seed=0,
         options=SimpleNamespace(**method.options(options, method.name)),
         training=SimpleNamespace(**training, rounds=4),
-        backbone=vit,
+        backbone=backbone,
         data=data,
         clients_per_round=3,
         stacked=method.about["stacked"],
         method=method.name,
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
-        prototypes=SimpleNamespace(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES)),
+        prototypes=prototypes,
     )
 
 
@@ -169,7 +196,7 @@ def resumes(method: Method, folder: Path, *wrappers: Method) -> None:
     ]
     if not tables[0].equals(tables[1]):
         raise FedLoomError(f"{method.name}: 4 rounds do not evaluate as 2 + 2 rounds")
-    if run.start().server.keys() != whole["server"].keys():
+    if run.start().server.keys() != rounds.State.of(whole).server.keys():
         raise FedLoomError(f"{method.name}: aggregate returns other keys than init_server")
 
 

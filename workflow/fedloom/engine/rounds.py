@@ -37,8 +37,8 @@ class State:
 
     @classmethod
     def of(cls, tree: Tree) -> "State":
-        kept = tree.get("clients", {})  # a file holds no empty branches
-        return cls(tree["server"], {k: kept.get(str(k), {}) for k in tree["seen"].tolist()})
+        server, kept = tree.get("server", {}), tree.get("clients", {})  # empty: not in a file
+        return cls(server, {k: kept.get(str(k), {}) for k in tree["seen"].tolist()})
 
 
 def initial(task: Task, hooks) -> State:
