@@ -6,7 +6,9 @@ GMM-PT+ of Tables 6-7. Where the paper leaves a choice open:
 
 - Diagonal covariances, as PFPT's own Gaussians have (Eq. 4): a full one of d x d cannot be told
   from the hundred prompts of a round. `variant: released`: scikit-learn's Bayesian mixture with
-  full covariances. Both start as often from k-means as there are components, and keep the best.
+  full covariances. Its prior counts as one more prompt in every cluster, at the mean of all, so
+  prompts draw together from round to round. Both start as often from k-means as there are
+  components, and keep the best.
 - As many components as prompts. With selection (as in fedavg_pt), as many as prompts of the pool
   that were picked; those that nobody picked are kept.
 - Prompts have no order for a ViT; so that one can be followed over rounds, centroids take the
