@@ -38,7 +38,7 @@ def test_the_template_runs_when_copied_and_renamed(check, tmp_path):
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
 def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_path):
-    old = "def logits(task, params, batch):\n"
+    old = "def loss(task, params, received, clients, batch):\n"
     method = _plugin(tmp_path, old, old + "    assert len(batch.index) == 1\n")
     toml = method.folder / "method.toml"
     toml.write_text(toml.read_text().replace('family = "vit"', 'family = "vit"\nstacked = false'))
@@ -93,7 +93,7 @@ def _plugin(tmp_path, old, new):
             "def combine(task, server, updates):",
             "required hook 'aggregate' is missing",
         ),
-        ("received, clients, batch):\n    return l", "recieved, clients, batch):\n    return l",
+        ("predict(task, received,", "predict(task, recieved,",
          "has no argument 'recieved'; did you mean 'received'?"),
         ("@hookimpl\ndef predict", "@hookimpl(wrapper=True)\ndef predict",
          "'predict' of a method needs plain @hookimpl above it"),

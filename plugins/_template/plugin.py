@@ -5,7 +5,7 @@ This one gives every client a head of its own and shares the prompts: change wha
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, insert, local_sgd, mean, unstack
+from fedloom.engine import Update, hookimpl, local_sgd, mean, unstack
 
 
 @hookimpl
@@ -18,14 +18,9 @@ def init_client(task, client):
     return {"head": task.backbone.head(task.num_classes)}  # [C, d], never uploaded
 
 
-def logits(task, params, batch):
-    vit = task.backbone
-    tokens = insert(vit.embed(batch.images), params["prompts"])  # [K, B, T + P, d]
-    return vit.classify(vit.blocks(tokens), params["head"])  # [K, B, C]
-
-
 def loss(task, params, received, clients, batch):
-    return F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
+    scores = task.backbone.prompted(batch.images, params["prompts"], params["head"])  # [K, B, C]
+    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
 
 
 @hookimpl
@@ -50,4 +45,5 @@ def aggregate(task, server, updates):
 def predict(task, received, clients, batch):
     if clients.nobody:
         return None  # no head, no model
-    return logits(task, {**received["params"], "head": clients.state["head"]}, batch)
+    prompts = received["params"]["prompts"]
+    return task.backbone.prompted(batch.images, prompts, clients.state["head"])

@@ -7,7 +7,7 @@ gives McMahan et al.'s.
 
 import torch.nn.functional as F
 
-from fedloom.engine import hookimpl, insert, local_sgd, mean, uploads
+from fedloom.engine import hookimpl, local_sgd, mean, uploads
 
 
 @hookimpl
@@ -16,14 +16,9 @@ def init_server(task):
     return {"params": {"head": task.backbone.head(task.num_classes), "shared_prompts": prompts}}
 
 
-def logits(task, params, batch):
-    vit = task.backbone
-    tokens = insert(vit.embed(batch.images), params["shared_prompts"])  # [K, B, T + P, d]
-    return vit.classify(vit.blocks(tokens), params["head"])  # [K, B, C]
-
-
 def loss(task, params, received, clients, batch):
-    return F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
+    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
 
 
 @hookimpl
@@ -38,4 +33,5 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    return logits(task, received["params"], batch)
+    params = received["params"]
+    return task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])

@@ -8,7 +8,7 @@ that was never sampled, or is held out, is evaluated with those.
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, insert, local_sgd, mean, unstack
+from fedloom.engine import Update, hookimpl, local_sgd, mean, unstack
 
 
 @hookimpl
@@ -22,14 +22,9 @@ def init_client(task, client):
     return {"prompts": task.backbone.prompts(task.options.prompts, generator)}
 
 
-def logits(task, params, batch):
-    vit = task.backbone
-    tokens = insert(vit.embed(batch.images), params["prompts"])  # [K, B, T + P, d]
-    return vit.classify(vit.blocks(tokens), params["head"])  # [K, B, C]
-
-
 def loss(task, params, received, clients, batch):
-    return F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
+    scores = task.backbone.prompted(batch.images, params["prompts"], params["head"])  # [K, B, C]
+    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
 
 
 @hookimpl
@@ -54,4 +49,5 @@ def aggregate(task, server, updates):
 def predict(task, received, clients, batch):
     if clients.nobody:
         return None  # without a client there are no prompts
-    return logits(task, {**received["params"], "prompts": clients.state["prompts"]}, batch)
+    head = received["params"]["head"]
+    return task.backbone.prompted(batch.images, clients.state["prompts"], head)

@@ -86,6 +86,16 @@ class FrozenViT:
         """Logits [K, B, C] of the final-norm class token; tokens [K, B, T, d], head [K, C, d]."""
         return linear(self.final(tokens), head)
 
+    def prompted(self, images: Tensor, prompts: Tensor, head: Tensor) -> Tensor:
+        """Logits [K, B, C] with prompts put in at block 1 and carried on (VPT-shallow).
+
+        Args:
+            images: uint8 [K, B, H, W, channels].
+            prompts: as `insert` takes them.
+            head: [K, C, d].
+        """
+        return self.classify(self.blocks(insert(self.embed(images), prompts)), head)
+
     def final(self, tokens: Tensor) -> Tensor:
         """Final-norm class token [..., d] of tokens [..., T, d] after the last block."""
         return self.normed(tokens[..., 0, :])

@@ -3,9 +3,15 @@
 from fedloom.backbones.vit import insert, linear, replace
 from fedloom.engine.aggregate import mean, uploads
 from fedloom.engine.contexts import first_context
-from fedloom.engine.local import Trained, local_sgd
+from fedloom.engine.local import Trained, learning_rate, local_sgd
 from fedloom.engine.passes import class_means, slices
-from fedloom.engine.selection import asked_for, for_client_or_image, take
+from fedloom.engine.selection import (
+    asked_for,
+    for_client_or_image,
+    mean_of_picked,
+    pick,
+    take,
+)
 from fedloom.engine.task import Cohort, Task, Update
 from fedloom.engine.transport import transport_plan
 from fedloom.engine.tree import Tree, stack, tensor_map, unstack
@@ -24,9 +30,12 @@ __all__ = [
     "for_client_or_image",
     "hookimpl",
     "insert",
+    "learning_rate",
     "linear",
     "local_sgd",
     "mean",
+    "mean_of_picked",
+    "pick",
     "replace",
     "slices",
     "stack",

@@ -1,14 +1,17 @@
 """What methods share around aggregation: plain uploads, and means of them."""
 
+from torch import Tensor
+
 from fedloom.engine.local import Trained
 from fedloom.engine.task import Cohort, Update
 from fedloom.engine.tree import Tree, tensor_map, unstack
 
 
-def uploads(trained: Trained, clients: Cohort) -> list[Update]:
-    """One update per client that sends all of its parameters and keeps nothing."""
+def uploads(trained: Trained, clients: Cohort, **more: Tensor) -> list[Update]:
+    """One update per client that sends its parameters and `more` [K, ...], and keeps nothing."""
+    sent = {"params": trained.params, **more}
     return [
-        Update({"params": unstack(trained.params, k)}, {}, n, {"train_loss": trained.loss[k]})
+        Update(unstack(sent, k), {}, n, {"train_loss": trained.loss[k]})
         for k, n in enumerate(clients.num_examples)
     ]
 

@@ -111,6 +111,7 @@ def local_sgd(
     epochs: int | None = None,
     block: int = 0,
     tallies: Tree | None = None,
+    project: dict[str, Tensor] | None = None,
 ) -> Trained:
     """Train every client of the cohort on its own images.
 
@@ -125,6 +126,8 @@ def local_sgd(
             an order of batches, and an optimiser, of its own.
         tallies: what is counted while training, where it starts [K, ...]; the loss sees how far
             it has come in `params["tallies"]`.
+        project: by the name of a parameter [K, P, d], the matrix [d, d] that every step of it is
+            multiplied with: the optimiser's whole step, with momentum or Adam's scaling.
     """
     start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
@@ -133,7 +136,7 @@ def local_sgd(
         for name in names
     }
     current = {**start, **trained}
-    flat = [value for _, value in leaves(trained)]
+    flat, projections = [value for _, value in leaves(trained)], project or {}
     optimizer = _optimizer(task.training, flat, learning_rate(task))
     total, steps = torch.zeros(len(clients), device=flat[0].device), np.zeros(len(clients), int)
     counted = None if tallies is None else tensor_map(torch.clone, tallies)
@@ -153,7 +156,12 @@ def local_sgd(
         if task.training.clip is not None:
             _clip(flat, task.training.clip)
         before = None if everyone else [p.detach().clone() for p in flat]
+        origin = {name: trained[name].detach().clone() for name in projections}
         optimizer.step()
+        with torch.no_grad():
+            for name, matrix in projections.items():
+                step = trained[name] - origin[name]
+                trained[name].copy_(origin[name] + step @ matrix)
         if before is not None:  # momentum would carry those that have finished on
             done = torch.ones(len(clients), dtype=torch.bool)
             done[active] = False

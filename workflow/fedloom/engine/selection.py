@@ -3,6 +3,10 @@
 The query of an image is the final class token of the frozen, unprompted backbone; a prompt is its
 own key. A client works with the prompts that its own training images ask for most; the server's
 model, which has no images of its own, with those that each image asks for.
+
+For methods that average prompts, the pool is `params[POOL]`: a client starts from those it picked
+(`pick`), trains and uploads them and their places, and the server's mean is over the clients that
+picked a prompt (`mean_of_picked`). The others' copies, which nobody trained, would hold it back.
 """
 
 import torch
@@ -10,8 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.data.federation import Batch
+from fedloom.engine.aggregate import mean
 from fedloom.engine.passes import slices
-from fedloom.engine.task import Cohort, Task
+from fedloom.engine.task import Cohort, Task, Update
+from fedloom.engine.tree import Tree
+
+POOL = "shared_prompts"
 
 
 def matches(queries: Tensor, keys: Tensor) -> Tensor:
@@ -32,9 +40,9 @@ def asked_for(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tenso
         found = matches(batch.features, prompts)
         chosen = torch.zeros_like(found).scatter_(-1, found.topk(count).indices, 1)
         votes += (chosen * batch.mask[..., None]).sum(1)
-        total += (found * batch.mask[..., None]).sum(1)
-    by_total = total.argsort(1, descending=True, stable=True)
-    by_votes = votes.gather(1, by_total).argsort(1, descending=True, stable=True)
+        total += (found.double() * batch.mask[..., None]).sum(1)
+    by_total = total.argsort(dim=1, descending=True, stable=True)
+    by_votes = votes.gather(1, by_total).argsort(dim=1, descending=True, stable=True)
     return by_total.gather(1, by_votes)[:, :count].sort().values
 
 
@@ -46,9 +54,47 @@ def take(prompts: Tensor, places: Tensor) -> Tensor:
 def for_client_or_image(
     task: Task, clients: Cohort, batch: Batch, prompts: Tensor, count: int
 ) -> Tensor:
-    """The prompts to predict with: a client's [K, n, d]; for NOBODY each image's [1, B, n, d]."""
+    """The prompts to predict with: a client's [K, n, d]; for NOBODY each image's [1, B, n, d].
+
+    All of them [K, P, d], if there are no more than `count`.
+    """
+    if prompts.shape[1] <= count:
+        return prompts
     if not clients.nobody:
         return take(prompts, asked_for(task, clients, prompts, count))
-    count = min(count, prompts.shape[1])
     places = matches(batch.features, prompts).topk(count).indices.sort().values  # [1, B, n]
     return prompts[0][places]
+
+
+def pick(task: Task, received: Tree, clients: Cohort, count: int) -> tuple[Tree, Tree]:
+    """What the clients start from, and what they upload beside it.
+
+    Returns:
+        `received` with the `count` prompts of the pool [K, P, d] that each client's images ask for;
+        their `places` [K, n]. If the pool holds no more: `received`, and nothing to add.
+    """
+    pool = received["params"][POOL]
+    if pool.shape[1] <= count:
+        return received, {}
+    places = asked_for(task, clients, pool, count)
+    params = {**received["params"], POOL: take(pool, places)}
+    return {**received, "params": params}, {"places": places}
+
+
+def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) -> Tree:
+    """As `mean`, but of a prompt over those clients that picked it; kept if nobody did.
+
+    Args:
+        params: the server's, with the pool [P, d].
+        updates: with `places` [n] in the payload, else every client trained all prompts.
+    """
+    averaged = mean(updates, weighted)
+    if "places" not in updates[0].payload:
+        return averaged
+    pool = params[POOL]
+    total, weight = torch.zeros_like(pool), torch.zeros_like(pool[:, :1])
+    for update in updates:
+        places, share = update.payload["places"], update.num_examples if weighted else 1
+        total[places] += share * update.payload["params"][POOL]
+        weight[places] += share
+    return {**averaged, POOL: torch.where(weight > 0, total / weight.clamp(min=1), pool)}

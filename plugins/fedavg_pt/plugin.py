@@ -1,0 +1,56 @@
+"""FedAvg-PT: shallow prompts and a linear head under federated averaging.
+
+Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and Imbalanced Data" (PFPT, NeurIPS
+2024), Eq. 2 and Tables 1-4. With option `selection` it is FedAvg-PT+ of Tables 6-7: the server
+holds a pool, and each client picks and trains some of its prompts. Where the paper leaves a choice
+open:
+
+- A client picks once a round, by the votes of its training images (fedloom/engine/selection.py),
+  and uploads the prompts it picked with their places in the pool.
+- A prompt of the pool is averaged over the clients that picked it; nobody's stays as it is. (The
+  released code averages whole pools, so that a prompt which few clients picked hardly moves.)
+- Where a client is evaluated, it picks anew; the server's model lets each image pick.
+- Eq. 2 weighs clients by their training images; option `weighted` turns that off.
+"""
+
+import torch.nn.functional as F
+
+from fedloom.engine import (
+    for_client_or_image,
+    hookimpl,
+    local_sgd,
+    mean_of_picked,
+    pick,
+    uploads,
+)
+
+
+@hookimpl
+def init_server(task):
+    vit, options = task.backbone, task.options
+    count = options.pool if options.selection else options.prompts
+    prompts = vit.prompts(count, task.generator("shared prompts"))  # [P, d]
+    return {"params": {"head": vit.head(task.num_classes), "shared_prompts": prompts}}
+
+
+def loss(task, params, received, clients, batch):
+    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
+
+
+@hookimpl
+def client_update(task, received, clients):
+    received, places = pick(task, received, clients, task.options.prompts)
+    return uploads(local_sgd(task, loss, received, clients), clients, **places)
+
+
+@hookimpl
+def aggregate(task, server, updates):
+    return {"params": mean_of_picked(server["params"], updates, task.options.weighted)}
+
+
+@hookimpl
+def predict(task, received, clients, batch):
+    pool, head = received["params"]["shared_prompts"], received["params"]["head"]
+    prompts = for_client_or_image(task, clients, batch, pool, task.options.prompts)
+    return task.backbone.prompted(batch.images, prompts, head)

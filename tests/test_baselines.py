@@ -1,0 +1,337 @@
+"""PFPT's baselines and FedPR against what their papers say they compute."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedloom import contract, plugins
+from fedloom.engine import NOBODY, Update, local_sgd, tensor_map
+from fedloom.engine.ledger import downlink_floats
+from fedloom.engine.rounds import initial, train_round
+from fedloom.engine.task import cohort
+from fedloom.engine.tree import stack
+from fedloom.errors import FedLoomError
+
+# beside the defaults, which test_contract.py holds to the contract
+PICKING = {"selection": True, "prompts": 3, "pool": 6}
+VARIANTS = [
+    ("fedavg_pt", PICKING),
+    ("fedprox_pt", PICKING | {"variant": "released"}),
+    ("fedopt_pt", PICKING),
+    ("fedopt_pt", {"variant": "released"}),
+    ("gmm_pt", PICKING),
+    ("gmm_pt", {"variant": "released", "prompts": 2}),
+]
+
+
+def _module(name):
+    plugins.hooks(plugins.find(name))
+    return sys.modules[f"fedloom_method_{name}"]
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_contract_of_variants(name, options, check, tmp_path):
+    method = plugins.find(name)
+    known = {
+        option: about | {"default": options.get(option, about["default"])}
+        for option, about in method.about["options"].items()
+    }
+    check(replace(method, about=method.about | {"options": known}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("fedavg_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
+        ("fedavg_pt", {"selection": True}, {"head": 76_800, "shared_prompts": 15_360}),
+        ("fedprox_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
+        ("fedopt_pt", {"variant": "released"}, {"head": 76_800, "shared_prompts": 7_680}),
+        ("gmm_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
+        ("scaffold_pt", {}, {"head": 2 * 76_800, "shared_prompts": 2 * 7_680}),
+        ("fedpr", {}, {"head": 76_800, "shared_prompts": 7_680}),  # 84,480: 8.4 M in 100 rounds
+    ],
+)
+def test_communication(method, options, expected):
+    assert downlink_floats(method, "vit_base_patch16_224", 100, options) == expected
+
+
+def test_a_client_uploads_only_the_prompts_that_it_picked(tiny):
+    task, hooks = tiny("fedavg_pt", selection=True, prompts=3, pool=8)
+    _, row = train_round(task.at(1), hooks, initial(task, hooks))
+    width, head = task.backbone.width, 4 * task.backbone.width
+    assert row["bytes_down"] == 3 * 4 * (head + 8 * width)
+    assert row["bytes_up"] == 3 * (4 * (head + 3 * width) + 8 * 3)
+
+
+def test_a_prompt_that_nobody_picked_is_kept(tiny):
+    """FedAvg, FedProx and GMM; all else of the pool has moved."""
+    for name in ("fedavg_pt", "fedprox_pt", "gmm_pt"):
+        task, hooks = tiny(name, selection=True, prompts=2, pool=12)
+        start = initial(task, hooks)
+        ids = hooks.select_clients(task=task.at(1))
+        received = stack([hooks.download(task=task, server=start.server, client=k) for k in ids])
+        clients = cohort(task, ids, [{} for _ in ids])
+        updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+        picked = set(torch.cat([u.payload["places"] for u in updates]).tolist())
+        assert 2 <= len(picked) < 12
+        server = hooks.aggregate(task=task.at(1), server=start.server, updates=updates)
+        old, new = (s["params"]["shared_prompts"] for s in (start.server, server))
+        moved = {i for i in range(12) if not torch.equal(old[i], new[i])}
+        assert moved == picked
+
+
+def _all_controls(task, hooks, state):
+    """Control variates of the clients that may take part, those of later ones as they begin."""
+    ids = task.data.participating
+    return [
+        (state.clients.get(k) or hooks.init_client(task=task, client=k))["control"] for k in ids
+    ]
+
+
+@pytest.mark.parametrize("sampled", [2, 5])
+def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
+    """c = mean of c_k, whether all clients take part or some; and they are not all zero."""
+    task, hooks = tiny("scaffold_pt", prompts=2)
+    task = replace(task, clients_per_round=sampled)
+    assert len(task.data.participating) == 5
+    state = initial(task, hooks)
+    for number in range(1, 5):
+        state, _ = train_round(task.at(number), hooks, state)
+        control = state.server["constants"]["control"]
+        for name in ("head", "shared_prompts"):
+            around = torch.stack(
+                [own[name] - control[name] for own in _all_controls(task, hooks, state)]
+            )
+            torch.testing.assert_close(
+                around.sum(0), torch.zeros_like(control[name]), atol=1e-5, rtol=0
+            )
+            assert around.abs().max() > 1e-3
+
+
+def test_a_control_variate_is_the_clients_mean_gradient(tiny):
+    """With one step: the gradient at x, whatever c and c_k were; and y = x - lr (g - c_k + c)."""
+    task, hooks = tiny("scaffold_pt", prompts=2)
+    task.training.epochs, task.training.batch_size = 1, 1000
+    ids, generator = task.data.participating[:3], torch.Generator().manual_seed(0)
+
+    def noise(tree):
+        return tensor_map(lambda v: 0.1 * torch.randn(v.shape, generator=generator), tree)
+
+    params = noise(hooks.init_server(task=task)["params"])
+    control, owns = noise(params), [noise(params) for _ in ids]
+    received = stack([{"params": params, "constants": {"control": control}} for _ in ids])
+    clients = cohort(task, ids, [{"control": own} for own in owns])
+    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+    for client, own, update in zip(ids, owns, updates, strict=True):
+        at = stack([tensor_map(lambda v: v.clone().requires_grad_(), params)])
+        for value in at.values():
+            value.retain_grad()
+        batch = task.data.batch([task.data.train[client]])
+        scores = task.backbone.prompted(batch.images, at["shared_prompts"], at["head"])
+        entropy = F.cross_entropy(scores[0], batch.labels[0])
+        entropy.backward()
+        assert update.metrics["train_loss"] == pytest.approx(entropy.item(), abs=1e-5)
+        for name, value in at.items():
+            gradient, sent = value.grad[0], update.payload
+            kept = update.client_state["control"][name]
+            stepped = params[name] - task.training.lr * (gradient - own[name] + control[name])
+            torch.testing.assert_close(kept, gradient, atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(sent["control"][name], kept - own[name])
+            torch.testing.assert_close(sent["params"][name], stepped, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.9}, {"clip": 1.0}])
+def test_scaffold_refuses_what_its_control_variates_cannot_take(tiny, training):
+    task, hooks = tiny("scaffold_pt")
+    vars(task.training).update(training)
+    with pytest.raises(FedLoomError, match=r"scaffold_pt: .* plain SGD; set training.optimizer"):
+        hooks.init_server(task=task)
+
+
+def _proximal(tiny, **options):
+    """FedProx's term [K] as a function of the parameters in float64, its start, and a point."""
+    task, _ = tiny("fedprox_pt", **options)
+    fedprox, generator = _module("fedprox_pt"), torch.Generator().manual_seed(0)
+    shapes = {"head": (2, 3, 4), "shared_prompts": (2, 5, 4)}
+    start, point = (
+        {name: torch.randn(shape, generator=generator).double() for name, shape in shapes.items()}
+        for _ in range(2)
+    )
+    return lambda params: fedprox.proximal(task, params, start), start, point
+
+
+def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
+    term, start, point = _proximal(tiny, mu=0.3)
+    at = tensor_map(lambda v: v.clone().requires_grad_(), point)
+    term(at).sum().backward()
+    for name, value in at.items():
+        expected = 0.3 * (point[name] - start[name])
+        torch.testing.assert_close(value.grad, expected)
+        assert value.grad.abs().max() > 0.1
+    step = torch.zeros_like(point["head"])
+    step[1, 2, 0] = 1e-6
+    ahead, behind = (term(point | {"head": point["head"] + s * step}) for s in (1, -1))
+    slope = (ahead - behind) / 2e-6
+    assert slope[0] == 0, "another client's term"
+    assert slope[1].item() == pytest.approx(at["head"].grad[1, 2, 0].item(), abs=1e-6)
+
+
+def test_the_released_proximal_gradient_has_norm_mu_half_and_none_at_the_start(tiny):
+    term, start, point = _proximal(tiny, mu=0.3, variant="released")
+    for given, expected in ((point, 0.15), (start, 0.0)):
+        at = tensor_map(lambda v: v.clone().requires_grad_(), given)
+        term(at).sum().backward()
+        flat = torch.cat([value.grad.flatten(1) for value in at.values()], 1)
+        torch.testing.assert_close(flat.norm(dim=1), torch.full((2,), expected).double())
+
+
+def test_the_proximal_term_pulls_local_training_back(tiny):
+    """One step from w: mu moves it by -lr mu (w - received), client by client."""
+    ends = []
+    for mu in (0.0, 0.5):
+        task, hooks = tiny("fedprox_pt", prompts=2, mu=mu)
+        task.training.optimizer, task.training.epochs, task.training.batch_size = "sgd", 1, 1000
+        server, ids = hooks.init_server(task=task), task.data.participating[:2]
+        received = stack([{"params": server["params"]}] * 2)
+        scale = torch.tensor([1.0, 2.0]).view(2, 1, 1)
+        away = tensor_map(lambda v, s=scale: v + s * torch.ones_like(v), received["params"])
+        clients = cohort(task, ids, [{}, {}])
+        loss = _module("fedprox_pt").loss
+        ends.append(local_sgd(task.at(1), loss, received, clients, params=away).params)
+    for name in ends[0]:
+        pulled = ends[1][name] - ends[0][name]
+        expected = (-task.training.lr * 0.5 * scale).expand_as(pulled)
+        torch.testing.assert_close(pulled, expected, atol=1e-6, rtol=0)
+
+
+def _sent(generator, examples, **params):
+    drawn = {name: torch.randn(shape, generator=generator) for name, shape in params.items()}
+    return Update({"params": drawn}, {}, examples, {})
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_the_server_steps_as_adam_on_the_pseudo_gradient(tiny, variant):
+    """Three rounds beside one torch Adam that is never put away."""
+    options = {"server_lr": 0.05, "server_betas": [0.8, 0.95], "server_eps": 1e-3}
+    task, hooks = tiny("fedopt_pt", variant=variant, **options)
+    server, generator = hooks.init_server(task=task), torch.Generator().manual_seed(0)
+    own = tensor_map(torch.clone, server["params"])
+    adam = torch.optim.Adam(own.values(), 0.05, (0.8, 0.95), 1e-3)
+    shapes = {name: value.shape for name, value in own.items()}
+    for number in (1, 2, 3):
+        updates = [_sent(generator, n, **shapes) for n in (1, 3)]
+        sent = [u.payload["params"] for u in updates]
+        mean = tensor_map(lambda a, b: a / 4 + 3 * b / 4, *sent)
+        for name, value in own.items():
+            value.grad = value - mean[name]
+        adam.step()
+        server = hooks.aggregate(task=task.at(number), server=server, updates=updates)
+        judged = hooks.download(task=task, server=server, client=NOBODY)["params"]
+        given = hooks.download(task=task, server=server, client=0)["params"]
+        for name, value in own.items():
+            torch.testing.assert_close(judged[name], value, atol=1e-6, rtol=1e-6)
+            expected = value if variant == "paper" else mean[name]
+            torch.testing.assert_close(given[name], expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_pseudo_gradient_of_a_prompt_is_that_of_its_pickers(tiny):
+    """One step of Adam goes by the sign: towards them, and nowhere for a prompt of nobody's."""
+    task, hooks = tiny("fedopt_pt", selection=True, prompts=1, pool=3, server_lr=0.01)
+    server = hooks.init_server(task=task)
+    pool = server["params"]["shared_prompts"]
+    updates = [
+        Update({"params": {"head": server["params"]["head"], "shared_prompts": new}}, {}, 1, {})
+        for new in (pool[:1] + 1, pool[2:] - 1)
+    ]
+    for update, place in zip(updates, (0, 2), strict=True):
+        update.payload["places"] = torch.tensor([place])
+    after = hooks.aggregate(task=task.at(1), server=server, updates=updates)
+    moved = after["params"]["shared_prompts"] - pool
+    expected = torch.tensor([[0.01], [0.0], [-0.01]]).expand_as(moved)
+    torch.testing.assert_close(moved, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_the_mixture_recovers_planted_centroids(tiny, variant):
+    """Clusters of several sizes, in a random order; each centroid in the place of its prompt."""
+    task, hooks = tiny("gmm_pt", variant=variant, prompts=4)
+    rng, server = np.random.default_rng(0), hooks.init_server(task=task)
+    centres = rng.normal(size=(4, task.backbone.width))
+    old = centres[[2, 0, 3, 1]] + rng.normal(scale=0.2, size=centres.shape)
+    server["params"]["shared_prompts"] = torch.tensor(old, dtype=torch.float32)
+    members, updates = {i: [] for i in range(4)}, []
+    for client in range(30):
+        belongs = rng.permutation([0, 1, 2, 3] if client % 2 else [0, 1, 2, 2])
+        points = centres[belongs] + rng.normal(scale=0.01, size=centres.shape)
+        for i, point in zip(belongs, points, strict=True):
+            members[i].append(point)
+        prompts = torch.tensor(points, dtype=torch.float32)
+        params = {"head": server["params"]["head"], "shared_prompts": prompts}
+        updates.append(Update({"params": params}, {}, 1, {}, client=client))
+    found = hooks.aggregate(task=task.at(1), server=server, updates=updates)
+    everywhere = np.mean([point for points in members.values() for point in points], 0)
+    for place, i in enumerate((2, 0, 3, 1)):
+        total, count = np.sum(members[i], 0), len(members[i])
+        if variant == "released":  # the prior counts as one more point, at the mean of all
+            total, count = total + everywhere, count + 1
+        centroid = found["params"]["shared_prompts"][place]
+        np.testing.assert_allclose(centroid, total / count, atol=1e-5)
+
+
+def test_fedpr_moves_prompts_only_where_the_global_ones_are_weak(tiny):
+    task, hooks = tiny("fedpr", prompts=6)
+    server = hooks.init_server(task=task)
+    prompts = server["params"]["shared_prompts"]
+    _, _, v = np.linalg.svd((prompts.T @ prompts).double().numpy())
+    strong = v[: int(0.2 * task.backbone.width)].T  # [d, 3]
+    ids = task.data.participating[:2]
+    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
+    clients = cohort(task, ids, [{}, {}])
+    moved = {}
+    for number in (1, 2):
+        for update in hooks.client_update(task=task.at(number), received=received, clients=clients):
+            change = (update.payload["params"]["shared_prompts"] - prompts).double().numpy()
+            across = np.abs(change @ strong).max() / np.abs(change).max()
+            moved.setdefault(number, []).append(across)
+    assert min(moved[1]) > 0.01, "the first round knows no prompts"
+    assert max(moved[2]) < 1e-4
+
+
+def test_fedprs_projector_is_that_of_the_weak_directions(tiny):
+    prompts = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
+    found = _module("fedpr").projector(prompts, 0.2).double().numpy()
+    _, _, v = np.linalg.svd((prompts.T @ prompts).double().numpy())
+    weak = v[2:].T
+    np.testing.assert_allclose(found, weak @ weak.T / np.sqrt(8), atol=1e-5)
+    assert np.linalg.norm(found) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
+    task, _ = tiny("head_tuning")
+    task.training.optimizer = optimizer
+    ids = task.data.participating[:3]
+
+    def loss(task, params, received, clients, batch):
+        scores = batch.features @ (params["head"] + params["other"]).mT
+        return F.cross_entropy(scores.mT, batch.labels, reduction="none")
+
+    start = {name: torch.ones(3, 4, task.backbone.width) for name in ("head", "other")}
+    clients = cohort(task, ids, [{} for _ in ids])
+    matrix = torch.zeros(task.backbone.width, task.backbone.width)
+    matrix[0, 0] = 0.5
+    ends = [
+        local_sgd(task.at(1), loss, {}, clients, params=start, project=project).params
+        for project in (None, {"head": matrix}, {"head": torch.eye(task.backbone.width)})
+    ]
+    free, projected, whole = (end["head"] - start["head"] for end in ends)
+    assert free[..., 1:].abs().max() > 1e-3
+    assert projected[..., 0].abs().max() > 1e-3
+    assert (projected[..., 1:] == 0).all()
+    torch.testing.assert_close(whole, free, atol=1e-5, rtol=0)
+    assert not torch.equal(ends[1]["other"], start["other"])

@@ -1,0 +1,145 @@
+"""Key-query selection against NumPy, and means over those who picked a prompt."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.engine import (
+    Update,
+    asked_for,
+    for_client_or_image,
+    mean_of_picked,
+    passes,
+    pick,
+    take,
+)
+from fedloom.engine.task import cohort
+from fedloom.hookspecs import NOBODY
+
+
+def _pools(clients, size, width, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(clients, size, width, generator=generator)
+
+
+def _by_hand(queries, keys, count):
+    """Votes image by image; the sum of cosines breaks ties, then the place."""
+    queries, keys = queries.double().numpy(), keys.double().numpy()
+    votes, total = np.zeros(len(keys)), np.zeros(len(keys))
+    for query in queries:
+        cosine = keys @ query / (np.linalg.norm(keys, axis=1) * np.linalg.norm(query))
+        votes[np.argsort(-cosine)[:count]] += 1
+        total += cosine
+    ranked = sorted(range(len(keys)), key=lambda i: (-votes[i], -total[i], i))
+    return sorted(ranked[:count])
+
+
+def _task(tiny, features):
+    """A task whose cached features are those given, from the first image on."""
+    task, _ = tiny("head_tuning")
+    table = torch.zeros(len(task.data.labels), features.shape[1])
+    table[: len(features)] = features
+    task.data.tokens = lambda place: table
+    task.data.train[:] = [np.arange(len(features)) for _ in task.data.train]
+    return task
+
+
+@pytest.mark.parametrize("at_once", [256, 12])
+def test_every_training_image_votes(tiny, monkeypatch, at_once):
+    """In one batch, and in several whose last rows are padding for the smaller clients."""
+    monkeypatch.setattr(passes, "IMAGES_AT_ONCE", at_once)
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating
+    task.data.train[ids[0]] = task.data.train[ids[0]][:2]
+    clients = cohort(task, ids, [{} for _ in ids])
+    for seed in range(5):
+        pools = _pools(len(ids), 7, task.backbone.width, seed)
+        found = asked_for(task, clients, pools, 3)
+        for k, client in enumerate(ids):
+            queries = task.data.tokens(None)[task.data.train[client]]
+            assert found[k].tolist() == _by_hand(queries, pools[k], 3)
+
+
+def test_padding_does_not_vote(tiny):
+    """A client of three images beside one of many: its first image fills up its batch."""
+    axes = torch.eye(4)
+    task = _task(tiny, torch.cat([axes[[0, 1, 1]], axes[[2]].expand(9, 4)]))
+    a, b = task.data.participating[:2]
+    task.data.train[a], task.data.train[b] = np.arange(3), np.arange(3, 12)
+    clients = cohort(task, [a, b], [{}, {}])
+    found = asked_for(task, clients, axes.expand(2, 4, 4), 1)
+    assert found.tolist() == [[1], [2]]
+
+
+def test_ties_go_to_the_nearer_prompt_then_to_the_first(tiny):
+    axes = torch.eye(4)
+    task = _task(tiny, axes[[0, 1]])
+    clients = cohort(task, task.data.participating[:1], [{}])
+    even = torch.stack([axes[3], axes[0], axes[1]])[None]
+    assert asked_for(task, clients, even, 1).tolist() == [[1]]
+    nearer = torch.stack([axes[3], axes[0] + axes[2], axes[1]])[None]  # a vote each
+    assert asked_for(task, clients, nearer, 1).tolist() == [[2]]
+    # two prompts alike: of equal votes and equal sums, whichever order they are in
+    twins = torch.stack([axes[3], axes[0] + axes[1], axes[0] + axes[1]])[None]
+    assert asked_for(task, clients, twins, 2).tolist() == [[1, 2]]
+
+
+def test_a_small_pool_is_taken_whole(tiny):
+    task, _ = tiny("head_tuning")
+    clients = cohort(task, task.data.participating[:2], [{}, {}])
+    pools = _pools(2, 3, task.backbone.width)
+    assert asked_for(task, clients, pools, 5).tolist() == [[0, 1, 2]] * 2
+    received = {"params": {"shared_prompts": pools}}
+    assert pick(task, received, clients, 3) == (received, {})
+    batch = task.data.batch([task.data.test[k][:2] for k in clients.ids])
+    assert torch.equal(for_client_or_image(task, clients, batch, pools, 3), pools)
+
+
+def test_a_client_predicts_with_its_own_choice_and_nobody_with_each_images(tiny):
+    task, _ = tiny("head_tuning")
+    pools = _pools(1, 6, task.backbone.width).expand(2, -1, -1)
+    ids = task.data.participating[:2]
+    clients = cohort(task, ids, [{}, {}])
+    batch = task.data.batch([task.data.test[k][:4] for k in ids])
+    chosen = take(pools, asked_for(task, clients, pools, 2))
+    assert chosen.shape == (2, 2, task.backbone.width)
+    assert torch.equal(for_client_or_image(task, clients, batch, pools, 2), chosen)
+
+    server = cohort(task, [NOBODY], [{}])
+    rows = np.concatenate(task.data.test)[:7]
+    found = for_client_or_image(task, server, task.data.batch([rows]), pools[:1], 2)
+    assert found.shape == (1, 7, 2, task.backbone.width)
+    for i, row in enumerate(rows):
+        places = _by_hand(task.data.tokens(None)[[row]], pools[0], 2)
+        assert torch.equal(found[0, i], pools[0, places])
+
+
+def test_a_client_starts_from_the_prompts_it_picked(tiny):
+    task, _ = tiny("head_tuning")
+    clients = cohort(task, task.data.participating[:2], [{}, {}])
+    pools = _pools(1, 6, task.backbone.width).expand(2, -1, -1)
+    received = {"params": {"head": torch.ones(2, 1), "shared_prompts": pools}, "more": 1}
+    started, sent = pick(task, received, clients, 2)
+    for k in range(2):
+        assert torch.equal(started["params"]["shared_prompts"][k], pools[k][sent["places"][k]])
+    assert torch.equal(started["params"]["head"], received["params"]["head"])
+    assert started["more"] == 1
+
+
+def _upload(examples, head, places, *prompts):
+    params = {"head": torch.tensor([head]), "shared_prompts": torch.tensor(prompts)}
+    return Update({"params": params, "places": torch.tensor(places)}, {}, examples, {})
+
+
+def test_a_prompt_is_averaged_over_those_who_picked_it_and_kept_if_nobody_did():
+    server = {"head": torch.zeros(1), "shared_prompts": torch.full((4, 1), 9.0)}
+    updates = [
+        _upload(1, 1.0, [0, 2], [1.0], [2.0]),
+        _upload(3, 5.0, [2, 3], [6.0], [7.0]),
+    ]
+    mean = mean_of_picked(server, updates)
+    assert mean["shared_prompts"].flatten().tolist() == [1, 9, 4, 7]
+    assert mean["head"].tolist() == [3]
+    mean = mean_of_picked(server, updates, weighted=True)
+    assert mean["shared_prompts"].flatten().tolist() == [1, 9, (2 + 3 * 6) / 4, 7]
+    assert mean["head"].tolist() == [4]
