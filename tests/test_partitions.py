@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedloom import schema
 from fedloom.data import federation, partitions, schemes, sources, store
 from fedloom.errors import FedLoomError
 
@@ -163,6 +164,15 @@ def _held(spec, labels, seed):
     return held
 
 
+def test_imbalance_on_cifar100():
+    """PFPT's: of 500 images, 495 are of ten classes and 5 of others; each class gives alike."""
+    held = _held({"clients": 100}, np.repeat(np.arange(100), 500), 0)
+    dominant = held > 10
+    assert (dominant.sum(0) == 10).all() and (dominant.sum(1) == 10).all()
+    assert ((held * dominant).sum(0) == 495).all() and ((held * dominant).sum(1) == 495).all()
+    assert held[~dominant].max() == 1
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from([(10, 1, 10), (10, 1, 30), (10, 3, 10), (20, 2, 30), (30, 3, 10), (12, 4, 9)]),
@@ -211,6 +221,11 @@ def test_an_imbalance_that_classes_do_not_allow_is_refused():
     ):  # fmt: skip
         with pytest.raises(FedLoomError, match=line):
             _held({"clients": clients}, labels, 0)
+
+
+def test_every_scheme_of_the_schema_is_there():
+    known = set(schema.load("config")["$defs"]["partition"])
+    assert known == set(schemes.SCHEMES) | {"domain"}
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))

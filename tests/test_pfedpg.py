@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 
-from fedloom import plugins
+from fedloom import config, plugins
 from fedloom.backbones.vit import FrozenViT
 from fedloom.engine import NOBODY, Update
 from fedloom.engine.ledger import downlink_floats
@@ -276,3 +276,28 @@ def test_every_generator_trains_and_serves_everyone(tiny, generator):
     assert everyone.shape == (7, 3, 16)
     different = {tuple(prompts.flatten().tolist()) for prompts in everyone}
     assert len(different) == {"mlp": 6, "adain": 7, "basis": 1}[generator]
+
+
+def test_published_tables_agree_with_themselves_and_each_other():
+    """002.yaml: averages over domains, and what Tables 4 and 5 repeat of Tables 1 and 2."""
+    paper = config.read(plugins.ROOT / "workflow/published/002.yaml")["tables"]
+    rows = {number: paper[number]["rows"] for number in paper}
+    assert [len(rows[number]) for number in (1, 2, 3, 4, 5)] == [10, 10, 10, 5, 6]
+    for row in [*rows[1].values(), *rows[3].values()]:
+        for metrics in row.values():
+            domains = [value for name, (value,) in metrics.items() if name.startswith("domain_")]
+            assert np.mean(domains) == pytest.approx(metrics["participating_mean"][0], abs=0.0051)
+    repeats = [
+        (rows[4]["FedVPT"], "FedVPT"),
+        (rows[4]["pFedPG"], "pFedPG"),
+        (rows[5]["10"], "pFedPG"),
+    ]
+    for row, name in repeats:
+        for column, metrics in row.items():
+            first = (rows[1][name] | rows[2][name])[column]
+            assert metrics["participating_mean"] == first["participating_mean"]
+    assert rows[1]["pFedPG"]["DomainNet"]["domain_quickdraw"] == [60.0]
+    assert rows[2]["FedVPT-D"]["CIFAR-100 Dir(0.1)"] == {"participating_mean": [50.25]}
+    assert rows[3]["FedRep"]["Dermoscopic-FL"]["domain_C"] == [60.37]
+    assert rows[4]["AdaIN"]["DomainNet"] == {"participating_mean": [70.08]}
+    assert rows[5]["200"]["CIFAR-10 Dir(0.1)"] == {"participating_mean": [83.53]}

@@ -197,33 +197,39 @@ def _hand_out(
 ) -> np.ndarray:
     """As much of the classes' `supply` [C] to clients, up to their `demand` [K], as can be.
 
-    A maximum flow, through pairs of client and class that are widened until it fits.
+    A maximum flow, through as even parts of the clients' demand as let it through; every class
+    gives the same part of its supply if it can be so.
 
     Args:
         allowed: bool [K, C], what may go where.
 
     Returns:
-        Whole numbers [K, C], none much larger than even parts of a client's demand and a class's
-        supply, if that can be.
+        Whole numbers [K, C].
     """
     clients, classes = allowed.shape
+    if not demand.any():
+        return np.zeros(allowed.shape, int)
     rows, columns = rng.permutation(clients), rng.permutation(classes)  # none comes first
+    supply, allowed = supply[columns], allowed[rows][:, columns]
+    demand = demand[rows]
 
-    def flow(most: np.ndarray) -> np.ndarray:
+    def flow(given: np.ndarray, most: np.ndarray) -> np.ndarray:
         graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
-        graph[-2, :clients] = demand[rows]
-        graph[:clients, clients:-2] = most[rows][:, columns]
-        graph[clients:-2, -1] = supply[columns]
+        graph[-2, :clients] = demand
+        graph[:clients, clients:-2] = most
+        graph[clients:-2, -1] = given
         found = maximum_flow(csr_array(graph), len(graph) - 2, len(graph) - 1).flow
-        counts = np.empty((clients, classes), int)
-        counts[np.ix_(rows, columns)] = found.toarray()[:clients, clients:-2]
-        return counts
+        return found.toarray()[:clients, clients:-2]
 
     per_class, per_client = np.maximum(allowed.sum(1), 1), np.maximum(allowed.sum(0), 1)
     even = allowed * np.minimum.outer(demand / per_class, supply / per_client)
-    possible, slack = flow(allowed * supply).sum(), 1.0
-    while (counts := flow(np.ceil(slack * even))).sum() < possible:
+    possible, slack = flow(supply, allowed * supply).sum(), 1.0
+    found = flow(largest_remainder(demand.sum(), supply), np.ceil(even))
+    while found.sum() < possible:
+        found = flow(supply, np.ceil(slack * even))
         slack *= 1.25
+    counts = np.empty((clients, classes), int)
+    counts[np.ix_(rows, columns)] = found
     return counts
 
 
