@@ -24,7 +24,11 @@ ENTRIES = {
     "soft_weights": {"classes": [0, 2]},
     "prompt_tsne": {},
     "token_tsne": {"blocks": [1, 3]},
+    "grid": {"rounds": [2]},
+    "boxes": {"rounds": [2]},
+    "shots": {"rounds": [2], "shots": {"p": 4}},
 }
+STANDS = {"at": {"lengths.0": 4, "lengths.1": 8}, "options": {"lengths": [4, 8]}}
 
 
 def _table(path, columns):
@@ -43,6 +47,8 @@ def series(tmp_path):
     files = {
         "evaluation": {
             "round": [1, 2],
+            "client_id": 0,
+            "domain": "x",
             "participating": True,
             "num_test": 10,
             "num_correct": [2, 5],
@@ -64,7 +70,8 @@ def series(tmp_path):
         },
     }
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
-    return {kind: [LABELS | {"style": 1, "artefact": paths.get(kind)} | paths] for kind in ENTRIES}
+    item = LABELS | {"style": 1, "grid": STANDS} | paths
+    return {kind: [item | {"artefact": paths.get(kind)}] for kind in ENTRIES}
 
 
 @pytest.mark.parametrize("kind", ENTRIES)
@@ -141,7 +148,7 @@ def test_what_a_table_and_a_figure_are_made_of():
 
 def test_a_study_of_hundreds_of_runs_fits_a_command_line():
     spec = outputs.table_spec(_resolved(tables=["main"]), "main")
-    spec["runs"] *= 120  # 1,200 runs
+    spec["methods"] *= 120
     assert len(canonical(spec)) < 100_000 < 128 * 1024
     assert len(outputs.series(spec)) == 1200
 

@@ -11,7 +11,7 @@ LIBRARY = ROOT / "workflow/fedloom"
 # a module may import from its own floor and those below it
 FLOORS = [
     {"errors", "files", "rng", "progress", "hookspecs", "heldout"},
-    {"schema", "plugins", "inputs", "config", "outputs"},
+    {"schema", "plugins", "inputs", "grids", "config", "outputs"},
     {"data", "backbones"},
     {"engine", "evaluation"},
     {"report", "contract"},

@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
-from fedloom import schema
+from fedloom import grids, schema
 from fedloom.errors import FedLoomError
 from fedloom.files import sha256
 from fedloom.heldout import held_out_count
 from fedloom.inputs import listing, resource
-from fedloom.plugins import ROOT, find
+from fedloom.plugins import ROOT, Method, find
 
 CONFIG = "config key"
 LABELLED = ("datasets", "partitions", "backbones", "methods", "tables", "figures")
@@ -28,7 +28,7 @@ ARTEFACTS = {
     "prompt_tsne": "class_prompts",
     "token_tsne": "class_tokens",
 }
-
+GRIDS = ("grid", "boxes")  # the kinds of figures that show the methods of one grid
 
 FAMILIES = {"timm": "vit", "open_clip": "clip"}  # the kind of backbone that a library gives
 
@@ -118,7 +118,11 @@ def resolve(config: dict) -> dict:
         config[section] = {
             label: _kind(section, label, entry, root) for label, entry in config[section].items()
         }
+    _resolve_methods(config)
     for section, labels in config["run"].items():
+        if section == "methods":
+            config["run"]["methods"] = _named(config, labels, f"{CONFIG} run.methods")
+            continue
         for label in labels:
             if label not in config[section]:
                 hint = schema.suggestion(label, list(config[section]))
@@ -129,6 +133,24 @@ def resolve(config: dict) -> dict:
         found = listing(config["datasets"][label])
         if found is not None:
             config["datasets"][label]["listing"] = found
+    _check_families(config)
+    _check_cohorts(config)
+    reported_rounds(config["study"])
+    for section in ("tables", "figures"):
+        for label in config["run"][section]:
+            _choose_methods(config, section, label)
+    return config
+
+
+def _resolve_methods(config: dict) -> None:
+    """Fill in what every method's label means, and put the members of grids behind all others.
+
+    Behind them, because a label's place decides its colour. `grids` are added to the config.
+
+    Raises:
+        FedLoomError: no such plugin, option or value, or a grid that is none.
+    """
+    config["grids"], expanded = {}, {}
     for label, entry in config["methods"].items():
         where = f"{CONFIG} methods.{label}"
         method = find(entry["plugin"], f"{where}.plugin", "method")
@@ -143,15 +165,72 @@ def resolve(config: dict) -> dict:
         entry["training"] = method.training(config["study"]["training"], entry["training"])
         entry["needs"] = method.about["needs"]
         entry["family"] = method.about["family"]
-        entry["artefacts"] = method.artefacts(entry["options"])
         entry.setdefault("title", method.about["title"] if label == method.name else label)
-    _check_families(config)
-    _check_cohorts(config)
-    reported_rounds(config["study"])
-    for section in ("tables", "figures"):
-        for label in config["run"][section]:
-            _choose_methods(config, section, label)
-    return config
+        if "grid" in entry:
+            expanded |= _expand(config, label, entry, method, expanded)
+        else:
+            entry["artefacts"] = method.artefacts(entry["options"])
+    for label in config["grids"]:
+        del config["methods"][label]
+    config["methods"] |= expanded
+
+
+def _expand(config: dict, label: str, entry: dict, method: Method, others: dict) -> dict[str, dict]:
+    """The members of the grid `label` by their labels, each with its `place` in the grid.
+
+    Args:
+        others: the members of other grids, by their labels.
+
+    Raises:
+        FedLoomError: an axis that is none, values that do not fit, or a label with two meanings.
+    """
+    axes, where = entry.pop("grid"), f"{CONFIG} methods.{label}.grid"
+    grids.check_axes(axes, entry["options"], method.about["options"], where)
+    touched = list(dict.fromkeys(grids.split(axis)[0] for axis in axes))
+    grid = {
+        "label": label,
+        "title": entry["title"],
+        "axes": [[axis, values] for axis, values in axes.items()],
+        "options": [[option, entry["options"][option]] for option in touched],
+    }
+    found: dict[str, dict] = {}
+    for place, member in enumerate(grids.members(grid)):
+        name = member["label"]
+        if name in found or name in config["methods"] or name in others:
+            what = "another combination" if name in found else "another label"
+            raise FedLoomError(f"{where}: '{name}' is {what} too; leave one of them out")
+        options = method.options(entry["options"] | member["options"], where)
+        found[name] = entry | {
+            "title": member["title"],
+            "options": options,
+            "artefacts": method.artefacts(options),
+            "grid": {"label": label, "place": place},
+        }
+    config["grids"][label] = grid
+    return found
+
+
+def _method_names(config: dict) -> list[str]:
+    """What a study may call methods: labels, and grids in place of their members."""
+    return [k for k, entry in config["methods"].items() if "grid" not in entry] + [*config["grids"]]
+
+
+def _named(config: dict, names: list[str], where: str) -> list[str]:
+    """The labels of methods that `names` mean, each once: all members of a grid by its own.
+
+    Raises:
+        FedLoomError: no such label.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        if name in config["grids"]:
+            found |= dict.fromkeys(m["label"] for m in grids.members(config["grids"][name]))
+        elif name in config["methods"]:
+            found[name] = None
+        else:
+            hint = schema.suggestion(name, _method_names(config))
+            raise FedLoomError(f"{where}: no label '{name}'; {hint}")
+    return list(found)
 
 
 def _choose_methods(config: dict, section: str, label: str) -> None:
@@ -167,19 +246,18 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
             if FAMILIES[config["backbones"][backbone]["library"]] != "vit":
                 raise FedLoomError(f"{where}: backbones.{backbone} is no vit; leave the figure out")
         return
-    for method in entry.setdefault("methods", running):
-        if method not in config["methods"]:
-            hint = schema.suggestion(method, list(config["methods"]))
-            raise FedLoomError(f"{where}.methods: no label '{method}'; {hint}")
-    artefact = ARTEFACTS.get(entry["kind"])
+    named = _named(config, entry.get("methods", running), f"{where}.methods")
+    artefact, of_grid = ARTEFACTS.get(entry["kind"]), entry["kind"] in GRIDS
     entry["methods"] = [
         method
-        for method in entry["methods"]
+        for method in named
         if method in running
         and (artefact is None or artefact in config["methods"][method]["artefacts"])
+        and (not of_grid or "grid" in config["methods"][method])
     ]
     if not entry["methods"]:
         what = f" that gives '{artefact}' with its options (method.toml)" if artefact else ""
+        what = " that is of a grid (methods.<label>.grid)" if of_grid else what
         raise FedLoomError(
             f"{where}: the study runs none of its methods{what}; leave it out of run.{section}"
         )
@@ -187,15 +265,57 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
     holding = any(p["held_out"] or p.get("held_out_per_domain") for p in partitions)
     if entry["kind"] == "held_out" and not holding:
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
+    if of_grid:
+        _check_grid(config, entry, where)
+    if entry["kind"] == "shots":
+        _check_shots(config, where)
     if "published" in entry:
         chosen = config["run"]
         settings = [f"{d}/{p}" for d in chosen["datasets"] for p in chosen["partitions"]]
-        for key, known in (("rows", list(config["methods"])), ("columns", settings)):
+        for key, known in (("rows", config["methods"]), ("columns", settings)):
             for name in entry["published"][key]:
                 if name not in known:
-                    hint = schema.suggestion(name, known)
+                    names = _method_names(config) if key == "rows" else settings
+                    hint = schema.suggestion(name, names)
                     raise FedLoomError(f"{where}.published.{key}: no '{name}' here; {hint}")
         _published(entry["published"], f"{where}.published")
+
+
+def _check_grid(config: dict, entry: dict, where: str) -> None:
+    """A figure of a grid is of one, whose axes the kind can show."""
+    of = dict.fromkeys(config["methods"][method]["grid"]["label"] for method in entry["methods"])
+    if len(of) > 1:
+        raise FedLoomError(f"{where}: its methods are of the grids {', '.join(of)}; name one")
+    (label,) = of
+    axes = [axis for axis, _ in config["grids"][label]["axes"]]
+    if entry["kind"] == "grid" and len(axes) not in (2, 3):
+        raise FedLoomError(
+            f"{where}: a heat map takes two axes, and a third for its panels; the grid {label} has "
+            f"{len(axes)}"
+        )
+    lists = {option for option, position in map(grids.split, axes) if position is not None}
+    if entry["kind"] == "boxes" and len(lists) != 1:
+        raise FedLoomError(
+            f"{where}: boxes take a grid over the entries of one list (axes option.position); the "
+            f"grid {label} has {', '.join(axes)}"
+        )
+
+
+def _check_shots(config: dict, where: str) -> None:
+    """Every partition of the study has its own number of shots."""
+    known: dict[int, str] = {}
+    for label in config["run"]["partitions"]:
+        shots = config["partitions"][label].get("shots")
+        if shots is None:
+            raise FedLoomError(
+                f"{where}: partitions.{label} has no shots; set them, or leave the figure out"
+            )
+        if shots in known:
+            raise FedLoomError(
+                f"{where}: partitions.{known[shots]} and partitions.{label} both have {shots} "
+                "shots; run one of them"
+            )
+        known[shots] = label
 
 
 def _published(entry: dict, where: str) -> None:

@@ -1,12 +1,18 @@
 """What a study makes of its results: of which files, and with which settings.
 
 A specification is what a rule hands to `fedloom table` or `fedloom figure`, as one JSON. It names
-runs by their folders alone, because a command line takes 128 KiB and a study may have hundreds.
-Imports no torch and no pandas: every job parses the Snakefile again.
+runs by what is crossed, and the members of a grid by their places in it, because a command line
+takes 128 KiB and a study may have thousands of runs. Imports no torch and no pandas: every job
+parses the Snakefile again.
 """
 
-from fedloom.config import ARTEFACTS, reported_rounds, runs
+from collections.abc import Iterator
+from itertools import groupby, product
 
+from fedloom import grids
+from fedloom.config import ARTEFACTS, reported_rounds
+
+REPORTED = ("grid", "boxes", "shots")  # the kinds of figures that are of the reported rounds
 LABELS = ("dataset", "partition", "backbone", "method")
 
 
@@ -15,7 +21,7 @@ def table_spec(config: dict, label: str) -> dict:
     study = config["study"]
     return {
         "label": label,
-        "table": config["tables"][label],
+        "table": _settings(config["tables"][label]),
         "study": {"name": study["name"]},
         "rounds": reported_rounds(study),
         **_runs(config, config["tables"][label]),
@@ -28,32 +34,77 @@ def figure_spec(config: dict, label: str) -> dict:
     if entry["kind"] == "block_accuracy":
         pairs = [f"{d}/{b}" for d in chosen["datasets"] for b in chosen["backbones"]]
         return {"figure": entry, "features": pairs}
-    return {"figure": entry, **_runs(config, entry)}
+    spec = {"figure": _settings(entry), **_runs(config, entry)}
+    if entry["kind"] in REPORTED:
+        spec["figure"]["rounds"] = reported_rounds(config["study"])
+    if entry["kind"] == "shots":
+        partitions = chosen["partitions"]
+        spec["figure"]["shots"] = {p: config["partitions"][p]["shots"] for p in partitions}
+    return spec
+
+
+def _settings(entry: dict) -> dict:
+    """A table's or figure's section without its methods, which its runs say."""
+    return {key: value for key, value in entry.items() if key != "methods"}
 
 
 def _runs(config: dict, entry: dict) -> dict:
-    """Folders of the runs of the entry's methods, in the config's order, and about the methods.
+    """What is crossed: settings (dataset/partition/backbone), methods and seeds, in that order.
 
     A method's place among the config's labels decides its colour. Artefacts are shown for the
     first seed alone: a mean of t-SNE maps over seeds has no meaning.
     """
-    seeds = config["study"]["seeds"]
-    seeds = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
-    places = {method: place for place, method in enumerate(config["methods"])}
+    chosen, seeds = config["run"], config["study"]["seeds"]
+    settings = product(chosen["datasets"], chosen["partitions"], chosen["backbones"])
     return {
-        "methods": {
-            method: {"title": config["methods"][method]["title"], "style": places[method]}
-            for method in entry["methods"]
-        },
-        "runs": [r.path for r in runs(config) if r.method in entry["methods"] and r.seed in seeds],
+        "settings": ["/".join(labels) for labels in settings],
+        "methods": _methods(config, [m for m in chosen["methods"] if m in entry["methods"]]),
+        "seeds": seeds[:1] if entry["kind"] in ARTEFACTS else seeds,
     }
+
+
+def _methods(config: dict, labels: list[str]) -> list[dict]:
+    """About the methods; members of a grid are one item, by their places in it.
+
+    `style` is a method's place among the config's labels; of a grid that of its first member.
+    """
+    known = config["methods"]
+    style = {label: place for place, label in enumerate(known)}
+    items = []
+    for grid, group in groupby(labels, lambda m: known[m].get("grid", {}).get("label")):
+        if grid is None:
+            items += [{"method": m, "title": known[m]["title"], "style": style[m]} for m in group]
+            continue
+        group = list(group)
+        members = [known[m]["grid"]["place"] for m in group]
+        first = style[group[0]] - members[0]
+        items.append({"grid": config["grids"][grid], "members": members, "style": first})
+    return items
+
+
+def _each(items: list[dict]) -> Iterator[dict]:
+    """What `_methods` gives, an item per method."""
+    for item in items:
+        if "grid" not in item:
+            yield item
+            continue
+        members = grids.members(item["grid"])
+        for place in item["members"]:
+            found = members[place]
+            yield {
+                "method": found["label"],
+                "title": found["title"],
+                "style": item["style"] + place,
+                "grid": {key: found[key] for key in ("at", "options")},
+            }
 
 
 def series(spec: dict) -> list[dict]:
     """What a table or figure shows, an item per run: its labels, and the paths of its files.
 
-    An item has LABELS, its method's `title` and `style`, and the Parquet files `evaluation` and
-    `rounds`, or `artefact`; for block accuracy `dataset`, `backbone` and the file `accuracy`.
+    An item has LABELS, its method's `title` and `style`, for a member of a grid where it stands in
+    it (`grid`, see fedloom.grids.members), and the Parquet files `evaluation` and `rounds`, or
+    `artefact`; for block accuracy `dataset`, `backbone` and the file `accuracy`.
     """
     if "features" in spec:
         pairs = [pair.split("/") for pair in spec["features"]]
@@ -67,10 +118,11 @@ def series(spec: dict) -> list[dict]:
     else:
         names = {"evaluation": "evaluation", "rounds": "rounds"}
     items = []
-    for folder in spec["runs"]:
-        labels = dict(zip(LABELS, folder.split("/"), strict=False))  # the seed is left out
-        paths = {key: f"results/runs/{folder}/{name}.parquet" for key, name in names.items()}
-        items.append(labels | spec["methods"][labels["method"]] | paths)
+    for setting, method, seed in product(spec["settings"], _each(spec["methods"]), spec["seeds"]):
+        labels = dict(zip(LABELS, setting.split("/"), strict=False))  # the method has its own
+        folder = f"results/runs/{setting}/{method['method']}/seed{seed}"
+        paths = {key: f"{folder}/{name}.parquet" for key, name in names.items()}
+        items.append(labels | method | paths)
     return items
 
 

@@ -11,8 +11,11 @@ matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no disp
 
 from fedloom.report.figures import (
     block_accuracy,
+    boxes,
     convergence,
+    grid,
     prompt_tsne,
+    shots,
     soft_weights,
     style,
     token_tsne,
@@ -24,6 +27,9 @@ KINDS = {
     "soft_weights": soft_weights,
     "prompt_tsne": prompt_tsne,
     "token_tsne": token_tsne,
+    "grid": grid,
+    "boxes": boxes,
+    "shots": shots,
 }
 
 

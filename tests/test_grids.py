@@ -1,0 +1,348 @@
+"""Grids of options: what one label stands for, what is refused, and the figures made of them."""
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedloom import config, outputs
+from fedloom.errors import FedLoomError
+from fedloom.files import canonical
+from fedloom.plugins import ROOT
+from fedloom.report.figures import boxes, grid, shots, style
+
+DEFAULT = config.read(ROOT / "config.yaml")
+BLOCKS = {
+    "plugin": "pep_fedpt",
+    "title": "PEP",
+    "options": {"blocks": [5, 6, 7]},
+    "grid": {"blocks.2": [7, 9], "tau": [0.5, 1.0], "blocks.0": [1, 2]},
+}
+LENGTHS = [4, 8, 12, 16, 20, 24, 28, 32]
+
+
+def _resolved(methods, run=(), figures=(), **sections):
+    changed = deepcopy(DEFAULT)
+    changed["methods"] |= methods
+    changed["figures"] |= dict(figures)
+    changed["run"] |= {"tables": ["main"], "figures": [], **dict(run)}
+    for name, content in sections.items():
+        changed[name] |= content
+    return config.resolve(changed)
+
+
+def test_a_label_stands_for_every_combination_the_last_axis_fastest():
+    methods = _resolved({"g": BLOCKS})["methods"]
+    members = {label: entry for label, entry in methods.items() if "grid" in entry}
+    assert list(members) == [
+        *("g.7-0.5-1", "g.7-0.5-2", "g.7-1-1", "g.7-1-2"),
+        *("g.9-0.5-1", "g.9-0.5-2", "g.9-1-1", "g.9-1-2"),
+    ]
+    assert "g" not in methods
+    chosen = members["g.9-0.5-2"]
+    assert chosen["options"]["blocks"] == [2, 6, 9] and chosen["options"]["tau"] == 0.5
+    assert chosen["title"] == "PEP, blocks 2-6-9, tau 0.5"
+    one = config.resolve(DEFAULT | {"methods": DEFAULT["methods"] | {"one": {"plugin": "fedvpt"}}})
+    assert chosen["options"].keys() == one["methods"]["pep_fedpt"]["options"].keys()
+
+
+def test_members_stand_behind_all_other_labels_and_have_no_trace_in_what_a_run_is():
+    methods = {"g": BLOCKS, "later": {"plugin": "fedvpt"}}
+    study = _resolved(methods, {"methods": ["g", "fedvpt", "later"]})
+    assert list(study["methods"])[len(DEFAULT["methods"])] == "later"
+    lone = BLOCKS | {"options": {"blocks": [1, 6, 9], "tau": 1.0}}
+    lone.pop("grid")
+    plain = _resolved({"lone": lone}, {"methods": ["lone"]})
+    run, other = config.Run(*"dpbm", 0), config.Run(*"dpbm", 0)
+    specs = [
+        config.run_spec(s | {"backbones": {"b": {}}, "methods": {"m": s["methods"][name]}}, r)
+        for s, name, r in ((study, "g.9-1-1", run), (plain, "lone", other))
+    ]
+    assert specs[0] == specs[1]
+
+
+def test_a_grids_name_means_its_members_wherever_methods_are_named():
+    figures = {
+        "all": {"kind": "convergence"},
+        "some": {"kind": "convergence", "methods": ["g.9-1-2", "g"]},
+        "map": {"kind": "grid"},
+    }
+    run = {"methods": ["fedvpt", "g.7-1-2", "g"], "figures": list(figures)}
+    study = _resolved({"g": BLOCKS}, run, figures)
+    members = [label for label in study["methods"] if label.startswith("g.")]
+    running = ["fedvpt", "g.7-1-2", *(m for m in members if m != "g.7-1-2")]
+    assert study["run"]["methods"] == running
+    assert study["figures"]["all"]["methods"] == running
+    assert study["figures"]["some"]["methods"][0] == "g.9-1-2"
+    assert set(study["figures"]["some"]["methods"]) == set(members)
+    assert study["figures"]["map"]["methods"] == running[1:], "of fedvpt there is no grid"
+    items = outputs.series(outputs.figure_spec(study, "all"))
+    folders = [item["evaluation"].split("/")[5] for item in items[::2]]
+    assert folders == running == [item["method"] for item in items[::2]]
+    place = list(study["methods"]).index
+    assert all(i["style"] == place(i["method"]) for i in items)
+    assert all(i["title"] == study["methods"][i["method"]]["title"] for i in items)
+    at = {item["method"]: item["grid"]["at"] for item in items[2:]}
+    assert at["g.9-0.5-2"] == {"blocks.2": 9, "tau": 0.5, "blocks.0": 2}
+    assert list(at["g.7-1-1"]) == ["blocks.2", "tau", "blocks.0"]
+
+
+def test_a_grid_of_512_by_three_seeds_and_two_settings_fits_a_command_line(monkeypatch):
+    options = {"lengths": [16, 16, 16]}
+    axes = {f"lengths.{k}": LENGTHS for k in range(3)}
+    methods = {"fedpha_lengths": {"plugin": "fedpha", "options": options, "grid": axes}}
+    run = {"methods": ["fedpha_lengths"], "partitions": ["iid", "dirichlet"]}
+    monkeypatch.setitem(config.FAMILIES, "timm", "clip")  # a study of CLIP methods
+    figures = {"lengths": {"kind": "grid"}}
+    run["figures"] = ["lengths"]
+    study = _resolved(methods, run, figures, study={"seeds": [0, 1, 2]})
+    for spec in (outputs.table_spec(study, "main"), outputs.figure_spec(study, "lengths")):
+        assert len(canonical(spec)) < 10_000 < 128 * 1024
+        items = outputs.series(spec)
+        assert len(items) == 512 * 3 * 2 == len({item["evaluation"] for item in items})
+        assert items == outputs.series(json.loads(canonical(spec))), "as the job reads it"
+        assert [run.path for run in config.runs(study)] == [
+            item["evaluation"].removeprefix("results/runs/").rsplit("/", 1)[0] for item in items
+        ]
+
+
+BAD = {
+    "an unknown option": ({"grid": {"taau": [1]}}, "grid.taau: no option 'taau'; did you mean"),
+    "an unknown list": ({"grid": {"block.0": [1]}}, "grid.block.0: no option 'block'; did you"),
+    "a position beyond the list": (
+        {"grid": {"blocks.3": [1]}},
+        "grid.blocks.3: no position '3' in the list of 3",
+    ),
+    "a negative position": ({"grid": {"blocks.-1": [1]}}, "no position '-1' in the list"),
+    "no position at all": ({"grid": {"blocks.first": [1]}}, "no position 'first' in the list"),
+    "an entry of no list": ({"grid": {"tau.0": [1]}}, "grid.tau.0: option 'tau' is no list"),
+    "an entry and its list": (
+        {"grid": {"blocks": [[1]], "blocks.0": [1]}},
+        "grid.blocks.0: 'blocks' as a whole is an axis too",
+    ),
+    "a value of a wrong type": (
+        {"grid": {"blocks.0": [1, "two"]}},
+        "grid.blocks.0[1]: 'two' is not of type 'integer'",
+    ),
+    "a value out of bounds": ({"grid": {"tau": [0.5, 0]}}, "grid.tau[1]: 0 is less than or equal"),
+    "values that are no list": ({"grid": {"tau": 1}}, "methods.g.grid.tau: 1 is not of type 'arr"),
+    "no values": ({"grid": {"tau": []}}, "methods.g.grid.tau: [] should be non-empty"),
+    "no axes": ({"grid": {}}, "methods.g.grid: {} should be non-empty"),
+    "two combinations of one label": (
+        {"grid": {"tau": [1, 1.0]}},
+        "methods.g.grid: 'g.1' is another combination too",
+    ),
+    "a member that is a label already": (
+        {"grid": {"tau": [1, 2]}, "beside": "g.2"},
+        "methods.g.grid: 'g.2' is another label too",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_grid_is_one_line(case):
+    wrong, expected = BAD[case]
+    beside = {wrong["beside"]: {"plugin": "fedvpt"}} if "beside" in wrong else {}
+    methods = {"g": BLOCKS | {"grid": wrong["grid"]}} | beside
+    with pytest.raises(FedLoomError) as error:
+        _resolved(methods)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_unknown_member_is_one_short_line():
+    with pytest.raises(FedLoomError, match=r"no label 'g\.7-1-3'; (did you mean|known)") as error:
+        _resolved({"g": BLOCKS}, {"methods": ["g.7-1-3"]})
+    assert "g.7-1-2" not in str(error.value)
+
+
+OTHER = {"plugin": "fedvpt", "grid": {"prompts": [1, 2]}}
+SHOTS = {f"shots_{n}": {"scheme": "iid", "clients": 20, "shots": n} for n in (1, 4)}
+BAD_FIGURES = {
+    "no grid": ("grid", ["fedvpt"], [], "none of its methods that is of a grid"),
+    "two grids": ("grid", ["g", "h"], [], "are of the grids g, h; name one"),
+    "too few axes": ("grid", ["h"], [], "the grid h has 1"),
+    "no list": ("boxes", ["h"], [], "the grid h has prompts"),
+    "no shots": ("shots", ["fedvpt"], ["shots_1", "iid"], "partitions.iid has no shots"),
+    "the same shots": (
+        "shots",
+        ["fedvpt"],
+        ["shots_1", "shots_4", "again"],
+        "partitions.shots_4 and partitions.again both have 4 shots",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FIGURES)
+def test_a_figure_of_the_wrong_runs_is_one_line(case):
+    kind, methods, partitions, expected = BAD_FIGURES[case]
+    run = {"methods": methods, "figures": ["f"]}
+    run |= {"partitions": partitions} if partitions else {}
+    known = SHOTS | {"again": {"scheme": "dirichlet", "kind": "client", "clients": 20, "alpha": 1}}
+    known["again"] |= {"shots": 4}
+    with pytest.raises(FedLoomError) as error:
+        _resolved({"g": BLOCKS, "h": OTHER}, run, {"f": {"kind": kind}}, partitions=known)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+    assert "figures.f" in str(error.value)
+
+
+# figures, of files made by hand
+
+
+def _evaluation(path, correct, clients=4, held_out=()):
+    """Rounds 1 to 3 of `clients`, with correct(round, client) of 100 answers."""
+    rows = [(r, k) for r in (1, 2, 3) for k in range(clients)]
+    columns = {
+        "round": [r for r, _ in rows],
+        "client_id": [k for _, k in rows],
+        "domain": ["ab"[2 * k // clients] for _, k in rows],
+        "participating": [k not in held_out for _, k in rows],
+        "num_test": 100,
+        "num_correct": [correct(r, k) for r, k in rows],
+    }
+    pd.DataFrame(columns).to_parquet(path)
+    return str(path)
+
+
+@pytest.fixture
+def three_axes(tmp_path):
+    """Accuracies 50 + 10a + 3b + c of lists [a, b, c], plus the seed; round 1 does not count."""
+    items = []
+    for a in (1, 2):
+        for b in (1, 2, 3):
+            for c in (1, 2):
+                for seed in (0, 2):
+                    value = 50 + 10 * a + 3 * b + c + seed
+                    path = tmp_path / f"{a}{b}{c}{seed}.parquet"
+                    # clients 1 below and above the mean; a held-out client that must not count
+                    file = _evaluation(
+                        path,
+                        lambda r, k, v=value: 0 if k == 2 or r == 1 else v + (1, -1, 0, 0)[k],
+                        held_out=[2],
+                    )
+                    items.append(
+                        {
+                            "dataset": "d", "partition": "p", "backbone": "b", "style": 0,
+                            "method": f"g.{a}-{b}-{c}", "title": "", "evaluation": file,
+                            "grid": {
+                                "at": {"list.0": a, "list.1": b, "list.2": c},
+                                "options": {"list": [a, b, c]},
+                            },
+                        }
+                    )  # fmt: skip
+    return items
+
+
+def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
+    with style.applied():
+        figure = grid.draw(three_axes, {"rounds": [2, 3]})
+        panels, bar = figure.axes[:2], figure.axes[2:]
+        assert len(bar) == 1
+        assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
+        for a, axis in zip((1, 2), panels, strict=True):
+            assert (axis.get_xlabel(), axis.get_ylabel()) == ("list.1", "list.2")
+            (image,) = axis.get_images()
+            # rows are list.2, columns list.1; the mean over seeds 0 and 2 adds 1
+            expected = [[51 + 10 * a + 3 * b + c for b in (1, 2, 3)] for c in (1, 2)]
+            np.testing.assert_allclose(image.get_array(), expected)
+            assert image.get_clim() == (51 + 10 + 3 + 1, 51 + 20 + 9 + 2), "one scale"
+            (frame,) = axis.patches
+            assert (frame.get_x() + 0.5, frame.get_y() + 0.5) == (a - 1, a - 1)
+            assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "3"]
+            assert axis.texts[0].get_text() == f"{expected[0][0]:.1f}"
+
+
+def test_a_grid_of_two_options_is_one_map_per_setting(three_axes):
+    series = []
+    for dataset in "de":
+        for run in three_axes:
+            a, b, c = run["grid"]["options"]["list"]
+            if a == 1 and (b, c) != (3, 2):
+                stands = {"at": {"rho": b / 2, "alpha": c}, "options": {"rho": b / 2, "alpha": c}}
+                series.append(run | {"dataset": dataset, "grid": stands})
+    with style.applied():
+        figure = grid.draw(series, {"rounds": [3]})
+        panels = [axis for axis in figure.axes if axis.get_xlabel() == "rho"]
+        assert [axis.get_title() for axis in panels] == ["d", "e"]
+        assert len(figure.axes) == 4, "each with its own scale"
+        cells = panels[0].get_images()[0].get_array()
+        assert np.ma.getmaskarray(np.ma.masked_invalid(cells)).tolist() == [
+            [False, False, False],
+            [False, False, True],
+        ], "what was not run stays white"
+        assert not panels[0].patches
+        assert [t.get_text() for t in panels[0].get_xticklabels()] == ["0.5", "1", "1.5"]
+
+
+def test_boxes_are_by_the_clients_own_entry(tmp_path):
+    """Four clients and lists of two: clients 0 and 1 have the first entry, 2 and 3 the second."""
+    items = []
+    for a in (4, 8):
+        for b in (4, 8, 16):
+            own = (a, a, b, b)
+            file = _evaluation(
+                tmp_path / f"{a}{b}.parquet", lambda r, k, o=own, b=b: o[k] + b // 4 + 10 * (r > 1)
+            )
+            stands = {"at": {"list.0": a, "list.1": b}, "options": {"list": [a, b]}}
+            items.append(
+                {
+                    "dataset": "d", "partition": "p", "backbone": "b", "method": f"g.{a}-{b}",
+                    "title": "", "style": 0, "evaluation": file, "grid": stands,
+                }
+            )  # fmt: skip
+    found = boxes.accuracies(items, [2, 3])
+    assert len(found) == 4 * 6
+    one = found[found["client_id"] == 1]
+    assert sorted(one[one["value"] == 8]["accuracy"]) == [19, 20, 22]
+    three = found[found["client_id"] == 3]
+    assert three[three["value"] == 16]["accuracy"].tolist() == [30, 30]
+    with style.applied():
+        figure = boxes.draw(items, {"rounds": [2, 3]})
+        assert [axis.get_title() for axis in figure.axes] == [
+            "client 0, a", "client 1, a", "client 2, b", "client 3, b",
+        ]  # fmt: skip
+        assert [axis.get_xlabel() for axis in figure.axes] == ["list.0"] * 2 + ["list.1"] * 2
+        first, last = figure.axes[0], figure.axes[3]
+        assert [t.get_text() for t in first.get_xticklabels()] == ["4", "8"]
+        assert [t.get_text() for t in last.get_xticklabels()] == ["4", "8", "16"]
+        medians = [
+            line.get_ydata()[0]
+            for line in first.lines
+            if line.get_linewidth() == 1.6  # medianprops
+        ]
+        assert medians == [16, 20]
+    assert [boxes.entry_of(k, 6, 3) for k in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_shots_are_means_over_seeds_with_their_deviation(tmp_path):
+    items = []
+    for dataset in "de":
+        for n, shown in ((1, 60), (2, 70), (16, 80)):
+            for seed in (0, 2):
+                path = tmp_path / f"{dataset}{n}{seed}.parquet"
+                file = _evaluation(path, lambda r, k, v=shown + seed: v * (r > 2))
+                items += [
+                    {
+                        "dataset": dataset, "partition": f"p{n}", "backbone": "b", "method": m,
+                        "title": m.upper(), "style": place, "evaluation": file,
+                    }
+                    for place, m in enumerate("mn")
+                ]  # fmt: skip
+    entry = {"rounds": [3], "shots": {"p1": 1, "p16": 16, "p2": 2}}
+    band = shots.curves([i for i in items if i["dataset"] == "d"], entry)["m"]
+    assert band.index.tolist() == [1, 2, 16]
+    assert band["mean"].tolist() == [61, 71, 81]
+    assert band["std"].tolist() == pytest.approx([2**0.5] * 3)
+    with style.applied():
+        figure = shots.draw(items, entry)
+        assert [axis.get_title() for axis in figure.axes] == ["d", "e"]
+        axis = figure.axes[0]
+        assert [bars.get_label() for bars in axis.containers] == ["M", "N"]
+        line, _, (bars,) = axis.containers[1]
+        assert line.get_xydata().tolist() == [[1, 61], [2, 71], [16, 81]]
+        assert line.get_color() == style.of_method(1)["color"]
+        low, high = bars.get_segments()[2][:, 1]
+        assert (low, high) == (pytest.approx(81 - 2**0.5), pytest.approx(81 + 2**0.5))
+        assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "16"]
+        assert [t.get_text() for t in figure.legends[0].get_texts()] == ["M", "N"]

@@ -1,0 +1,96 @@
+"""Accuracy over a grid of options as heat maps (FedPHA, Fig. 4 and 8, Table 8)."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+
+from fedloom.evaluation import metrics
+from fedloom.grids import lists, text
+from fedloom.report.figures import style
+
+MAP = "cividis"  # light and dark in the same order with any colour vision
+LABELLED = 36  # cells of a panel that still have room for their numbers
+ACROSS = 4  # panels in a row
+SIZE = (2.6, 2.3)
+
+
+def accuracies(series: list[dict], rounds: list[int]) -> pd.DataFrame:
+    """One row per member of the grid: its value on every axis, `accuracy` and `even`.
+
+    `accuracy` is the mean over participating clients in percent, over `rounds` and seeds; `even`
+    says that a list which the grid varies holds the same value throughout.
+    """
+    records = []
+    for run in series:
+        varied = lists(run["grid"]).values()
+        records.append(
+            {axis: text(value) for axis, value in run["grid"]["at"].items()}
+            | {
+                "accuracy": metrics.accuracies(metrics.frame(run["evaluation"]), rounds)[
+                    "participating_mean"
+                ],
+                "even": any(len(v) > 1 and all(e == v[0] for e in v) for v in varied),
+            }
+        )
+    axes = list(series[0]["grid"]["at"])
+    means = pd.DataFrame(records).groupby(axes, sort=False)
+    return means.agg({"accuracy": "mean", "even": "first"}).reset_index()
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A panel per setting and value of the first of three axes; one scale per setting."""
+    settings = style.settings(series)
+    frames = [accuracies(runs, entry["rounds"]) for runs in settings.values()]
+    names = list(series[0]["grid"]["at"])
+    values = [list(dict.fromkeys(text(r["grid"]["at"][axis]) for r in series)) for axis in names]
+    shown = values[0] if len(names) == 3 else [None]
+    alone = len(shown) == 1  # then settings stand beside each other
+    across = min(ACROSS, len(frames) if alone else len(shown))
+    down = -(-len(frames) // across) if alone else len(frames) * -(-len(shown) // across)
+    figure, axes = style.grid(down, across, SIZE)
+    rows = list(axes.flat) if alone else axes.reshape(len(frames), -1)
+    for place, (runs, frame) in enumerate(zip(settings.values(), frames, strict=True)):
+        panels = [rows[place]] if alone else list(rows[place])[: len(shown)]
+        about = style.name(runs[0], series)
+        for axis, value in zip(panels, shown, strict=True):
+            part = frame if value is None else frame[frame[names[0]] == value]
+            image = _panel(axis, part, names[-2:], values[-2:], frame["accuracy"])
+            of = f"{names[0]} = {value}" if value is not None else ""
+            axis.set_title(", ".join(filter(None, [about, of])))
+        figure.colorbar(image, ax=panels, label="Mean accuracy (%)")
+    for axis in axes.flat:
+        if not axis.has_data():
+            axis.remove()
+    return figure
+
+
+def _panel(
+    axis: Axes, frame: pd.DataFrame, names: list[str], values: list[list], scale: pd.Series
+) -> object:
+    """One heat map; returns what a colour bar needs. Members that were not run stay white."""
+    cells = np.full([len(v) for v in reversed(values)], np.nan)
+    limits = {"vmin": scale.min(), "vmax": max(scale.max(), scale.min() + 1e-9)}
+    for _, row in frame.iterrows():
+        across, up = (v.index(row[name]) for name, v in zip(names, values, strict=True))
+        cells[up, across] = row["accuracy"]
+        if row["even"]:
+            frame_of_cell = Rectangle((across - 0.5, up - 0.5), 1, 1, fill=False, linewidth=1.2)
+            frame_of_cell.set_path_effects([withStroke(linewidth=2.8, foreground="white")])
+            frame_of_cell.set_zorder(3)
+            axis.add_patch(frame_of_cell)
+    image = axis.imshow(cells, MAP, aspect="auto", origin="lower", **limits)
+    for (up, across), value in np.ndenumerate(cells) if cells.size <= LABELLED else ():
+        if np.isfinite(value):
+            dark = image.norm(value) < 0.5
+            axis.text(
+                across, up, f"{value:.1f}", ha="center", va="center", fontsize=7,
+                color="white" if dark else "black",
+            )  # fmt: skip
+    axis.grid(visible=False)
+    axis.set_xticks(range(len(values[0])), values[0])
+    axis.set_yticks(range(len(values[1])), values[1])
+    axis.set(xlabel=names[0], ylabel=names[1])
+    return image
