@@ -257,3 +257,11 @@ def test_yamls_merge_keys_work(tmp_path):
 
 def test_clipping_can_be_turned_off():
     assert _resolved(training={"clip": None})["methods"]["fedvpt"]["training"]["clip"] is None
+
+
+def test_a_method_that_is_not_trained_has_a_spec():
+    changed = deepcopy(DEFAULT)
+    changed["methods"]["fixed"] = {"plugin": "zero_shot_clip"}
+    changed["study"]["training"] = {}
+    run = config.Run("digits", "iid", "micro_vit", "fixed", 0)
+    assert "rounds" not in config.run_spec(config.resolve(changed), run)

@@ -435,7 +435,7 @@ def run_spec(config: dict, run: Run) -> dict:
         "clients_per_round": study["clients_per_round"],
         "rounds_per_job": study["rounds_per_job"],
     }
-    if method["training"]["schedule"] == "cosine":
+    if method["training"].get("schedule") == "cosine":  # what is not trained has none
         spec["rounds"] = study["rounds"]
     return spec
 

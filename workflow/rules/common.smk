@@ -1,5 +1,7 @@
 """What rules share: which files they depend on, and their one canonical parameter."""
 
+from functools import cache
+
 from snakemake.exceptions import WorkflowError
 
 from fedloom import outputs
@@ -35,7 +37,13 @@ def method_sources(wildcards):
     """The files of the method and its wrappers: editing one method reruns only its runs."""
     entry = STUDY["methods"][wildcards.method]
     names = [entry["plugin"], *(wrapper["plugin"] for wrapper in entry["wrappers"])]
-    return [os.path.relpath(path) for name in names for path in find(name).sources]
+    return [path for name in names for path in plugin_sources(name)]
+
+
+@cache
+def plugin_sources(name):
+    """The files of one plugin; looked for once, as a grid may give it thousands of jobs."""
+    return [os.path.relpath(path) for path in find(name).sources]
 
 
 def dataset_sources(wildcards):
