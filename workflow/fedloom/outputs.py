@@ -18,7 +18,7 @@ def table_spec(config: dict, label: str) -> dict:
         "table": config["tables"][label],
         "study": {"name": study["name"]},
         "rounds": reported_rounds(study),
-        **_runs(config, config["tables"][label]),
+        **_runs(config, config["tables"][label], study["seeds"]),
     }
 
 
@@ -28,17 +28,17 @@ def figure_spec(config: dict, label: str) -> dict:
     if entry["kind"] == "block_accuracy":
         pairs = [f"{d}/{b}" for d in chosen["datasets"] for b in chosen["backbones"]]
         return {"figure": entry, "features": pairs}
-    return {"figure": entry, **_runs(config, entry)}
+    seeds = config["study"]["seeds"]
+    # a mean of t-SNE maps over seeds has no meaning
+    shown = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
+    return {"figure": entry, **_runs(config, entry, shown)}
 
 
-def _runs(config: dict, entry: dict) -> dict:
+def _runs(config: dict, entry: dict, seeds: list[int]) -> dict:
     """Folders of the runs of the entry's methods, in the config's order, and about the methods.
 
-    A method's place among the config's labels decides its colour. Artefacts are shown for the
-    first seed alone: a mean of t-SNE maps over seeds has no meaning.
+    A method's place among the config's labels decides its colour.
     """
-    seeds = config["study"]["seeds"]
-    seeds = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
     places = {method: place for place, method in enumerate(config["methods"])}
     return {
         "methods": {

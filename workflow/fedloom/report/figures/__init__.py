@@ -12,6 +12,7 @@ matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no disp
 from fedloom.report.figures import (
     block_accuracy,
     convergence,
+    group_counts,
     prompt_tsne,
     soft_weights,
     style,
@@ -24,6 +25,7 @@ KINDS = {
     "soft_weights": soft_weights,
     "prompt_tsne": prompt_tsne,
     "token_tsne": token_tsne,
+    "group_counts": group_counts,
 }
 
 
