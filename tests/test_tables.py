@@ -234,7 +234,7 @@ def test_published_numbers_stand_beside_the_measured_ones():
 
 
 def test_clustering_by_hand(tmp_path):
-    """Five test images: group 0 stands for "fur" twice, group 2 for "fin" once, group 1 for none."""
+    """Of five test images, group 0 is "fur" twice and group 2 "fin" once; group 1 is nothing."""
     columns = {
         "class": ["cat", "dog", "cod", "cod", "cat", *["cat"] * 3, *["cod"] * 3],
         "test": [True] * 5 + [False] * 6,
