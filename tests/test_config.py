@@ -149,6 +149,11 @@ BAD = {
         "run: {tables: [new]}",
         "published.rows.fedvpt: no 'Only Sharde' in the paper; did you mean 'Only Shared'?",
     ),
+    "coarse labels that are not there": (
+        "methods: {new: {plugin: sgpt}}\nrun: {methods: [new], tables: [mine]}\n"
+        "tables: {mine: {kind: clustering, coarse: nowhere.yaml}}",
+        "tables.mine.coarse: no such file 'nowhere.yaml'",
+    ),
     "more rounds averaged than evaluated": (
         "study: {rounds: 4}",
         "study.report_round: the mean of 3 rounds, but only 2 are evaluated",

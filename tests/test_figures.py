@@ -15,7 +15,7 @@ from fedloom.evaluation import blocks
 from fedloom.files import canonical
 from fedloom.plugins import ROOT
 from fedloom.report import figures
-from fedloom.report.figures import convergence, soft_weights, style, token_tsne, tsne
+from fedloom.report.figures import convergence, group_counts, soft_weights, style, token_tsne, tsne
 
 LABELS = {"dataset": "d", "partition": "p", "backbone": "b", "method": "m", "title": "M"}
 ENTRIES = {
@@ -24,6 +24,7 @@ ENTRIES = {
     "soft_weights": {"classes": [0, 2]},
     "prompt_tsne": {},
     "token_tsne": {"blocks": [1, 3]},
+    "group_counts": {},
     "grid": {"rounds": [2]},
     "boxes": {"rounds": [2]},
     "shots": {"rounds": [2], "shots": {"p": 4}},
@@ -68,6 +69,12 @@ def series(tmp_path):
             "domain": ["x", "y"] * 30,
             "vector": vectors(60),
         },
+        "group_counts": {
+            "client": [0, 0, 3, 3, 3, 3],
+            "round": [1, 1, 1, 1, 2, 2],
+            "group": [0, 1] * 3,
+            "count": [8, 0, 2, 2, 1, 3],
+        },
     }
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
     item = LABELS | {"style": 1, "grid": STANDS} | paths
@@ -108,6 +115,15 @@ def test_loss_is_that_of_training(tmp_path):
     assert convergence.curve({"rounds": path}, "loss").to_dict() == {1: 2.0, 2: 1.0}
 
 
+def test_shares_of_groups_are_over_a_clients_rounds_and_a_rounds_clients(series):
+    frame = pd.read_parquet(series["group_counts"][0]["artefact"])
+    assert group_counts.shares(frame, "client").to_numpy().tolist() == [[1, 0], [3 / 8, 5 / 8]]
+    assert group_counts.shares(frame, "round").to_numpy().tolist() == [
+        [10 / 12, 2 / 12],
+        [0.25, 0.75],
+    ]
+
+
 def test_no_two_methods_look_alike():
     looks = [tuple(map(str, style.of_method(place).values())) for place in range(40)]
     assert len(set(looks)) == 40
@@ -144,6 +160,9 @@ def test_what_a_table_and_a_figure_are_made_of():
     study["figures"]["prompts"]["methods"] = ["fedvpt"]  # as if it gave artefacts
     first = f"{folder}/seed0/artefacts/class_prompts.parquet"
     assert outputs.files(outputs.figure_spec(study, "prompts")) == [first], "the first seed alone"
+    study["tables"]["main"]["kind"] = "clustering"
+    every = [f"{folder}/seed{k}/artefacts/groups.parquet" for k in (0, 1)]
+    assert outputs.files(outputs.table_spec(study, "main")) == every, "a table is over all seeds"
 
 
 def test_a_study_of_hundreds_of_runs_fits_a_command_line():

@@ -4,10 +4,12 @@ import pandas as pd
 import pytest
 
 from fedloom import config, schema
+from fedloom.data import glyphs
+from fedloom.errors import FedLoomError
 from fedloom.evaluation.metrics import accuracies
 from fedloom.plugins import ROOT
 from fedloom.report import tables
-from fedloom.report.tables import accuracy, layout, published, summary
+from fedloom.report.tables import accuracy, clustering, layout, published, summary
 from fedloom.report.tables.communication import until
 from fedloom.report.tables.domains import by_domain
 
@@ -229,6 +231,41 @@ def test_published_numbers_stand_beside_the_measured_ones():
     entry["values"] = {"Ours": {"CIFAR": {"participating_mean": {"above": 80}}}}
     shown = layout.render(published.beside(frame, entry), accuracy.column, layout.MARKDOWN)
     assert shown["Published mean"].tolist() == ["> 80.00", "-"]
+
+
+def test_clustering_by_hand(tmp_path):
+    """Of five test images, group 0 is "fur" twice and group 2 "fin" once; group 1 is nothing."""
+    columns = {
+        "class": ["cat", "dog", "cod", "cod", "cat", *["cat"] * 3, *["cod"] * 3],
+        "test": [True] * 5 + [False] * 6,
+        "group": [0, 0, 0, 2, 1, 0, 0, 1, 1, 1, 1],
+        "cluster": [0] * 5 + [1, 1, 1, 2, 2, 1],
+    }
+    pd.DataFrame(columns).to_parquet(tmp_path / "groups.parquet")
+    run = {"artefact": str(tmp_path / "groups.parquet")}
+    labels = {"cat": "fur", "dog": "fur", "cod": "fin"}
+    entry = {"coarse": "c.yaml", "coarse_labels": labels}
+    # training: group 0 lies in cluster 1 (2 images), group 1 half in each (2 of 4);
+    # k-means keeps 3 cats and 2 cods together
+    assert clustering.measure(run, [1], entry) == {
+        "accuracy": 60,
+        "congruence": 100 * (2 + 2) / (3 + 2),
+        "largest": 60,
+    }
+    del labels["cod"]
+    with pytest.raises(FedLoomError, match=r"^c.yaml: no coarse label for class 'cod'$"):
+        clustering.measure(run, [1], entry)
+
+
+@pytest.mark.parametrize(("name", "coarse"), [("glyphs", 3), ("cifar100", 20)])
+def test_coarse_labels_that_ship(name, coarse):
+    labels = config.read(ROOT / f"workflow/resources/coarse/{name}.yaml")
+    counts = pd.Series(labels).value_counts()
+    assert len(counts) == coarse
+    if name == "glyphs":
+        assert set(labels) == {glyph.name for glyph in glyphs.classes("target")}
+    else:
+        assert (counts == 5).all()
 
 
 def test_every_kind_of_the_schema_is_there():

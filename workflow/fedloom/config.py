@@ -22,11 +22,13 @@ KINDS = {
     "tables": "kind",
     "figures": "kind",
 }
-# the kinds of figures that are made from a method's artefacts, and from which
+# the kinds of figures and tables that are made from a method's artefacts, and from which
 ARTEFACTS = {
     "soft_weights": "soft_weights",
     "prompt_tsne": "class_prompts",
     "token_tsne": "class_tokens",
+    "group_counts": "group_counts",
+    "clustering": "groups",
 }
 GRIDS = ("grid", "boxes")  # the kinds of figures that show the methods of one grid
 
@@ -265,6 +267,8 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
     holding = any(p["held_out"] or p.get("held_out_per_domain") for p in partitions)
     if entry["kind"] == "held_out" and not holding:
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
+    if "coarse" in entry:
+        entry["coarse_labels"] = _coarse_labels(entry["coarse"], f"{where}.coarse")
     if of_grid:
         _check_grid(config, entry, where)
     if entry["kind"] == "shots":
@@ -316,6 +320,22 @@ def _check_shots(config: dict, where: str) -> None:
                 "shots; run one of them"
             )
         known[shots] = label
+
+
+def _coarse_labels(path: str, where: str) -> dict[str, str]:
+    """The coarse label of every class.
+
+    Raises:
+        FedLoomError: no such file, or a label that is no text.
+    """
+    file = resource(path)
+    if not file.is_file():
+        raise FedLoomError(f"{where}: no such file '{path}'")
+    labels = read(file)
+    for name, label in labels.items():
+        if not isinstance(label, str):
+            raise FedLoomError(f"{where}: {path}: '{name}: {label}' is no text; put it in quotes")
+    return labels
 
 
 def _published(entry: dict, where: str) -> None:

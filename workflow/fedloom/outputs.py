@@ -24,7 +24,7 @@ def table_spec(config: dict, label: str) -> dict:
         "table": _settings(config["tables"][label]),
         "study": {"name": study["name"]},
         "rounds": reported_rounds(study),
-        **_runs(config, config["tables"][label]),
+        **_runs(config, config["tables"][label], study["seeds"]),
     }
 
 
@@ -34,7 +34,10 @@ def figure_spec(config: dict, label: str) -> dict:
     if entry["kind"] == "block_accuracy":
         pairs = [f"{d}/{b}" for d in chosen["datasets"] for b in chosen["backbones"]]
         return {"figure": entry, "features": pairs}
-    spec = {"figure": _settings(entry), **_runs(config, entry)}
+    seeds = config["study"]["seeds"]
+    # a mean of t-SNE maps over seeds has no meaning
+    shown = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
+    spec = {"figure": _settings(entry), **_runs(config, entry, shown)}
     if entry["kind"] in REPORTED:
         spec["figure"]["rounds"] = reported_rounds(config["study"])
     if entry["kind"] == "shots":
@@ -48,18 +51,17 @@ def _settings(entry: dict) -> dict:
     return {key: value for key, value in entry.items() if key != "methods"}
 
 
-def _runs(config: dict, entry: dict) -> dict:
+def _runs(config: dict, entry: dict, seeds: list[int]) -> dict:
     """What is crossed: settings (dataset/partition/backbone), methods and seeds, in that order.
 
-    A method's place among the config's labels decides its colour. Artefacts are shown for the
-    first seed alone: a mean of t-SNE maps over seeds has no meaning.
+    A method's place among the config's labels decides its colour.
     """
-    chosen, seeds = config["run"], config["study"]["seeds"]
+    chosen = config["run"]
     settings = product(chosen["datasets"], chosen["partitions"], chosen["backbones"])
     return {
         "settings": ["/".join(labels) for labels in settings],
         "methods": _methods(config, [m for m in chosen["methods"] if m in entry["methods"]]),
-        "seeds": seeds[:1] if entry["kind"] in ARTEFACTS else seeds,
+        "seeds": seeds,
     }
 
 

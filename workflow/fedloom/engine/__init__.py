@@ -8,6 +8,7 @@ from fedloom.engine.passes import class_means, slices
 from fedloom.engine.selection import (
     asked_for,
     for_client_or_image,
+    matches,
     mean_of_picked,
     pick,
     take,
@@ -33,6 +34,7 @@ __all__ = [
     "learning_rate",
     "linear",
     "local_sgd",
+    "matches",
     "mean",
     "mean_of_picked",
     "pick",

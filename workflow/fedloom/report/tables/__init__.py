@@ -9,7 +9,15 @@ A kind is a module of this folder with
 
 from pathlib import Path
 
-from fedloom.report.tables import accuracy, communication, domains, held_out, layout, published
+from fedloom.report.tables import (
+    accuracy,
+    clustering,
+    communication,
+    domains,
+    held_out,
+    layout,
+    published,
+)
 from fedloom.report.tables.summary import summarise
 
 KINDS = {
@@ -17,6 +25,7 @@ KINDS = {
     "held_out": held_out,
     "domains": domains,
     "communication": communication,
+    "clustering": clustering,
 }
 
 

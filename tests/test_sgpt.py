@@ -1,0 +1,339 @@
+"""SGPT against its equations in float64, and against what a port of it can get wrong."""
+
+import sys
+from copy import deepcopy
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom import plugins
+from fedloom.engine import NOBODY, Update, local_sgd
+from fedloom.engine.ledger import downlink_floats
+from fedloom.engine.passes import slices
+from fedloom.engine.rounds import _sent, artefact, initial, train_round
+from fedloom.engine.task import cohort
+from fedloom.engine.tree import leaves, stack, tensor_map
+from fedloom.errors import FedLoomError
+
+plugins.hooks(plugins.find("sgpt"))
+sgpt = sys.modules["fedloom_method_sgpt"]
+
+
+def reference_group(h, keys, selected, floor):
+    """Eq. 6 for one image, group by group."""
+    q = selected / max(selected.sum(), 1)
+    scores = [
+        (h @ k / np.linalg.norm(h) / np.linalg.norm(k) - 1) * (share + floor)
+        for k, share in zip(keys, q, strict=True)
+    ]
+    return int(np.argmax(scores))
+
+
+@pytest.mark.parametrize(("variant", "floor"), [("paper", 1e-12), ("released", 5e-4)])
+@pytest.mark.parametrize("counted", [(0, 0, 0, 0), (7, 0, 40, 0), (10, 30, 20, 40)])
+def test_selection_while_training_is_equation_6(variant, floor, counted):
+    rng = np.random.default_rng(0)
+    queries, keys = rng.normal(size=(2, 50, 8)), rng.normal(size=(2, 4, 8))
+    selected = np.array([counted, counted[::-1]], float)
+    cosine = sgpt.matches(*(torch.from_numpy(x) for x in (queries, keys)))
+    options = SimpleNamespace(frequency=True, majority=False, variant=variant)
+    mask = torch.ones(2, 50, dtype=torch.bool)
+    found = sgpt.group_while_training(options, cosine, torch.from_numpy(selected), mask)
+    for k in range(2):
+        expected = [reference_group(h, keys[k], selected[k], floor) for h in queries[k]]
+        assert found[k].tolist() == expected
+        assert len(set(expected)) > 1
+    if variant == "paper" and 0 in counted and any(counted):
+        assert set(found[0].tolist()) == {1, 3}, "those that nobody chose yet, by the nearest key"
+
+
+def test_a_batch_takes_the_group_of_most_of_its_images():
+    cosine = torch.eye(3)[torch.tensor([[0, 1, 1, 2, 2, 2], [2, 2, 0, 0, 0, 1]])]  # [K, B, G]
+    mask = torch.tensor([[True] * 3 + [False] * 3, [True] * 6])
+    options = SimpleNamespace(frequency=False, majority=True)
+    found = sgpt.group_while_training(options, cosine, None, mask)
+    assert found.tolist() == [[1] * 6, [0] * 6]
+
+
+def reference_logits(model, image, params, group, released):
+    """One image [T, d] through timm's blocks in float64, with its tokens kept in named places."""
+    cls, shared, grouped, patches = image[:1], [], [], image[1:]
+    for j, block in enumerate(model.blocks, 1):
+        if j in (1, 2, 3):
+            shared = [*(shared if released else []), params["shared_prompts"][j - 1]]
+        if group is not None and j in (4, 5, 6):
+            mine = params["group_prompts"][group, j - 4]
+            grouped = [*(grouped if released else []), mine]
+        parts = [cls, *grouped, *shared, patches]
+        tokens = block(torch.cat(parts)[None])[0].split([len(part) for part in parts])
+        cls, patches = tokens[0], tokens[-1]
+        grouped, shared = list(tokens[1 : 1 + len(grouped)]), list(tokens[1 + len(grouped) : -1])
+    return model.norm(torch.cat([cls, *grouped])).mean(0) @ params["head"].T
+
+
+@pytest.fixture
+def drawn(tiny):
+    """make(**options): a task, its hooks, and two clients with parameters of their own."""
+
+    def make(**options):
+        task, hooks = tiny("sgpt", groups=4, shared_prompts=2, group_prompts=3, **options)
+        ids, rng = task.data.participating[:2], torch.Generator().manual_seed(0)
+        shapes = hooks.init_server(task=task)["params"]
+        params = tensor_map(lambda v: torch.randn(2, *v.shape, generator=rng), shapes)
+        selected = torch.tensor([[5.0, 9, 1, 3], [4, 4, 4, 6]]).double()
+        received = {"params": params, "constants": {"selected": selected}}
+        batch = task.data.batch([task.data.train[k][:6] for k in ids])
+        return task, hooks, received, cohort(task, ids, [{}, {}]), batch
+
+    return make
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize("query_block", [0, 6])
+def test_both_losses_are_equations_10_and_11(drawn, variant, query_block):
+    """One image at a time, in float64, with the client's own parameters."""
+    task, _, received, clients, batch = drawn(variant=variant, query_block=query_block)
+    released = variant == "released"
+    moved = received["constants"]["selected"].flip(-1)  # counted on within the round
+    params = {**received["params"], "tallies": {"selected": moved}}
+    shared = sgpt.shared_loss(task, params, received, clients, batch)
+    total, adds = sgpt.group_loss(task, params, received, clients, batch)
+    model = deepcopy(task.backbone.model).double()
+    seen = task.backbone.class_tokens(batch.images)[:, :, query_block - 1 if query_block else -1]
+    images = task.backbone.embed(batch.images).double()
+    chosen = set()
+    for k in range(2):
+        own = {name: value[k].double() for name, value in received["params"].items()}
+        counts = (moved if released else received["constants"]["selected"])[k].numpy()
+        keys, floor = own["keys"].numpy(), 5e-4 if released else 0
+        for b, label in enumerate(batch.labels[k]):
+            h = seen[k, b].double().numpy()
+            h = np.maximum(h, 0) if released and not query_block else h
+            group = reference_group(h, keys, counts, floor)
+            key = h @ keys[group] / np.linalg.norm(h) / np.linalg.norm(keys[group])
+            alone = reference_logits(model, images[k, b], own, None, released)
+            both = reference_logits(model, images[k, b], own, group, released)
+            cross = [-scores.log_softmax(-1)[label].item() for scores in (alone, both)]
+            assert shared[k, b].item() == pytest.approx(cross[0], rel=1e-4, abs=1e-4)
+            assert total[k, b].item() == pytest.approx(cross[1] - key, rel=1e-4, abs=1e-4)
+            assert adds["selected"][k, b].tolist() == np.eye(4)[group].tolist()
+            chosen.add(group)
+    assert len(chosen) > 1
+
+
+def test_each_block_trains_its_own_and_leaves_the_rest_to_the_bit(drawn):
+    task, hooks, received, clients, _ = drawn()
+    task.training.weight_decay = 0.1  # it would move whatever is handed to the optimiser
+    shared, group = ("head", "shared_prompts"), ("head", "group_prompts", "keys")
+    start = received["params"]
+    first = local_sgd(task, sgpt.shared_loss, received, clients, train=shared).params
+    for name in ("group_prompts", "keys"):
+        assert torch.equal(first[name], start[name])
+    updates = hooks.client_update(task=task, received=received, clients=clients)
+    for k, update in enumerate(updates):
+        sent = update.payload["params"]
+        assert torch.equal(sent["shared_prompts"], first["shared_prompts"][k])
+        assert not torch.equal(first["shared_prompts"][k], start["shared_prompts"][k])
+        for name in group:
+            assert not torch.equal(sent[name], first[name][k]), name
+        # 2 epochs over the client's images, each of which chose once
+        assert update.payload["selected"].sum() == 2 * update.num_examples
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [{"head", "shared_prompts"}, {"head", "group_prompts", "keys"}]),
+        ({"bcd": "group_first"}, [{"head", "group_prompts", "keys"}, {"head", "shared_prompts"}]),
+        ({"bcd": "none"}, [{"head", "shared_prompts", "group_prompts", "keys"}]),
+        ({"group": False}, [{"head", "shared_prompts"}]),
+        ({"shared": False}, [{"head", "group_prompts", "keys"}]),
+    ],
+)
+def test_table_3(tiny, options, expected):
+    task, hooks = tiny("sgpt", groups=3, **options)
+    assert [set(names) for names in sgpt.turns(task.options)] == expected
+    before = initial(task, hooks)
+    assert set(before.server["params"]) == set.union(*expected)
+    after, row = train_round(task.at(1), hooks, before)
+    # 3 clients; head 4 x 16, 3 tokens, 3 x 3 group tokens, 3 keys, counts of 8 bytes
+    kinds = {"head": 64, "shared_prompts": 48, "group_prompts": 144, "keys": 48}
+    floats = sum(kinds[name] for name in set.union(*expected))
+    assert row["bytes_up"] == 3 * (4 * floats + 8 * 3 * ("keys" in set.union(*expected)))
+    for name, value in after.server["params"].items():
+        assert not torch.equal(value, before.server["params"][name]), name
+
+
+def uploaded(client, examples, selected, key, prompt):
+    """What a client sends, its keys and prompts all of one value."""
+    params = {
+        "head": torch.full((4, 16), float(prompt)),
+        "shared_prompts": torch.full((3, 1, 16), float(prompt)),
+        "group_prompts": torch.full((3, 3, 1, 16), float(prompt)),
+        "keys": torch.full((3, 16), float(key)),
+    }
+    sent = {"params": params, "selected": torch.tensor(selected).double()}
+    return Update(sent, {}, examples, {}, client=client)
+
+
+def test_two_rounds_of_the_server_by_hand(tiny):
+    """Momentum 0.25 on keys, 0.75 on group prompts; nobody chooses group 2."""
+    task, hooks = tiny("sgpt", groups=3, key_momentum=0.25, prompt_momentum=0.75)
+    start = hooks.init_server(task=task)
+    sent = {
+        1: [uploaded(4, 10, (30, 0, 0), 1, 2), uploaded(1, 30, (10, 20, 0), 5, 6)],
+        2: [uploaded(0, 10, (0, 3, 0), 9, 7), uploaded(2, 10, (0, 1, 0), 1, 9)],
+    }
+    one = hooks.aggregate(task=task.at(1), server=start, updates=sent[1])
+    keys = one["params"]["keys"]
+    assert keys[:, 0].tolist()[:2] == [(30 * 1 + 10 * 5) / 40, 5]
+    assert torch.equal(keys[2], start["params"]["keys"][2])
+    for name in ("head", "shared_prompts", "group_prompts"):  # by images: no momentum at t = 0
+        torch.testing.assert_close(one["params"][name], torch.full_like(one["params"][name], 5))
+    two = hooks.aggregate(task=task.at(2), server=one, updates=sent[2])
+    keys = two["params"]["keys"]
+    assert keys[1, 0].item() == pytest.approx(0.25 * 5 + 0.75 * (3 * 9 + 1) / 4)
+    assert torch.equal(keys[[0, 2]], one["params"]["keys"][[0, 2]]), "to the bit"
+    prompts = two["params"]["group_prompts"]
+    torch.testing.assert_close(prompts, torch.full_like(prompts, 0.75 * 5 + 0.25 * 8))
+    for name in ("head", "shared_prompts"):
+        torch.testing.assert_close(two["params"][name], torch.full_like(two["params"][name], 8))
+    assert two["constants"]["selected"].tolist() == [40, 24, 0]
+    assert two["history"]["client"].tolist() == [1, 4, 0, 2]
+    assert two["history"]["round"].tolist() == [1, 1, 2, 2]
+    counts = [[10, 20, 0], [30, 0, 0], [0, 3, 0], [0, 1, 0]]
+    assert two["history"]["selected"].tolist() == counts
+    table = sgpt.group_counts(two["history"])
+    assert table["count"] == [count for row in counts for count in row]
+    rows = list(zip(*(table[name] for name in ("round", "client", "group")), strict=True))
+    assert rows[5:8] == [(1, 4, 2), (2, 0, 0), (2, 0, 1)]
+
+
+def test_released_averages_the_keys_of_small_groups_alike(tiny):
+    task, hooks = tiny("sgpt", groups=3, variant="released")
+    start = hooks.init_server(task=task)
+    assert (start["params"]["shared_prompts"] == 0).all()
+    sent = [uploaded(0, 10, (50, 39, 0), 1, 2), uploaded(1, 30, (0, 13, 0), 5, 6)]
+    one = hooks.aggregate(task=task.at(1), server=start, updates=sent)
+    expected = [3, (39 * 1 + 13 * 5) / 52, 3]  # 50 selections, 52, none
+    assert one["params"]["keys"][:, 0].tolist() == expected
+
+
+def with_features(task, centres, noise):
+    """The task with a feature cache of our own: class centres [C, d] and noise."""
+    rng = np.random.default_rng(0)
+    labels = task.data.labels
+    features = centres[labels.numpy()] + noise * rng.normal(size=(len(labels), centres.shape[1]))
+    cached = torch.from_numpy(features).float()
+    return replace(task, data=replace(task.data, tokens=lambda place: cached))
+
+
+def test_the_frequencies_spread_a_collapsed_start(tiny):
+    """All images lie in one cone around the first key; plain argmax never leaves it."""
+    centres = np.full((4, 16), 0.0)
+    centres[:, 0] = 3
+    centres[range(4), range(1, 5)] = 1
+    used = {}
+    for frequency in (True, False):
+        task, hooks = tiny("sgpt", groups=4, frequency=frequency)
+        task = with_features(task, centres, 0.05)
+        task.training.lr = 0.5
+        state = initial(task, hooks)
+        state.server["params"]["keys"] = torch.eye(16)[[0, 9, 10, 11]]
+        images = artefact(task, hooks, state, "groups")
+        assert set(images["group"]) == {0}, "collapsed"
+        for number in range(1, 13):
+            state, _ = train_round(task.at(number), hooks, state)
+        used[frequency] = set(artefact(task.at(12), hooks, state, "groups")["group"])
+        share = state.server["constants"]["selected"]
+        share = share / share.sum()
+        assert (share.min() > 0.05) if frequency else (share[0] == 1), share
+    assert used[False] == {0}
+    assert len(used[True]) > 1, "also by Eq. 5 alone"
+
+
+def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
+    """Classes a and c are of one coarse label, b and d of the other; also for held-out clients."""
+    task, hooks = tiny("sgpt", groups=2)
+    coarse = torch.tensor([0, 1, 0, 1])
+    centres = np.zeros((4, 16))
+    centres[range(4), coarse] = 2
+    centres[range(4), range(4, 8)] = 1
+    task = with_features(task, centres, 0.1)
+    state = initial(task, hooks)
+    params = state.server["params"]
+    rng = torch.Generator().manual_seed(0)
+    for name, value in params.items():
+        params[name] = torch.randn(value.shape, generator=rng)
+    params["keys"] = torch.eye(16)[:2]
+    images = artefact(task.at(1), hooks, state, "groups")
+    fine = [("alpha", "beta", "gamma", "long delta").index(name) for name in images["class"]]
+    assert images["group"] == coarse[fine].tolist()
+    assert sum(images["test"]) == sum(map(len, task.data.test)) < len(fine) == 120
+    clusters = {(g, c) for g, c in zip(images["group"], images["cluster"], strict=True)}
+    assert len(clusters) == 2, "k-means finds the same two, by whichever names"
+    for ids in ([NOBODY], list(range(task.data.num_clients))):
+        received, clients = _sent(task, hooks, state, ids)
+        rows = [task.data.test[0]] if ids == [NOBODY] else task.data.test
+        batch = next(slices(task, rows))
+        found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        given = coarse[batch.labels]
+        expected = sgpt.logits(task, received["params"], batch, given)
+        torch.testing.assert_close(found, expected)
+        wrong = sgpt.logits(task, received["params"], batch, 1 - given)
+        assert (found - wrong).abs().amax(-1).min() > 1e-4, "the prompt matters"
+
+
+@pytest.mark.parametrize("options", [{"variant": "released"}, {"majority": True, "query_block": 6}])
+def test_stacked_clients_equal_single_ones(tiny, options):
+    """Beyond the contract, which tries the defaults."""
+    task, hooks = tiny("sgpt", groups=3, **options)
+    states = []
+    for stacked in (True, False):
+        state = initial(task, hooks)
+        for number in (1, 2):
+            at = replace(task, stacked=stacked).at(number)
+            state, _ = train_round(at, hooks, state)
+        states.append(dict(leaves(state.server)))
+    for path, value in states[0].items():
+        torch.testing.assert_close(value, states[1][path], atol=1e-4, rtol=1e-4)
+
+
+def test_communication_is_the_papers():
+    """140,544 floats at G = 20, d = 768, C = 100 (its "0.1 M"), and the counts behind q."""
+    found = downlink_floats("sgpt", "vit_base_patch16_224", 100, {})
+    assert found.pop("selected") == 20
+    assert found == {
+        "head": 76_800,
+        "shared_prompts": 3 * 768,
+        "group_prompts": 20 * 3 * 768,
+        "keys": 20 * 768,
+    }
+    assert sum(found.values()) == 140_544
+
+
+def test_keys_start_orthonormal_and_clients_hear_them_alike(tiny):
+    task, hooks = tiny("sgpt", groups=5)
+    keys = hooks.init_server(task=task)["params"]["keys"]
+    torch.testing.assert_close(keys @ keys.T, torch.eye(5), atol=1e-5, rtol=0)
+    state = initial(task, hooks)
+    sent = stack([hooks.download(task=task, server=state.server, client=k) for k in (0, 5, NOBODY)])
+    assert set(sent) == {"params", "constants"}
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"shared": False, "group": False}, "shared and group are both false; use head_tuning"),
+        ({"group_blocks": [5, 13]}, r"option group_blocks \[5, 13\]: the ViT has 12"),
+        ({"group_blocks": [3, 4]}, r"group_blocks \[3, 4\] must come after shared_blocks"),
+        ({"query_block": 13}, "option query_block 13: the ViT has 12"),
+    ],
+)
+def test_options_that_do_not_fit(tiny, options, line):
+    task, hooks = tiny("sgpt", **options)
+    with pytest.raises(FedLoomError, match=line):
+        hooks.init_server(task=task)

@@ -1,0 +1,33 @@
+"""Which groups the clients choose, and when (SGPT, Fig. 2c and 3)."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedloom.evaluation import metrics
+from fedloom.report.figures import style
+
+
+def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Each group's share of the selections, a row per client or round."""
+    counts = frame.pivot_table("count", by, "group", "sum", fill_value=0)
+    return counts.div(counts.sum(axis=1), axis=0)
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A row per run: shares of the groups by client, all rounds together, and by round."""
+    figure, axes = style.grid(len(series), 2, (4, 3))
+    for row, run in zip(axes, series, strict=True):
+        frame = metrics.frame(run["artefact"])
+        for axis, by in zip(row, ("client", "round"), strict=True):
+            table = shares(frame, by)
+            image = axis.imshow(table.to_numpy(), aspect="auto", cmap="viridis", vmin=0, vmax=1)
+            axis.set(xlabel="Group", ylabel=by.capitalize())
+            axis.grid(visible=False)
+            axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+            shown = np.linspace(0, len(table) - 1, min(len(table), 8)).round().astype(int)
+            axis.set_yticks(shown, table.index[shown])
+        row[0].set_title(style.name(run, series, (*style.SETTING, "title")), loc="left")
+    figure.colorbar(image, ax=axes, label="Share of the selections", shrink=0.8)
+    return figure

@@ -1,0 +1,64 @@
+"""How well images are put into groups (SGPT, Table 4 and Appendix D.2)."""
+
+import pandas as pd
+from scipy.optimize import linear_sum_assignment
+
+from fedloom.errors import FedLoomError
+from fedloom.evaluation.metrics import frame
+from fedloom.report.tables.layout import Column
+
+TITLES = {
+    "accuracy": "Clustering accuracy",
+    "congruence": "Congruence with k-means",
+    "largest": "Largest group",
+}
+
+
+def measure(run: dict, rounds: list[int], entry: dict) -> dict[str, float]:
+    """In percent: see `accuracy`, `congruence`; and the largest group's share of test images.
+
+    Raises:
+        FedLoomError: a class that the file of coarse labels does not have.
+    """
+    images = frame(run["artefact"])
+    coarse = images["class"].map(entry["coarse_labels"])
+    if coarse.isna().any():
+        missing = images["class"][coarse.isna()].iloc[0]
+        raise FedLoomError(f"{entry['coarse']}: no coarse label for class '{missing}'")
+    test = images["test"]
+    train = images[~test]
+    return {
+        "accuracy": accuracy(images["group"][test], coarse[test]),
+        "congruence": congruence(train["group"], train["cluster"], train["class"]),
+        "largest": 100 * images["group"][test].value_counts(normalize=True).max(),
+    }
+
+
+def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
+    """Images whose group stands for their coarse label, one for one, at best (Hungarian), in %."""
+    counts = pd.crosstab(groups, coarse).to_numpy()
+    return 100 * counts[linear_sum_assignment(counts, maximize=True)].sum() / len(groups)
+
+
+def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> float:
+    """Overlap of groups and k-means clusters, over how well k-means keeps classes together, in %.
+
+    The overlap sums the largest entry of each row of the contingency table. Its rows are the groups
+    here (the paper does not say): with clusters as rows, one group for all would be perfect. It can
+    exceed 100.
+    """
+    overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
+    together = pd.crosstab(classes, clusters).max(axis=1).sum()
+    return 100 * overlap / together
+
+
+def column(metric: str) -> Column:
+    return Column(TITLES[metric], higher_is_better=metric != "largest")
+
+
+def words(entry: dict, rounds: list[int]) -> str:
+    return (
+        "groups of images after the last round, in %: test images whose group is that of their "
+        "coarse label; overlap with centralised k-means over the latter's quality; share of the "
+        "largest group in the test images"
+    )
