@@ -5,7 +5,7 @@ runs by their folders alone, because a command line takes 128 KiB and a study ma
 Imports no torch and no pandas: every job parses the Snakefile again.
 """
 
-from fedloom.config import ARTEFACTS, reported_rounds, runs
+from fedloom.config import ALL_SEEDS, ARTEFACTS, reported_rounds, runs
 
 LABELS = ("dataset", "partition", "backbone", "method")
 
@@ -34,11 +34,11 @@ def figure_spec(config: dict, label: str) -> dict:
 def _runs(config: dict, entry: dict) -> dict:
     """Folders of the runs of the entry's methods, in the config's order, and about the methods.
 
-    A method's place among the config's labels decides its colour. Artefacts are shown for the
+    A method's place among the config's labels decides its colour. Most artefacts are shown for the
     first seed alone: a mean of t-SNE maps over seeds has no meaning.
     """
     seeds = config["study"]["seeds"]
-    seeds = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
+    seeds = seeds[:1] if entry["kind"] in ARTEFACTS and entry["kind"] not in ALL_SEEDS else seeds
     places = {method: place for place, method in enumerate(config["methods"])}
     return {
         "methods": {

@@ -12,6 +12,8 @@ matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no disp
 from fedloom.report.figures import (
     block_accuracy,
     convergence,
+    pool_size,
+    prompt_path,
     prompt_tsne,
     soft_weights,
     style,
@@ -24,6 +26,8 @@ KINDS = {
     "soft_weights": soft_weights,
     "prompt_tsne": prompt_tsne,
     "token_tsne": token_tsne,
+    "pool_size": pool_size,
+    "prompt_path": prompt_path,
 }
 
 
