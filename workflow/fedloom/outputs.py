@@ -5,7 +5,7 @@ runs by their folders alone, because a command line takes 128 KiB and a study ma
 Imports no torch and no pandas: every job parses the Snakefile again.
 """
 
-from fedloom.config import ARTEFACTS, reported_rounds, runs
+from fedloom.config import ALL_SEEDS, ARTEFACTS, reported_rounds, runs
 
 LABELS = ("dataset", "partition", "backbone", "method")
 
@@ -30,7 +30,8 @@ def figure_spec(config: dict, label: str) -> dict:
         return {"figure": entry, "features": pairs}
     seeds = config["study"]["seeds"]
     # a mean of t-SNE maps over seeds has no meaning
-    shown = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
+    single = entry["kind"] in ARTEFACTS and entry["kind"] not in ALL_SEEDS
+    shown = seeds[:1] if single else seeds
     return {"figure": entry, **_runs(config, entry, shown)}
 
 

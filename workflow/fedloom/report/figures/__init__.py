@@ -13,6 +13,8 @@ from fedloom.report.figures import (
     block_accuracy,
     convergence,
     group_counts,
+    pool_size,
+    prompt_path,
     prompt_tsne,
     soft_weights,
     style,
@@ -26,6 +28,8 @@ KINDS = {
     "prompt_tsne": prompt_tsne,
     "token_tsne": token_tsne,
     "group_counts": group_counts,
+    "pool_size": pool_size,
+    "prompt_path": prompt_path,
 }
 
 
