@@ -118,6 +118,10 @@ BAD = {
         "tables: {new: {kind: accuracy, methods: [fedvptt]}}\nrun: {tables: [new]}",
         "tables.new.methods: no label 'fedvptt'; did you mean 'fedvpt'?",
     ),
+    "a figure of what is not evaluated": (
+        "figures: {new: {kind: convergence, metric: global}}\nrun: {figures: [new]}",
+        "figures.new: metric global needs study.global_test: true",
+    ),
     "a figure of artefacts that no method gives": (
         "run: {methods: [fedvpt], figures: [weights]}",
         "figures.weights: the study runs none of its methods that gives 'soft_weights'",

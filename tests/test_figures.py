@@ -13,9 +13,20 @@ from fedloom.data import store
 from fedloom.errors import FedLoomError
 from fedloom.evaluation import blocks
 from fedloom.files import canonical
+from fedloom.hookspecs import NOBODY
 from fedloom.plugins import ROOT
 from fedloom.report import figures
-from fedloom.report.figures import convergence, group_counts, soft_weights, style, token_tsne, tsne
+from fedloom.report.figures import (
+    convergence,
+    group_counts,
+    lines,
+    pool_size,
+    prompt_path,
+    soft_weights,
+    style,
+    token_tsne,
+    tsne,
+)
 
 LABELS = {"dataset": "d", "partition": "p", "backbone": "b", "method": "m", "title": "M"}
 ENTRIES = {
@@ -25,6 +36,8 @@ ENTRIES = {
     "prompt_tsne": {},
     "token_tsne": {"blocks": [1, 3]},
     "group_counts": {},
+    "pool_size": {},
+    "prompt_path": {},
     "grid": {"rounds": [2]},
     "boxes": {"rounds": [2]},
     "shots": {"rounds": [2], "shots": {"p": 4}},
@@ -75,6 +88,8 @@ def series(tmp_path):
             "group": [0, 1] * 3,
             "count": [8, 0, 2, 2, 1, 3],
         },
+        "pool_size": {"round": [0, 1, 2], "size": [3, 5, 4]},
+        "prompt_path": {"round": np.repeat([0, 1, 2], [3, 5, 4]), "vector": vectors(12)},
     }
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
     item = LABELS | {"style": 1, "grid": STANDS} | paths
@@ -101,13 +116,39 @@ def test_every_kind_of_the_schema_is_there():
 def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
     runs = []
     for seed, correct in enumerate([(2, 5), (4, 5)]):
-        columns = {"round": [1, 2, 1], "participating": [True, True, False], "num_test": 10}
-        path = _table(tmp_path / f"{seed}.parquet", columns | {"num_correct": [*correct, 0]})
+        columns = {"round": [1, 2, 1, 2], "participating": [True, True, False, False]}
+        columns |= {"client_id": [3, 3, 4, NOBODY], "num_test": 10}
+        path = _table(tmp_path / f"{seed}.parquet", columns | {"num_correct": [*correct, 0, 9]})
         runs.append(LABELS | {"evaluation": path})
-    band = convergence.bands(runs, "accuracy")["m"]
+    band = lines.bands(runs, "accuracy", convergence.curve)["m"]
     assert band["mean"].tolist() == [30, 50]
     assert band["std"].tolist() == pytest.approx([200**0.5, 0])
-    assert convergence.bands(runs[:1], "accuracy")["m"]["std"].tolist() == [0, 0]
+    assert lines.bands(runs[:1], "accuracy", convergence.curve)["m"]["std"].tolist() == [0, 0]
+    assert convergence.curve(runs[0], "global").to_dict() == {2: 90}
+
+
+def test_pool_sizes_are_a_band_over_seeds_too(tmp_path):
+    runs = []
+    for seed, sizes in enumerate([(4, 6), (4, 10)]):
+        path = _table(tmp_path / f"{seed}.parquet", {"round": [0, 1], "size": sizes})
+        runs.append(LABELS | {"artefact": path})
+    band = lines.bands(runs, "size", pool_size.curve)["m"]
+    assert band["mean"].tolist() == [4, 8]
+    assert band["std"].tolist() == pytest.approx([0, 8**0.5])
+
+
+def test_all_rounds_lie_in_one_map(series):
+    """Three equal prompts of every round stay together, so their centroids do not jump."""
+    drawn = np.random.default_rng(1).normal(size=(3, 6))
+    rounds, vectors = np.repeat(range(4), 3), list(np.tile(drawn, (4, 1)))
+    path = series["prompt_path"][0]["artefact"]
+    _table(path, {"round": rounds, "vector": vectors})
+    found = prompt_path.mapped(path)
+    assert found["round"].tolist() == rounds.tolist()
+    places = found[["x", "y"]].to_numpy().reshape(4, 3, 2)
+    within = np.ptp(places, axis=0).max()
+    between = min(np.linalg.norm(places[0, a] - places[0, b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert within < between
 
 
 def test_loss_is_that_of_training(tmp_path):
@@ -163,6 +204,9 @@ def test_what_a_table_and_a_figure_are_made_of():
     study["tables"]["main"]["kind"] = "clustering"
     every = [f"{folder}/seed{k}/artefacts/groups.parquet" for k in (0, 1)]
     assert outputs.files(outputs.table_spec(study, "main")) == every, "a table is over all seeds"
+    study["figures"]["prompts"]["kind"] = "pool_size"
+    every = [f"{folder}/seed{k}/artefacts/pool_sizes.parquet" for k in (0, 1)]
+    assert outputs.files(outputs.figure_spec(study, "prompts")) == every
 
 
 def test_a_study_of_hundreds_of_runs_fits_a_command_line():
@@ -212,10 +256,10 @@ def test_errors_name_the_file(series):
         tsne.embed(np.full((5, 2), np.nan), "x")
 
 
-def test_large_sets_of_tokens_are_thinned_evenly():
+def test_large_sets_of_vectors_are_thinned_evenly():
     frame = pd.DataFrame({"row": range(5001)})
-    chosen = token_tsne.sample(frame)["row"]
-    assert len(chosen) == token_tsne.POINTS == 2000
+    chosen = tsne.sample(frame)["row"]
+    assert len(chosen) == tsne.POINTS == 2000
     assert chosen.iloc[[0, -1]].tolist() == [0, 5000]
     assert chosen.is_unique
 

@@ -29,7 +29,11 @@ ARTEFACTS = {
     "token_tsne": "class_tokens",
     "group_counts": "group_counts",
     "clustering": "groups",
+    "pool_size": "pool_sizes",
+    "prompt_path": "prompt_history",
 }
+# of those, the figures that show all seeds; the others show the first
+ALL_SEEDS = ("pool_size",)
 GRIDS = ("grid", "boxes")  # the kinds of figures that show the methods of one grid
 
 FAMILIES = {"timm": "vit", "open_clip": "clip"}  # the kind of backbone that a library gives
@@ -263,6 +267,8 @@ def _choose_methods(config: dict, section: str, label: str) -> None:
         raise FedLoomError(
             f"{where}: the study runs none of its methods{what}; leave it out of run.{section}"
         )
+    if entry.get("metric") == "global" and not config["study"]["global_test"]:
+        raise FedLoomError(f"{where}: metric global needs study.global_test: true")
     partitions = [config["partitions"][p] for p in config["run"]["partitions"]]
     holding = any(p["held_out"] or p.get("held_out_per_domain") for p in partitions)
     if entry["kind"] == "held_out" and not holding:

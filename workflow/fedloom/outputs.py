@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import groupby, product
 
 from fedloom import grids
-from fedloom.config import ARTEFACTS, reported_rounds
+from fedloom.config import ALL_SEEDS, ARTEFACTS, reported_rounds
 
 REPORTED = ("grid", "boxes", "shots")  # the kinds of figures that are of the reported rounds
 LABELS = ("dataset", "partition", "backbone", "method")
@@ -36,7 +36,8 @@ def figure_spec(config: dict, label: str) -> dict:
         return {"figure": entry, "features": pairs}
     seeds = config["study"]["seeds"]
     # a mean of t-SNE maps over seeds has no meaning
-    shown = seeds[:1] if entry["kind"] in ARTEFACTS else seeds
+    single = entry["kind"] in ARTEFACTS and entry["kind"] not in ALL_SEEDS
+    shown = seeds[:1] if single else seeds
     spec = {"figure": _settings(entry), **_runs(config, entry, shown)}
     if entry["kind"] in REPORTED:
         spec["figure"]["rounds"] = reported_rounds(config["study"])

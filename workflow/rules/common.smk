@@ -109,6 +109,7 @@ def kind_of(section, wildcards):
 
 NAME = STUDY["study"]["name"]
 TABLES, FIGURES = f"results/tables/{NAME}", f"results/figures/{NAME}"
+FIGURE_SOURCES = ("__init__", "lines", "style", "tsne")
 TABLE_SOURCES = ("__init__", "accuracy", "layout", "published", "summary")
 RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}"

@@ -71,10 +71,8 @@ rule figure:
         results=lambda w: outputs.files(outputs.figure_spec(STUDY, w.label)),
         src=lambda w: sources(
             f"report/figures/{STUDY['figures'][w.label]['kind']}.py",
-            "report/figures/__init__.py",
-            "report/figures/style.py",
+            *(f"report/figures/{name}.py" for name in FIGURE_SOURCES),
             "evaluation/metrics.py",
-            "report/figures/tsne.py",
         ),
     output:
         pdf=f"{FIGURES}/{{label}}.pdf",

@@ -8,17 +8,9 @@ from matplotlib.figure import Figure
 from fedloom.errors import FedLoomError
 from fedloom.evaluation import metrics
 from fedloom.report.figures import style
-from fedloom.report.figures.tsne import embed
+from fedloom.report.figures.tsne import embed, sample
 
-POINTS = 2000  # per panel; t-SNE of more takes minutes and shows no more
 DOMAIN = "domain"  # marks the legend's entries
-
-
-def sample(frame: pd.DataFrame) -> pd.DataFrame:
-    """At most POINTS rows, evenly spaced."""
-    if len(frame) <= POINTS:
-        return frame
-    return frame.iloc[np.linspace(0, len(frame) - 1, POINTS).round().astype(int)]
 
 
 def draw(series: list[dict], entry: dict) -> Figure:

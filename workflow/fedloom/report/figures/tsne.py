@@ -1,11 +1,20 @@
 """t-SNE with nothing left to chance."""
 
 import numpy as np
+import pandas as pd
 from sklearn.manifold import TSNE
 
 from fedloom.errors import FedLoomError
 
 PERPLEXITY = 30
+POINTS = 2000  # per panel; t-SNE of more takes minutes and shows no more
+
+
+def sample(frame: pd.DataFrame) -> pd.DataFrame:
+    """At most POINTS rows, evenly spaced."""
+    if len(frame) <= POINTS:
+        return frame
+    return frame.iloc[np.linspace(0, len(frame) - 1, POINTS).round().astype(int)]
 
 
 def embed(vectors: np.ndarray, where: str) -> np.ndarray:

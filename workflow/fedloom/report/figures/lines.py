@@ -1,0 +1,42 @@
+"""Numbers by round: a line per method, a band over seeds."""
+
+from collections.abc import Callable
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from fedloom.report.figures import style
+
+
+def bands(
+    series: list[dict], metric: str, of: Callable[[dict, str], pd.Series]
+) -> dict[str, pd.DataFrame]:
+    """Mean and sample standard deviation (0 for one seed) over seeds, by method label and round.
+
+    Args:
+        of: gives a run's metric by round.
+    """
+    methods: dict[str, list] = {}
+    for run in series:
+        methods.setdefault(run["method"], []).append(of(run, metric))
+    return {
+        method: pd.concat(curves, axis=1).agg(["mean", "std"], axis=1).fillna({"std": 0})
+        for method, curves in methods.items()
+    }
+
+
+def lines(axis: Axes, runs: list[dict], found: dict[str, pd.DataFrame], log: bool) -> None:
+    """A line per method, the band one standard deviation wide each way."""
+    about = {run["method"]: run for run in runs}
+    for method, band in found.items():
+        look = style.of_method(about[method]["style"])
+        every = max(1, len(band) // 10)
+        axis.plot(band.index, band["mean"], label=about[method]["title"], markevery=every, **look)
+        low, high = band["mean"] - band["std"], band["mean"] + band["std"]
+        if log:
+            low = low.clip(lower=band["mean"] / 10)
+        axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    if log:
+        style.log_scale(axis)
+    style.whole_numbers(axis)
+    axis.set_xlabel("Round")

@@ -1,0 +1,25 @@
+"""How many prompts the server keeps (PFPT, Fig. 4)."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedloom.evaluation import metrics
+from fedloom.report.figures import style
+from fedloom.report.figures.lines import bands, lines
+
+
+def curve(run: dict, column: str) -> pd.Series:
+    """A column of one run's table by round."""
+    return metrics.frame(run["artefact"]).set_index("round")[column]
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A panel per setting, a line per method, on a log scale; round 0 is before training."""
+    groups = style.settings(series)
+    figure, axes = style.panels(len(groups))
+    for axis, runs in zip(axes, groups.values(), strict=True):
+        lines(axis, runs, bands(runs, "size", curve), log=True)
+        axis.set_title(style.name(runs[0], series))
+    style.left_label(axes, "Prompts in the pool")
+    style.legend(figure, axes)
+    return figure

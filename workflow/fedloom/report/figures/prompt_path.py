@@ -1,0 +1,37 @@
+"""How a set of prompts moves over rounds (PFPT, Fig. 3 and 5)."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedloom.evaluation import metrics
+from fedloom.report.figures import style
+from fedloom.report.figures.tsne import embed, sample
+
+CENTRE, PATH = "#E69F00", "#D55E00"
+
+
+def mapped(path: str) -> pd.DataFrame:
+    """Places `x` and `y` of a run's prompts in one map, by `round`."""
+    frame = sample(metrics.frame(path).sort_values("round", kind="stable"))
+    points = embed(np.stack(frame["vector"]), path)
+    return pd.DataFrame({"round": frame["round"].to_numpy(), "x": points[:, 0], "y": points[:, 1]})
+
+
+def draw(series: list[dict], entry: dict) -> Figure:
+    """A panel per run, all its rounds in one map; a triangle at every round's centroid."""
+    figure, axes = style.panels(len(series))
+    frames = [mapped(run["artefact"]) for run in series]
+    last = max(frame["round"].max() for frame in frames)
+    for axis, run, frame in zip(axes, series, frames, strict=True):
+        shade = {"c": frame["round"], "cmap": "viridis", "vmin": 0, "vmax": last}
+        points = axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, alpha=0.7, **shade)
+        centre = frame.groupby("round")[["x", "y"]].mean()
+        axis.plot(centre["x"], centre["y"], "--", color=PATH, zorder=3)
+        marks = {"color": CENTRE, "edgecolor": "black", "linewidth": 0.5, "zorder": 4}
+        axis.scatter(centre["x"], centre["y"], marker="^", s=28, label="Centroid", **marks)
+        style.map_axes(axis)
+        axis.set_title(style.name(run, series, (*style.SETTING, "title")) or run["title"])
+    figure.colorbar(points, ax=axes, label="Round", shrink=0.8)
+    style.legend(figure, axes)
+    return figure
