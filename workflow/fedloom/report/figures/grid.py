@@ -77,10 +77,10 @@ def _panel(
         across, up = (v.index(row[name]) for name, v in zip(names, values, strict=True))
         cells[up, across] = row["accuracy"]
         if row["even"]:
-            frame_of_cell = Rectangle((across - 0.5, up - 0.5), 1, 1, fill=False, linewidth=1.2)
-            frame_of_cell.set_path_effects([withStroke(linewidth=2.8, foreground="white")])
-            frame_of_cell.set_zorder(3)
-            axis.add_patch(frame_of_cell)
+            corner = (across - 0.5, up - 0.5)
+            box = Rectangle(corner, 1, 1, fill=False, linewidth=1.2, zorder=3, clip_on=False)
+            box.set_path_effects([withStroke(linewidth=2.8, foreground="white")])  # on dark cells
+            axis.add_patch(box)
     image = axis.imshow(cells, MAP, aspect="auto", origin="lower", **limits)
     for (up, across), value in np.ndenumerate(cells) if cells.size <= LABELLED else ():
         if np.isfinite(value):
