@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedloom import plugins
+from fedloom.config import read
 from fedloom.engine import NOBODY, Update, local_sgd
 from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.passes import slices
@@ -20,6 +21,8 @@ from fedloom.errors import FedLoomError
 
 plugins.hooks(plugins.find("sgpt"))
 sgpt = sys.modules["fedloom_method_sgpt"]
+
+PUBLISHED = plugins.ROOT / "workflow/published/003.yaml"
 
 
 def reference_group(h, keys, selected, floor):
@@ -337,3 +340,12 @@ def test_options_that_do_not_fit(tiny, options, line):
     task, hooks = tiny("sgpt", **options)
     with pytest.raises(FedLoomError, match=line):
         hooks.init_server(task=task)
+
+
+def test_published_numbers_as_read_in_the_paper():
+    rows = {number: t["rows"] for number, t in read(PUBLISHED)["tables"].items()}
+    assert rows[1]["SGPT"]["CIFAR-100 s=10"]["participating_worst"] == [73.85]
+    assert rows[1]["pFedPG"]["Five-Dataset"]["participating_mean"] == [82.48]
+    assert rows[1]["FedVPT"]["CIFAR-100 s=50"]["global"] == [82.35]
+    assert rows[3]["BCD-Inv"]["CIFAR-100 s=10"]["global"] == [76.76]
+    assert rows[4]["w/ q_g"]["CIFAR-100 s=10"]["accuracy"] == [51.26]

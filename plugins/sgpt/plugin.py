@@ -161,8 +161,9 @@ def group_loss(task, params, received, clients, batch):
     groups = group_while_training(task.options, cosine.detach(), so_far, batch.mask)
     key = -cosine.gather(-1, groups[..., None])[..., 0]  # L_key, Eq. 6
     scores = logits(task, params, batch, groups)
-    values = key + F.cross_entropy(scores.mT, batch.labels, reduction="none")
-    return values, {"selected": F.one_hot(groups, cosine.shape[-1]).double()}
+    entropy = F.cross_entropy(scores.mT, batch.labels, reduction="none")
+    selected = F.one_hot(groups, cosine.shape[-1]).double()
+    return key + entropy, {"selected": selected, "entropy": entropy}
 
 
 def turns(options):
@@ -180,9 +181,12 @@ def client_update(task, received, clients):
     for block, train in enumerate(turns(task.options)):
         given = {"params": params, "train": train, "block": block}
         if "keys" in train:
-            so_far = received["constants"]
-            trained = local_sgd(task, group_loss, received, clients, tallies=so_far, **given)
-            sent["selected"] = trained.tallies["selected"] - so_far["selected"]  # N_g^i
+            so_far = received["constants"]["selected"]
+            tallies = {"selected": so_far, "entropy": torch.zeros_like(so_far[:, 0])}
+            trained = local_sgd(task, group_loss, received, clients, tallies=tallies, **given)
+            sent["selected"] = trained.tallies["selected"] - so_far  # N_g^i
+            # L_key is negative, and no part of what other methods show
+            trained.loss = (trained.tallies["entropy"] / sent["selected"].sum(1)).tolist()
         else:
             trained = local_sgd(task, shared_loss, received, clients, **given)
         params = trained.params
