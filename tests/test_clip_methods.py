@@ -79,7 +79,7 @@ def test_fedotp_logits_are_similarities_under_the_plan(tiny):
     clip, names = task.backbone, task.data.classes
     for k in range(len(clients)):
         texts = [
-            clip.text_features(context, names)[0]
+            clip.text_features(context, names)
             for context in (received["params"]["context"][k], clients.state["local"][k])
         ]  # [C, d] each
         for b in range(2):
@@ -89,7 +89,7 @@ def test_fedotp_logits_are_similarities_under_the_plan(tiny):
                 cost = (1 - sim)[None, None, None]
                 plan = transport_plan(cost, torch.ones(1, 1, dtype=torch.bool), 0.8, 0.1)
                 expected = clip.logit_scale * (plan[0, 0, 0] * sim).sum()
-                assert found[k, b, c].item() == pytest.approx(expected.item(), abs=2e-2)
+                assert found[k, b, c].item() == pytest.approx(expected.item(), abs=1e-4)
 
 
 # ---- FedPGP and the proximal term -----------------------------------------------------------
@@ -160,7 +160,7 @@ def test_left_out_as_released_lies_inside_the_row_space():
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_the_losses_of_fedpha_by_hand(tiny, variant):
-    options = {"lengths": [4, 8], "global_length": 5, "rho": 0.5, "alpha": 1.2, "variant": variant}
+    options = {"lengths": [4, 8], "global_length": 5, "rho": 0.5, "alpha": 2.5, "variant": variant}
     task, hooks = tiny("fedpha", **options)
     received, clients, batch = _cohort(task, hooks, [0, 4])
     assert clients.state["length"].tolist() == [4, 8]
@@ -184,7 +184,7 @@ def test_the_losses_of_fedpha_by_hand(tiny, variant):
         fl, fp = features(local, length), features(local @ q, length)
         fg = features(shared[k], 5)
         pull = ((fl - fp) ** 2).mean()
-        push = np.maximum(1.2 - np.linalg.norm(fl - fg, axis=1), 0).mean()
+        push = np.maximum(2.5 - np.linalg.norm(fl - fg, axis=1), 0).mean()
         assert pull > 0 and push > 0
         for b in range(4):
             image, label = batch.features[k, b].double().numpy(), int(batch.labels[k, b])

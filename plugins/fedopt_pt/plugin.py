@@ -13,7 +13,8 @@ With option `selection` it is FedOpt-PT+ of PFPT's Tables 6-7. Where the papers 
   rate is not reported: ours; released 5e-5.
 - Clients are weighted by their training images; option `weighted` turns that off.
 - Selection as in fedavg_pt. The pseudo-gradient of a prompt is taken over the clients that picked
-  it, and is zero where nobody did: Adam then goes on with that prompt's momentum.
+  it. For one that nobody picked it is what the server has minus what it sent: zero, and Adam goes
+  on with its momentum; but with `released` it points to what the clients keep.
 """
 
 import torch
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 
 from fedloom.engine import (
     NOBODY,
+    first_prompts,
     for_client_or_image,
     hookimpl,
     local_sgd,
@@ -33,12 +35,10 @@ from fedloom.engine import (
 
 @hookimpl
 def init_server(task):
-    vit, options = task.backbone, task.options
-    count = options.pool if options.selection else options.prompts
-    prompts = vit.prompts(count, task.generator("shared prompts"))  # [P, d]
-    params = {"head": vit.head(task.num_classes), "shared_prompts": prompts}
+    head, prompts = task.backbone.head(task.num_classes), first_prompts(task)
+    params = {"head": head, "shared_prompts": prompts}
     moments = {kind: tensor_map(torch.zeros_like, params) for kind in ("exp_avg", "exp_avg_sq")}
-    adapted = {"adapted": params} if options.variant == "released" else {}
+    adapted = {"adapted": params} if task.options.variant == "released" else {}
     return {"params": params, "moments": moments} | adapted
 
 

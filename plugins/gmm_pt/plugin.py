@@ -23,6 +23,7 @@ from scipy.spatial.distance import cdist
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 from fedloom.engine import (
+    first_prompts,
     for_client_or_image,
     hookimpl,
     local_sgd,
@@ -34,10 +35,8 @@ from fedloom.engine import (
 
 @hookimpl
 def init_server(task):
-    vit, options = task.backbone, task.options
-    count = options.pool if options.selection else options.prompts
-    prompts = vit.prompts(count, task.generator("shared prompts"))  # [P, d]
-    return {"params": {"head": vit.head(task.num_classes), "shared_prompts": prompts}}
+    head, prompts = task.backbone.head(task.num_classes), first_prompts(task)
+    return {"params": {"head": head, "shared_prompts": prompts}}
 
 
 def loss(task, params, received, clients, batch):

@@ -229,7 +229,7 @@ OPTIONS = {
     "rounds-parts": {"type": Path, "nargs": "+", "help": "of the chunks, in order"},
     "bind": {"type": Path, "nargs": "*", "help": "files whose change voids a checkpoint"},
     "method": {"help": "name of a method"},
-    "backbone": {"help": "timm's name of a ViT"},
+    "backbone": {"help": "name of a model of timm, or of open_clip for a CLIP method"},
     "classes": {"type": int, "help": "number of classes"},
 }
 DATA = "spec store about partition [features] [prototypes]"

@@ -31,3 +31,14 @@ def load(spec: dict, device: torch.device | str = "cpu") -> Backbone:
     from fedloom.backbones import vit
 
     return vit.load(spec, device)
+
+
+def shape_only(family: str, name: str) -> Backbone:
+    """A backbone without its weights, for counting floats."""
+    if family == "clip":
+        from fedloom.backbones import clip
+
+        return clip.shape_only(name)
+    from fedloom.backbones import vit
+
+    return vit.shape_only(name)

@@ -189,6 +189,25 @@ def _check_tag(name: str, tag: str) -> None:
         )
 
 
+def _check_name(name: str) -> None:
+    """Raise FedLoomError for a model that open_clip does not know."""
+    if name not in open_clip.list_models():
+        near = difflib.get_close_matches(name, open_clip.list_models(), 3)
+        hint = f"; did you mean one of: {', '.join(near)}?" if near else ""
+        version = open_clip.__version__
+        raise FedLoomError(f"backbone {name}: open_clip {version} has no such model{hint}")
+
+
+def shape_only(name: str) -> FrozenCLIP:
+    """A backbone of random weights, for counting floats.
+
+    Raises:
+        FedLoomError: a name that open_clip does not know.
+    """
+    _check_name(name)
+    return FrozenCLIP(open_clip.create_model(name), open_clip.get_tokenizer(name), name)
+
+
 def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
     """Build a backbone from an entry of the config's `backbones`.
 
@@ -197,11 +216,7 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
             hub that does not answer, or towers that are not known inside out.
     """
     name, weights = spec["name"], spec["weights"]
-    if name not in open_clip.list_models():
-        near = difflib.get_close_matches(name, open_clip.list_models(), 3)
-        hint = f"; did you mean one of: {', '.join(near)}?" if near else ""
-        version = open_clip.__version__
-        raise FedLoomError(f"backbone {name}: open_clip {version} has no such model{hint}")
+    _check_name(name)
     path = local_weights(spec)
     if path is None:
         _check_tag(name, weights)

@@ -154,7 +154,7 @@ class TextTower:
         return Group(
             embedded=torch.cat([part for ids in tokens for part in (self.embed(ids), zeros)]),
             owner=torch.arange(len(tokens), device=where).repeat_interleave(sizes),
-            step=torch.cat([torch.arange(len(ids), device=where) for ids in tokens]),
+            step=torch.cat([torch.arange(n, device=where) for n in sizes.tolist()]),
             ends=sizes.cumsum(0) - 1 - padding,
             longest=max(len(ids) for ids in tokens),
         )

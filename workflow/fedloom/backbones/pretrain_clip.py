@@ -36,8 +36,10 @@ APART = 0.9  # a relative and every target class: the greatest cosine that is al
 TEMPLATE = "a photo of a {}."
 TRUNK = ROOT / "workflow/resources/micro_vit.safetensors"
 # stand in front of a name when it is not in the template, to train all places of a sequence
-FILLERS = """a the this one photo image picture drawing scan print of in on with very quite small
-large dark bright white black clean bad good old new plain simple blurry sharp""".split()
+FILLERS = (
+    "a the this one photo image picture drawing scan print of in on with very quite small large "
+    "dark bright white black clean bad good old new plain simple blurry sharp"
+).split()
 
 log = logging.getLogger(__name__)
 
@@ -287,12 +289,12 @@ instead, so that names are known at all places. The image tower starts from the 
 {micro_clip.BLOCKS} blocks of `micro_vit.safetensors`; drawings are varied as in its training.
 
 {len(chosen):,} characters were trained on: the {len(source):,} source classes of the micro ViT,
-and {len(chosen) - len(source):,} relatives of theirs: other Latin, Greek and Cyrillic letters of the
-same fonts, accented, circled, mathematical. The source classes alone do not teach what the names of
+and {len(chosen) - len(source):,} relatives of theirs: other Latin, Greek and Cyrillic letters of
+the same fonts, accented, circled, mathematical. The source classes alone do not teach what the names of
 the data set `glyphs` mean, because most of its letters are in none of theirs. None of the 120
 classes of that data set, no digit and nothing numeric is among the relatives, nor is any character
-of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one of those, in
-whatever face. Variants of a target that are farther from it are: a q in a circle, but no q.
+of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one of those,
+in whatever face. Variants of a target that are farther from it are: a q in a circle, but no q.
 It took {minutes:.1f} minutes on {recipe.threads} CPU thread(s).
 
 | setting | value |

@@ -7,6 +7,7 @@ from fedloom.engine.local import Trained, learning_rate, local_sgd
 from fedloom.engine.passes import class_means, slices
 from fedloom.engine.selection import (
     asked_for,
+    first_prompts,
     for_client_or_image,
     matches,
     mean_of_picked,
@@ -28,6 +29,7 @@ __all__ = [
     "asked_for",
     "class_means",
     "first_context",
+    "first_prompts",
     "for_client_or_image",
     "hookimpl",
     "insert",

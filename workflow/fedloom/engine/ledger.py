@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from fedloom import plugins
-from fedloom.backbones import vit
+from fedloom import backbones, plugins
 from fedloom.engine import defaults
 from fedloom.engine.task import Task
 from fedloom.engine.tree import count_floats
@@ -14,25 +13,35 @@ from fedloom.engine.tree import count_floats
 def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
     """Floats that the server sends one client in one round, by the name of the tensor.
 
-    Built on the meta device: shapes without numbers. `prototypes`, `head` and the kinds of prompts
-    stand apart, so that every paper's way of counting can be had.
+    `prototypes`, `head` and the kinds of prompts stand apart, so that every paper's way of counting
+    can be had.
     """
     about = plugins.find(method)
-    model = vit.shape_only(backbone)
+    model = backbones.shape_only(about.about["family"], backbone)
     task = Task(
         seed=0,
         options=SimpleNamespace(**about.options(options, f"method {method}")),
         training=SimpleNamespace(**about.training()),
         backbone=model,
-        data=SimpleNamespace(num_classes=classes, num_clients=1, participating=[0]),
+        data=SimpleNamespace(
+            num_classes=classes,
+            num_clients=1,
+            participating=[0],
+            classes=tuple(f"class {number}" for number in range(classes)),
+        ),
         clients_per_round=1,
         method=method,
-        prototypes=SimpleNamespace(
-            mean=torch.empty(model.depth, classes, model.width, device="meta"),
-            spread=torch.empty(model.depth, classes, device="meta"),
-            count=torch.empty(classes, device="meta"),
-        ),
+        prototypes=_no_numbers(model, classes) if about.about["family"] == "vit" else None,
     )
     hooks = plugins.hooks(about, defaults)
     server = hooks.init_server(task=task)
     return count_floats(hooks.download(task=task, server=server, client=0))
+
+
+def _no_numbers(model: object, classes: int) -> SimpleNamespace:
+    """The shapes of a warm start."""
+    return SimpleNamespace(
+        mean=torch.empty(model.depth, classes, model.width, device="meta"),
+        spread=torch.empty(model.depth, classes, device="meta"),
+        count=torch.empty(classes, device="meta"),
+    )

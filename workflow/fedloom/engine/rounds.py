@@ -83,7 +83,8 @@ def train_round(task: Task, hooks, state: State) -> tuple[State, dict]:
     for client, update in zip(ids, updates, strict=True):
         update.client = client
     server = hooks.aggregate(task=task, server=state.server, updates=updates)
-    clients = state.clients | {u.client: u.client_state for u in updates}
+    known = state.clients | {u.client: u.client_state for u in updates}
+    clients = dict(sorted(known.items()))  # as a checkpoint gives them: sums over them are alike
     row = {
         "round": task.round,
         "seconds": time.perf_counter() - started,

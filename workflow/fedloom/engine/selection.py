@@ -18,6 +18,7 @@ from fedloom.engine.aggregate import mean
 from fedloom.engine.passes import slices
 from fedloom.engine.task import Cohort, Task, Update
 from fedloom.engine.tree import Tree
+from fedloom.errors import FedLoomError
 
 POOL = "shared_prompts"
 
@@ -44,6 +45,22 @@ def asked_for(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tenso
     by_total = total.argsort(dim=1, descending=True, stable=True)
     by_votes = votes.gather(1, by_total).argsort(dim=1, descending=True, stable=True)
     return by_total.gather(1, by_votes)[:, :count].sort().values
+
+
+def first_prompts(task: Task) -> Tensor:
+    """Fresh prompts [P, d]: `options.prompts`, or with `selection` a pool to pick them from.
+
+    Raises:
+        FedLoomError: a pool with fewer prompts than are to be picked.
+    """
+    options = task.options
+    if options.selection and options.pool < options.prompts:
+        raise FedLoomError(
+            f"{task.method}: option prompts is {options.prompts}, but the pool holds "
+            f"{options.pool}; raise pool"
+        )
+    count = options.pool if options.selection else options.prompts
+    return task.backbone.prompts(count, task.generator("shared prompts"))
 
 
 def take(prompts: Tensor, places: Tensor) -> Tensor:
