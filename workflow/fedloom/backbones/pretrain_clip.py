@@ -39,7 +39,7 @@ TRUNK = ROOT / "workflow/resources/micro_vit.safetensors"
 FILLERS = (
     "a the this one photo image picture drawing scan print of in on with very quite small large "
     "dark bright white black clean bad good old new plain simple blurry sharp"
-).split()
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Recipe:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     template: float = 0.5  # share of the texts that are in TEMPLATE
-    fillers: int = 32  # the others begin with 0 to so many FILLERS
+    fillers: int = 32  # the others begin with 0 to so many FILLERS.split()
     threads: int = 1  # torch's threads: sums are split among them, so they bear on the last bit
 
 
@@ -145,7 +145,9 @@ class Texts:
 
     def __init__(self, names: Sequence[str]):
         tokenizer = open_clip.get_tokenizer(micro_clip.NAME)
-        ids = {text: tokenizer.encode(text) for text in (*FILLERS, *(f"{n}." for n in names))}
+        ids = {
+            text: tokenizer.encode(text) for text in (*FILLERS.split(), *(f"{n}." for n in names))
+        }
         before = tokenizer.encode(TEMPLATE.partition("{}")[0])
         ends = [tokenizer.sot_token_id, tokenizer.eot_token_id]
         self.rows = torch.tensor(
@@ -154,7 +156,7 @@ class Texts:
         place = {row: number for number, row in enumerate(self.rows.tolist())}
         self._start, self._end = ([place[i]] for i in ends)
         self._before = [place[i] for i in before]
-        self._fillers = [[place[i] for i in ids[word]] for word in FILLERS]
+        self._fillers = [[place[i] for i in ids[word]] for word in FILLERS.split()]
         self._names = [[place[i] for i in ids[f"{name}."]] for name in names]
 
     def draw(self, chosen: Tensor, recipe: Recipe, generator: torch.Generator) -> tuple:
@@ -162,7 +164,7 @@ class Texts:
         plain = torch.rand(len(chosen), generator=generator) < recipe.template
         counts = torch.randint(recipe.fillers + 1, (len(chosen),), generator=generator).tolist()
         words = torch.randint(
-            len(FILLERS), (len(chosen), recipe.fillers), generator=generator
+            len(FILLERS.split()), (len(chosen), recipe.fillers), generator=generator
         ).tolist()
         texts = []
         for name, simple, count, drawn in zip(
@@ -290,10 +292,10 @@ instead, so that names are known at all places. The image tower starts from the 
 
 {len(chosen):,} characters were trained on: the {len(source):,} source classes of the micro ViT,
 and {len(chosen) - len(source):,} relatives of theirs: other Latin, Greek and Cyrillic letters of
-the same fonts, accented, circled, mathematical. The source classes alone do not teach what the names of
-the data set `glyphs` mean, because most of its letters are in none of theirs. None of the 120
-classes of that data set, no digit and nothing numeric is among the relatives, nor is any character
-of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one of those,
+the same fonts, accented, circled, mathematical. The source classes alone do not teach what the
+names of the data set `glyphs` mean, because most of its letters are in none of theirs. None of the
+120 classes of that data set, no digit and nothing numeric is among the relatives, nor is any
+character of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one of those,
 in whatever face. Variants of a target that are farther from it are: a q in a circle, but no q.
 It took {minutes:.1f} minutes on {recipe.threads} CPU thread(s).
 
