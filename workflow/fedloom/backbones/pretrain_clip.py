@@ -56,7 +56,7 @@ class Recipe:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     template: float = 0.5  # share of the texts that are in TEMPLATE
-    fillers: int = 32  # the others begin with 0 to so many FILLERS.split()
+    fillers: int = 32  # the others begin with 0 to so many FILLERS
     threads: int = 1  # torch's threads: sums are split among them, so they bear on the last bit
 
 
@@ -295,8 +295,9 @@ and {len(chosen) - len(source):,} relatives of theirs: other Latin, Greek and Cy
 the same fonts, accented, circled, mathematical. The source classes alone do not teach what the
 names of the data set `glyphs` mean, because most of its letters are in none of theirs. None of the
 120 classes of that data set, no digit and nothing numeric is among the relatives, nor is any
-character of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one of those,
-in whatever face. Variants of a target that are farther from it are: a q in a circle, but no q.
+character of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one
+of those, in whatever face. Variants of a target that are farther from it are: a q in a circle, but
+no q.
 It took {minutes:.1f} minutes on {recipe.threads} CPU thread(s).
 
 | setting | value |
