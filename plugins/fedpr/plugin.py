@@ -15,7 +15,8 @@ leaves a choice open, and from its released code:
   than in FedVPT.
 - The head, which the paper does not train, is trained without projection.
 - Clients are weighted by their training images, as released; option `weighted` turns that off.
-- Neither SGPT nor PEP-FedPT reports its training for FedPR: PEP-FedPT's common one.
+- SGPT and PEP-FedPT do not report how they train it: as PEP-FedPT trains all else (its own code:
+  Adam).
 """
 
 import torch
