@@ -23,7 +23,7 @@ rule partition:
     input:
         store=ancient("results/datasets/{dataset}/images.arrow"),
         about="results/datasets/{dataset}/about.json",
-        src=sources("data/partitions.py", "heldout.py", "rng.py"),
+        src=sources("data/partitions.py", "data/schemes.py", "heldout.py", "rng.py"),
     output:
         partition="results/partitions/{dataset}/{partition}/seed{seed}.parquet",
         receipt="results/partitions/{dataset}/{partition}/seed{seed}.json",

@@ -1,9 +1,9 @@
 """Who holds what: pure functions from labels to clients, and the Parquet file between.
 
-A scheme divides the training images. The test images follow: those of a class go to the clients
-in proportion to the training images of that class that they hold, so that every client is tested
-on the label distribution that it trains on, and never on a class it has not seen. In a partition
-by domains this holds within each domain: its clients divide its test images.
+A scheme (`fedloom.data.schemes`) divides the training images. The test images follow: those of a
+class go to the clients in proportion to the training images of that class that they hold, so that
+every client is tested on the label distribution that it trains on, and never on a class it has not
+seen. In a partition by domains this holds within each domain: its clients divide its test images.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedloom.data.schemes import SCHEMES
 from fedloom.errors import FedLoomError
 from fedloom.files import replacing
 from fedloom.heldout import held_out_count
@@ -27,108 +28,6 @@ COLUMNS = pa.schema(
         ("domain", pa.string()),
     ]
 )
-
-
-def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
-    """Whole numbers [K] that sum to `total` and lie within one of total x shares / sum(shares)."""
-    exact = total * shares / shares.sum()
-    counts = np.floor(exact).astype(int)
-    rest = np.argsort(-(exact - counts), kind="stable")[: total - counts.sum()]
-    counts[rest] += 1
-    return counts
-
-
-def _deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Owner of each of `rows`, in proportion to `shares` [K], which rows being random."""
-    owners = np.repeat(np.arange(len(shares)), largest_remainder(len(rows), shares))
-    return rng.permutation(owners)
-
-
-def pathological(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Each client holds `classes_per_client` classes, with shares from U(0.4, 0.6) (SGPT, E.1).
-
-    Classes are dealt evenly: the numbers of clients that hold two classes differ by at most one.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-
-    Raises:
-        FedLoomError: more classes per client than there are, or a class that no client would get.
-    """
-    clients, each = spec["clients"], spec["classes_per_client"]
-    classes = np.unique(labels)
-    if each > len(classes):
-        raise FedLoomError(
-            f"classes_per_client is {each}, but the dataset has {len(classes)} classes"
-        )
-    if clients * each < len(classes):
-        raise FedLoomError(
-            f"{clients} clients x {each} classes leave some of the {len(classes)} classes "
-            "without a client; raise clients or classes_per_client"
-        )
-    held = np.zeros((clients, len(classes)), bool)
-    for client in range(clients):
-        rarest = np.lexsort((rng.random(len(classes)), held.sum(0)))
-        held[client, rarest[:each]] = True
-    shares = np.where(held, rng.uniform(0.4, 0.6, held.shape), 0.0)
-    owner = np.empty(len(labels), int)
-    for column, label in enumerate(classes):
-        rows = np.flatnonzero(labels == label)
-        owner[rows] = _deal(rows, shares[:, column], rng)
-    return owner
-
-
-def dirichlet(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Label proportions from Dir(alpha), by one of the two meanings found in the papers.
-
-    kind `client` (PEP-FedPT after Acar et al.; PFPT's text): every client draws proportions over
-    classes; clients are of equal size and draw their images one by one, in random turns, a class
-    that is used up dropping out. kind `class` (pFedPG; released code of FedPHA and PFPT): every
-    class draws proportions over clients, whose sizes therefore differ.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-    """
-    clients, alpha = spec["clients"], spec["alpha"]
-    classes, column = np.unique(labels, return_inverse=True)
-    owner = np.empty(len(labels), int)
-    if spec["kind"] == "class":
-        for c in range(len(classes)):
-            rows = np.flatnonzero(column == c)
-            owner[rows] = _deal(rows, rng.dirichlet(np.full(clients, alpha)), rng)
-        return owner
-    wanted = rng.dirichlet(np.full(len(classes), alpha), clients)  # [K, C]
-    stacks = [list(rng.permutation(np.flatnonzero(column == c))) for c in range(len(classes))]
-    left = np.array([len(stack) for stack in stacks])
-    for client in rng.permutation(np.arange(len(labels)) % clients):
-        odds = wanted[client] * (left > 0)
-        if not odds.sum() > 0:  # all that it wants is used up: any image will do
-            odds = left
-        c = rng.choice(len(classes), p=odds / odds.sum())
-        owner[stacks[c].pop()] = client
-        left[c] -= 1
-    return owner
-
-
-def iid(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Images dealt at random to clients whose sizes differ by at most one.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-    """
-    return rng.permutation(np.arange(len(labels)) % spec["clients"])
-
-
-SCHEMES = {"pathological": pathological, "dirichlet": dirichlet, "iid": iid}
 
 
 def _groups(domains: np.ndarray, spec: dict) -> list[tuple[str, np.ndarray, dict]]:
