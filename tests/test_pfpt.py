@@ -100,19 +100,21 @@ def _in_use(w, phi, alpha, g, z):
     return _term_by_term(w, phi[used], alpha[used], g[used], places.reshape(z.shape))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_l1_and_l2_are_the_gaussian_and_the_bernoulli_likelihood(seed):
     problem = _problem(seed)
-    assert _as_coded(*problem) == pytest.approx(_term_by_term(*problem), rel=1e-12)
+    assert _as_coded(*problem) == pytest.approx(_term_by_term(*problem), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_densities_as_matrix_products(seed):
     w, phi, alpha, *_ = _problem(seed)
     w = w.reshape(-1, w.shape[-1])
     found = pfpt.log_density(*(torch.from_numpy(x) for x in (w, phi, alpha)))
     expected = norm.logpdf(w[:, None], phi, alpha**0.5).sum(-1)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=30)
@@ -507,9 +509,9 @@ def test_published_means_are_those_of_the_papers_text():
     """Section 4.1 gives PFPT's lead over others, averaged over the three settings."""
     tables = config.read(ROOT / "workflow/published/004.yaml")["tables"]
     leads = [
-        (1, "SCAFFOLD-PT", 2.7), (1, "FedOpt-PT", 7.0), (1, "PFedPG", 23.6),
-        (2, "FedAvg-PT", 1.1), (2, "PFedPG", 47.6),  # 1.2 in the text: 1.13 by its table
-        (3, "FedAvg-PT", 2.4), (3, "PFedPG", 50.1),
+        (1, "SCAFFOLD-PT", 2.7), (1, "FedOpt-PT", 7.0), (1, "pFedPG", 23.6),
+        (2, "FedAvg-PT", 1.1), (2, "pFedPG", 47.6),  # 1.2 in the text: 1.13 by its table
+        (3, "FedAvg-PT", 2.4), (3, "pFedPG", 50.1),
         (4, "FedAvg-PT", 20.6), (4, "FedProx-PT", 20.5), (4, "GMM-PT", 21.4),
     ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedloom.evaluation import metrics
 from fedloom.report.figures import style
@@ -32,6 +33,6 @@ def draw(series: list[dict], entry: dict) -> Figure:
         axis.scatter(centre["x"], centre["y"], marker="^", s=28, label="Centroid", **marks)
         style.map_axes(axis)
         axis.set_title(style.name(run, series, (*style.SETTING, "title")) or run["title"])
-    figure.colorbar(points, ax=axes, label="Round", shrink=0.8)
+    figure.colorbar(points, ax=axes, label="Round", shrink=0.8, ticks=MaxNLocator(integer=True))
     style.legend(figure, axes)
     return figure
