@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from timm.models.vision_transformer import VisionTransformer
 
-from fedloom.backbones import micro_vit, pretrain
+from fedloom.backbones import micro_vit, pretrain, pretrain_vit
 from fedloom.data import glyphs
 from fedloom.files import canonical, sha256
 
@@ -70,7 +70,7 @@ def test_the_shipped_file(shipped):
         assert {file.get_tensor(name).dtype for name in names} == {torch.float16}
     assert names == set(shipped.state_dict())
     assert {p.dtype for p in shipped.parameters()} == {torch.float32}
-    recipe = pretrain.Recipe()
+    recipe = pretrain_vit.Recipe()
     assert {name: about[name] for name in vars(recipe)} == vars(recipe)
 
 
@@ -81,7 +81,7 @@ def test_the_shipped_file_was_trained_on_todays_source_classes():
 
 
 def test_the_shipped_file_is_good_enough_and_the_card_says_what_it_is():
-    found = pretrain.quality(WEIGHTS)
+    found = pretrain_vit.quality(WEIGHTS)
     assert found["linear_probe"] >= 0.93
     assert found["prototypes"] >= 0.85
     card = (RESOURCES / "micro_vit.md").read_text(encoding="utf-8")
@@ -105,14 +105,14 @@ def test_augmentation_is_seeded_bounded_and_absent_at_strength_0():
 
 def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatch):
     poor = {"linear_probe": 0.99, "prototypes": 0.02}
-    monkeypatch.setattr(pretrain, "quality", lambda weights: poor)  # slow on such weights
+    monkeypatch.setattr(pretrain_vit, "quality", lambda weights: poor)  # slow on such weights
     small = {"steps": 2, "batch": 16, "classes": 20}
-    recipe = pretrain.Recipe(**small)
+    recipe = pretrain_vit.Recipe(**small)
     state = torch.get_rng_state()
     threads = torch.get_num_threads()
-    assert pretrain.pretrain(tmp_path / "a.safetensors", tmp_path / "a.md", 0, **small) == poor
+    assert pretrain_vit.pretrain(tmp_path / "a.safetensors", tmp_path / "a.md", 0, **small) == poor
     torch.rand(3)  # the global stream must not matter
-    pretrain.save(pretrain.train(recipe), tmp_path / "b.safetensors", recipe)
+    pretrain_vit.save(pretrain_vit.train(recipe), tmp_path / "b.safetensors", recipe)
     torch.set_num_threads(threads)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -120,11 +120,11 @@ def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatc
         "a.safetensors",
         "b.safetensors",
     ]
-    assert not pretrain.reached(poor) and "bound is missed" in (tmp_path / "a.md").read_text()
+    assert not pretrain_vit.reached(poor) and "bound is missed" in (tmp_path / "a.md").read_text()
     torch.set_rng_state(state)
 
 
 def test_another_seed_gives_other_weights(tmp_path):
-    recipes = [pretrain.Recipe(seed=seed, steps=1, batch=8, classes=5) for seed in (0, 1)]
-    first, second = (pretrain.train(recipe).state_dict() for recipe in recipes)
+    recipes = [pretrain_vit.Recipe(seed=seed, steps=1, batch=8, classes=5) for seed in (0, 1)]
+    first, second = (pretrain_vit.train(recipe).state_dict() for recipe in recipes)
     assert not torch.equal(first["patch_embed.conv1.weight"], second["patch_embed.conv1.weight"])

@@ -40,15 +40,15 @@ def partition(args: argparse.Namespace) -> None:
 
 def features(args: argparse.Namespace) -> None:
     """Run the frozen backbone over a dataset once."""
-    from fedloom.backbones import vit
+    from fedloom import backbones
     from fedloom.data.store import ImageStore
-    from fedloom.engine import warmup
+    from fedloom.engine import features
     from fedloom.engine.setup import prepare_torch
     from fedloom.files import check_receipt, write_receipt
 
     check_receipt(args.store, args.about)
-    device = prepare_torch(args.threads)
-    warmup.write_features(vit.load(args.spec, device), ImageStore(args.store), args.out, device)
+    backbone = backbones.load(args.spec, prepare_torch(args.threads))
+    features.write(backbone, ImageStore(args.store), args.out)
     write_receipt(args.out)
 
 
@@ -192,8 +192,11 @@ def partition_chart(args: argparse.Namespace) -> None:
 
 
 def pretrain(args: argparse.Namespace) -> None:
-    """Pretrain the micro ViT on source glyphs."""
-    from fedloom.backbones.pretrain import pretrain as run
+    """Pretrain the micro ViT or the micro CLIP on drawn characters."""
+    if args.spec["model"] == "micro_clip":
+        from fedloom.backbones.pretrain_clip import pretrain as run
+    else:
+        from fedloom.backbones.pretrain_vit import pretrain as run
 
     run(args.out, args.card, args.spec["seed"], threads=args.threads)
 

@@ -215,11 +215,24 @@ def _published(entry: dict, where: str) -> None:
     entry["values"] = {name: rows[name] for name in entry["rows"].values()}
 
 
+def local_weights(backbone: dict) -> Path | None:
+    """The file of weights that an entry of the config's `backbones` names; None: a hub has them."""
+    weights = backbone["weights"]
+    if weights == "hub" or (backbone["library"] == "open_clip" and not _is_file_name(weights)):
+        return None
+    return resource(weights)
+
+
+def _is_file_name(weights: str) -> bool:
+    """Whether it is a file, of any kind, rather than one of open_clip's tags."""
+    return "/" in weights or "." in weights
+
+
 def _fingerprint(backbone: dict, where: str) -> None:
     """Add the sha256 of local weights, which may be too large for Snakemake's own checksums."""
-    if backbone["weights"] == "hub":
+    path = local_weights(backbone)
+    if path is None:
         return
-    path = resource(backbone["weights"])
     if not path.is_file():
         raise FedLoomError(f"{where}: no such file '{path}'")
     backbone["sha256"] = sha256(path)

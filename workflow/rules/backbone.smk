@@ -1,12 +1,17 @@
 rule pretrain_micro_vit:
     """Make the shipped micro ViT again, beside the one in workflow/resources that runs use."""
     input:
-        src=sources("backbones/pretrain.py", "backbones/micro_vit.py", "data/glyphs.py"),
+        src=sources(
+            "backbones/pretrain.py",
+            "backbones/pretrain_vit.py",
+            "backbones/micro_vit.py",
+            "data/glyphs.py",
+        ),
     output:
         weights="results/pretrained/micro_vit.safetensors",
         card="results/pretrained/micro_vit.md",
     params:
-        spec=canonical({"seed": 0}),
+        spec=canonical({"model": "micro_vit", "seed": 0}),
     log:
         "results/logs/pretrain/micro_vit.log",
     benchmark:
@@ -20,19 +25,48 @@ rule pretrain_micro_vit:
         " --card {output.card} --threads {threads} --log {log}"
 
 
+rule pretrain_micro_clip:
+    """Make the shipped micro CLIP again, on the micro ViT in workflow/resources."""
+    input:
+        src=sources(
+            "backbones/pretrain.py",
+            "backbones/pretrain_clip.py",
+            "backbones/micro_clip.py",
+            "backbones/micro_vit.py",
+            "data/glyphs.py",
+        ),
+        config=f"{RESOURCES}/micro_clip.json",
+        trunk=ancient(f"{RESOURCES}/micro_vit.safetensors"),
+    output:
+        weights="results/pretrained/micro_clip.safetensors",
+        card="results/pretrained/micro_clip.md",
+    params:
+        spec=canonical({"model": "micro_clip", "seed": 0}),
+    log:
+        "results/logs/pretrain/micro_clip.log",
+    benchmark:
+        "results/benchmarks/pretrain/micro_clip.tsv"
+    threads: 2
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    shell:
+        "python -m fedloom.cli pretrain --spec {params.spec:q} --out {output.weights}"
+        " --card {output.card} --threads {threads} --log {log}"
+
+
 rule features:
-    """Class tokens of every image at every block, by the frozen backbone, once."""
+    """What the frozen backbone makes of every image (class tokens; CLIP: features), once."""
     input:
         store=ancient("results/datasets/{dataset}/images.arrow"),
         about="results/datasets/{dataset}/about.json",
         weights=weights,
-        src=sources(
-            "backbones/vit.py",
-            "backbones/micro_vit.py",
-            "engine/warmup.py",
-            "engine/setup.py",
-            "data/store.py",
-        ),
+        src=lambda w: [
+            *sources(
+                "backbones/__init__.py", "engine/features.py", "engine/setup.py", "data/store.py"
+            ),
+            *backbone_sources(w),
+        ],
     output:
         features="results/features/{dataset}/{backbone}.safetensors",
         receipt="results/features/{dataset}/{backbone}.json",

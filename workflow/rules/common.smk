@@ -3,14 +3,16 @@
 from snakemake.exceptions import WorkflowError
 
 from fedloom import outputs
-from fedloom.config import Run, chunk_ends, evaluated_rounds, reported_rounds, resource
+from fedloom.config import Run, chunk_ends, evaluated_rounds, local_weights, reported_rounds
 from fedloom.config import run_spec, runs
 from fedloom.files import canonical
 from fedloom.plugins import find
 
 # relative, so that results stay valid when the checkout is moved
 ENGINE = "aggregate chunk defaults local passes rounds selection setup state task tree".split()
+BACKBONES = {"timm": ["vit"], "open_clip": ["clip", "clip_image", "clip_text", "micro_clip"]}
 LIBRARY = Path(os.path.relpath(ROOT)) / "workflow/fedloom"
+RESOURCES = LIBRARY.parent / "resources"
 
 
 wildcard_constraints:
@@ -46,10 +48,18 @@ def dataset_sources(wildcards):
     return sources(*own, *shared)
 
 
+def backbone_sources(wildcards):
+    """What computes with a backbone of this library, so that editing the other reruns nothing."""
+    library = STUDY["backbones"][wildcards.backbone]["library"]
+    names = ("pixels", "micro_vit", *BACKBONES[library])
+    config = [f"{RESOURCES}/micro_clip.json"] if library == "open_clip" else []
+    return [*sources(*(f"backbones/{name}.py" for name in names)), *config]
+
+
 def weights(wildcards):
     """The backbone's local weights file, if it has one; its sha256 is part of every spec."""
-    name = STUDY["backbones"][wildcards.backbone]["weights"]
-    return [] if name == "hub" else [ancient(os.path.relpath(resource(name)))]
+    path = local_weights(STUDY["backbones"][wildcards.backbone])
+    return [] if path is None else [ancient(os.path.relpath(path))]
 
 
 def spec_of(wildcards):
@@ -109,8 +119,7 @@ PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}"
 LABELS = ("dataset", "partition", "backbone", "method")
 CORE = sources(
     "rng.py",
-    "backbones/vit.py",
-    "backbones/micro_vit.py",
+    "backbones/__init__.py",
     "data/federation.py",
     "data/store.py",
     *(f"engine/{name}.py" for name in ENGINE),
@@ -126,7 +135,7 @@ RUN_INPUTS = {
     "prototypes": ancient(needed("prototypes", f"{PROTOTYPES}.safetensors")),
     "prototypes_receipt": needed("prototypes", f"{PROTOTYPES}.json"),
     "weights": weights,
-    "src": lambda w: [*CORE, *method_sources(w)],
+    "src": lambda w: [*CORE, *backbone_sources(w), *method_sources(w)],
 }
 RUN_OPTIONS = (
     "--spec {params.spec:q} --store {input.store} --about {input.about}"

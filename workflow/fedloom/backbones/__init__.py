@@ -1,5 +1,33 @@
-"""Frozen backbones. The only place that knows the insides of timm.
+"""Frozen backbones. The only place that knows the insides of timm and open_clip.
 
 Shapes, everywhere: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes,
 M blocks (numbered from 1), L text length.
 """
+
+from typing import Protocol
+
+import torch
+
+
+class Backbone(Protocol):
+    """What every backbone offers; the rest is its family's own (`vit`, `clip`)."""
+
+    device: torch.device
+
+    def cached(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the feature cache keeps of uint8 images [N, H, W, channels], by name."""
+
+
+def load(spec: dict, device: torch.device | str = "cpu") -> Backbone:
+    """Build a backbone from an entry of the config's `backbones`.
+
+    Raises:
+        FedLoomError: see `vit.load` and `clip.load`.
+    """
+    if spec["library"] == "open_clip":
+        from fedloom.backbones import clip  # here: open_clip takes seconds to import
+
+        return clip.load(spec, device)
+    from fedloom.backbones import vit
+
+    return vit.load(spec, device)

@@ -5,12 +5,12 @@ from pathlib import Path
 import safetensors.torch
 import timm
 import torch
-import torch.nn.functional as F
 from timm.data import resolve_model_data_config
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
+from fedloom.backbones.pixels import Pixels
 from fedloom.config import resource
 from fedloom.errors import FedLoomError
 
@@ -42,27 +42,16 @@ class FrozenViT:
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
         data = resolve_model_data_config(model)
-        # the model's own, not the pretrained config's: image_size may have changed it
-        self._size: tuple[int, int] = tuple(model.patch_embed.img_size)
         kernel = next(p for p in model.patch_embed.parameters() if p.dim() == 4)
-        self._channels = kernel.shape[1]
-        bilinear = data["interpolation"] == "bilinear"
-        self._interpolation = "bilinear" if bilinear else "bicubic"
-        shape = (self._channels, 1, 1)
-        self._mean = torch.tensor(data["mean"], device=device).expand(self._channels).view(shape)
-        self._std = torch.tensor(data["std"], device=device).expand(self._channels).view(shape)
-
-    def pixels(self, images: Tensor) -> Tensor:
-        """uint8 [N, H, W, channels] to the normalised float input [N, channels', H', W']."""
-        x = images.movedim(-1, 1).float() / 255
-        if x.shape[1] == 1 and self._channels == 3:
-            x = x.expand(-1, 3, -1, -1)
-        elif x.shape[1] == 3 and self._channels == 1:
-            luma = torch.tensor([0.299, 0.587, 0.114], device=x.device)  # ITU-R BT.601
-            x = (x * luma.view(3, 1, 1)).sum(1, keepdim=True)
-        if x.shape[-2:] != self._size:
-            x = F.interpolate(x, self._size, mode=self._interpolation, antialias=True).clamp(0, 1)
-        return (x - self._mean) / self._std
+        self.pixels = Pixels(
+            # the model's own, not the pretrained config's: image_size may have changed it
+            model.patch_embed.img_size,
+            kernel.shape[1],
+            data["mean"],
+            data["std"],
+            data["interpolation"],
+            device,
+        )
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
@@ -107,6 +96,14 @@ class FrozenViT:
             seen.append(tokens[..., 0, :])
             tokens = self.block(j, tokens)
         return torch.stack([*seen, self.final(tokens)], -2)
+
+    def cached(self, images: Tensor) -> dict[str, Tensor]:
+        """What the feature cache keeps of uint8 images [N, H, W, channels], by name.
+
+        Class tokens: `inputs` [N, M, d] at every block's input, `final` [N, d].
+        """
+        tokens = self.class_tokens(images)
+        return {"inputs": tokens[:, :-1], "final": tokens[:, -1]}
 
     def prompts(self, count: int, generator: torch.Generator) -> Tensor:
         """`count` fresh prompts [P, d] from uniform(-v, v), v = sqrt(6 / (3 patch^2 + d)) (VPT)."""

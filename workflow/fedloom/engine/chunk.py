@@ -8,12 +8,11 @@ import fcntl
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import timm
 import torch
 
 from fedloom.engine import rounds, state
@@ -73,7 +72,8 @@ def binding(spec: dict, files: list[Path], device: torch.device) -> str:
     before), and the software.
     """
     fixed = {key: value for key, value in spec.items() if key not in ("last", "evaluate")}
-    software = [torch.__version__, timm.__version__, np.__version__, device.type]
+    libraries = [version(name) for name in ("numpy", "open_clip_torch", "timm", "torch")]
+    software = [*libraries, device.type]
     return digest([fixed, [sha256(file) for file in files], software])
 
 

@@ -1,33 +1,8 @@
-"""What is computed once per dataset and backbone, before any round."""
+"""What the server starts with, computed before any round."""
 
-from pathlib import Path
-
-import numpy as np
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from fedloom.backbones.vit import FrozenViT
-from fedloom.data.store import ImageStore
-from fedloom.files import replacing
-from fedloom.progress import progress
-
-IMAGES_AT_ONCE = 128
-
-
-def write_features(vit: FrozenViT, store: ImageStore, path: Path, device: torch.device) -> None:
-    """Class tokens of every image: `inputs` [N, M, d] at every block's input, `final` [N, d]."""
-    inputs = torch.empty(len(store), vit.depth, vit.width)
-    final = torch.empty(len(store), vit.width)
-    with progress(len(store), f"features of {len(store)} images") as bar:
-        for rows in np.array_split(np.arange(len(store)), -(-len(store) // IMAGES_AT_ONCE)):
-            images = torch.from_numpy(store.images(rows).copy()).to(device)
-            tokens = vit.class_tokens(images).cpu()
-            inputs[rows], final[rows] = tokens[:, :-1], tokens[:, -1]
-            bar.update(len(rows))
-    with replacing(path) as temporary:
-        safetensors.torch.save_file({"inputs": inputs, "final": final}, temporary)
 
 
 def warm_start(

@@ -1,0 +1,86 @@
+"""How much faster CLIP's text is packed than in 77 places per class: ratios, in one run.
+
+    PYTHONPATH=workflow .venv/bin/python benchmarks/clip_text.py
+
+Times text features of one client and their gradient to the context (forward and backward) on the
+text tower of a ViT-B-16 with random weights, packed and with every class in 77 places, in turn, and
+prints the median of the ratios and the largest difference of the features. One thread.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import open_clip
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.backbones import clip_text
+from fedloom.backbones.clip import FrozenCLIP
+from fedloom.engine.setup import prepare_torch
+
+# CIFAR-100's, whose lengths decide
+CLASSES = tuple(
+    """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab
+crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard
+lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom
+oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout
+tulip turtle wardrobe whale willow_tree wolf woman worm""".split()  # noqa: SIM905
+)
+
+
+def in_77_places(model: open_clip.CLIP, context: Tensor) -> Tensor:
+    """The usual loop: all of [C, 77] tokens, the context in place of placeholders."""
+    texts = ["x " * len(context) + name.replace("_", " ") + "." for name in CLASSES]
+    tokens = open_clip.tokenize(texts)
+    embedded = model.token_embedding(tokens)
+    learned = context.expand(len(tokens), -1, -1)
+    x = torch.cat([embedded[:, :1], learned, embedded[:, 1 + len(context) :]], 1)
+    x = model.transformer(x + model.positional_embedding, attn_mask=model.attn_mask)
+    ends = x[torch.arange(len(tokens)), tokens.argmax(1)]
+    return F.normalize(model.ln_final(ends) @ model.text_projection, dim=-1)
+
+
+def seconds(features: Callable[[Tensor], Tensor], context: Tensor) -> float:
+    started = time.perf_counter()
+    features(context).sum().backward()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Print a Markdown table of ratios."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--pairs", type=int, default=3, help="timed pairs per line")
+    parser.add_argument("--tokens", type=int, default=clip_text.TOKENS_AT_ONCE)
+    args = parser.parse_args()
+    prepare_torch(1)
+    clip_text.TOKENS_AT_ONCE = args.tokens
+    torch.manual_seed(0)
+    model = open_clip.create_model("ViT-B-16-quickgelu")
+    backbone = FrozenCLIP(model, open_clip.get_tokenizer("ViT-B-16-quickgelu"), "ViT-B-16")
+    print("| context | 77 places, s | packed, s | ratio | difference |\n|---|---|---|---|---|")
+    for length in (4, 16, 32):
+        context = torch.randn(length, backbone.width).mul_(0.02).requires_grad_()
+        ways = {
+            "places": lambda c: in_77_places(model, c),
+            "packed": lambda c: backbone.text_features(c, CLASSES),
+        }
+        with torch.no_grad():
+            found = [features(context) for features in ways.values()]
+        apart = (found[0] - found[1]).abs().max().item()
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(args.pairs):
+            for way, features in ways.items():
+                times[way].append(seconds(features, context))
+        ratio = statistics.median(a / b for a, b in zip(*times.values(), strict=True))
+        places, packed = (statistics.median(t) for t in times.values())
+        print(f"| {length} | {places:.2f} | {packed:.2f} | {ratio:.1f} | {apart:.1e} |")
+
+
+if __name__ == "__main__":
+    main()

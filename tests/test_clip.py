@@ -1,0 +1,304 @@
+"""The CLIP adapter: exactly open_clip's own features, whatever is left out of the computation."""
+
+import json
+
+import open_clip
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+
+from fedloom.backbones import clip, clip_text
+from fedloom.backbones.clip import FrozenCLIP
+from fedloom.errors import FedLoomError
+
+NAMES = ("cat", "great_white shark", "greek small letter alpha with dasia and varia", "x")
+VIT = {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16}
+RESNET = {"layers": (1, 1, 1, 1), "width": 16, "image_size": 64}
+TIMM = {"timm_model_name": "micro_vit", "timm_pool": "token", "image_size": 32}
+CONVOLUTIONS = {"timm_model_name": "resnet18", "timm_pool": "avg"}
+TEXT = {"width": 32, "heads": 4, "layers": 2}
+MODELS = {
+    "clip": (open_clip.CLIP, VIT, TEXT),
+    "resnet": (open_clip.CLIP, RESNET, TEXT | {"proj_bias": True}),
+    "custom": (open_clip.CustomTextCLIP, TIMM, TEXT | {"context_length": 40}),
+    "eos": (open_clip.CustomTextCLIP, VIT, TEXT | {"pool_type": "eos", "eos_id": 49407}),
+    "norms": (open_clip.CustomTextCLIP, VIT, TEXT | {"qk_norm": True, "proj_type": "none"}),
+}
+
+
+def _model(kind, vision=None, text=None, **more):
+    chosen, own_vision, own_text = MODELS[kind]
+    torch.manual_seed(0)
+    model = chosen(
+        32 if kind == "norms" else 24,
+        vision or own_vision,
+        text or own_text,
+        init_logit_bias=-3.0 if kind == "custom" else None,
+        **more,
+    )
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    size = (vision or own_vision)["image_size"]
+    numbers = (0.5,) if "timm_pool" in (vision or own_vision) else (0.1, 0.5, 0.9)
+    cfg = {"size": size, "mean": numbers, "std": numbers, "interpolation": "bicubic"}
+    open_clip.set_model_preprocess_cfg(model, cfg)
+    return model.eval()
+
+
+def _frozen(model):
+    length = model.context_length
+    return FrozenCLIP(model, open_clip.SimpleTokenizer(context_length=length), "tiny")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    return _model(request.param)
+
+
+@pytest.fixture
+def images():
+    return torch.randint(0, 256, (2, 3, 20, 20, 3), dtype=torch.uint8)  # [K, B, H, W, 3]
+
+
+def _by_open_clip(model, context, names=NAMES):
+    """Features [C, d_joint] of a context [L, d] by `encode_text`, all places computed.
+
+    The context stands in for the embeddings of as many placeholders, as in CoOp.
+    """
+    words = ["x " * len(context) + name.replace("_", " ") + "." for name in names]
+    tokens = open_clip.SimpleTokenizer(context_length=model.context_length)(words)
+
+    def stand_in(module, inputs, embedded):
+        rest = embedded[:, 1 + len(context) :]
+        return torch.cat([embedded[:, :1], context.expand(len(names), -1, -1), rest], 1)
+
+    handle = getattr(model, "text", model).token_embedding.register_forward_hook(stand_in)
+    found = model.encode_text(tokens, normalize=True)
+    handle.remove()
+    return found
+
+
+def test_zero_shot_logits_are_open_clips_own(model, images):
+    backbone = _frozen(model)
+    texts = [f"a photo of a {name.replace('_', ' ')}." for name in NAMES]
+    tokens = open_clip.SimpleTokenizer(context_length=model.context_length)(texts)
+    expected, _ = model.get_logits(backbone.pixels(images.flatten(0, 1)), tokens)
+    final, _ = backbone.image_features(images)
+    found = backbone.logits(final, backbone.zero_shot(NAMES, ["a photo of a {}."]))
+    torch.testing.assert_close(found.flatten(0, 1), expected, atol=1e-4, rtol=1e-5)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_contexts_of_any_length_equal_all_places_computed(model, monkeypatch):
+    backbone = _frozen(model)
+    contexts = [torch.randn(n, 32, requires_grad=True) for n in (5, 1, 3, 0)]
+    padded = torch.stack(
+        [F.pad(c.detach(), (0, 0, 0, 5 - len(c)), value=7.0) for c in contexts]
+    ).requires_grad_()
+    length = torch.tensor([5, 1, 3, 0])
+    found = backbone.text_features(padded, NAMES, length)  # [K, C, d_joint]
+    weight = torch.randn_like(found)
+    (found * weight).sum().backward()
+    for k, context in enumerate(contexts):
+        expected = _by_open_clip(model, context)
+        torch.testing.assert_close(found[k], expected, atol=1e-5, rtol=0)
+        alone = backbone.text_features(context.detach(), NAMES)
+        torch.testing.assert_close(alone, expected, atol=1e-5, rtol=0)
+        if len(context):
+            (expected * weight[k]).sum().backward()
+            torch.testing.assert_close(padded.grad[k, : len(context)], context.grad)
+        assert not padded.grad[k, len(context) :].any(), "padding has no gradient"
+    monkeypatch.setattr(clip_text, "TOKENS_AT_ONCE", 6)  # three sequences instead of one
+    again = _frozen(model).text_features(padded, NAMES, length)
+    torch.testing.assert_close(again, found, atol=1e-5, rtol=0)
+
+
+def test_any_leading_axes():
+    backbone = _frozen(_model("clip"))
+    context = torch.randn(2, 3, 4, 32)
+    length = torch.tensor([[1, 2, 3], [4, 3, 2]])
+    found = backbone.text_features(context, NAMES, length)
+    assert found.shape == (2, 3, 4, 24)
+    expected = backbone.text_features(context[1, 2, :2], NAMES)
+    torch.testing.assert_close(found[1, 2], expected, atol=1e-6, rtol=0)
+    ones = found.norm(dim=-1)
+    torch.testing.assert_close(ones, torch.ones_like(ones))
+
+
+def test_nothing_behind_the_longest_eot_is_computed(monkeypatch):
+    model = _model("clip")
+    backbone, seen = _frozen(model), []
+    model.transformer.register_forward_hook(lambda m, x, y: seen.append(y.shape))
+    backbone.text_features(torch.randn(3, 4, 32), NAMES)
+    names = [name.replace("_", " ") for name in NAMES]
+    own = sum(len(open_clip.SimpleTokenizer().encode(f"{name}.")) + 1 for name in names)
+    assert seen == [(3, 1 + 4 + own, 32)]
+
+
+@pytest.mark.parametrize("kind", ["clip", "resnet", "custom"])
+def test_patches_are_projected_as_the_class_token_is(kind, images):
+    model = _model(kind)
+    backbone = _frozen(model)
+    final, patches = backbone.image_features(images)
+    x = backbone.pixels(images.flatten(0, 1))
+    if kind == "clip":
+        tokens = model.visual._embeds(x)
+        for block in model.visual.transformer.resblocks:
+            tokens = block(tokens)
+        expected = model.visual.ln_post(tokens) @ model.visual.proj
+    elif kind == "custom":
+        expected = model.visual.head(model.visual.trunk.forward_features(x))
+    else:
+        model.visual.attnpool.register_forward_hook(lambda m, x, y: inputs.append(x[0]))
+        inputs = []
+        model.encode_image(x)
+        expected = _attention_pool(model.visual.attnpool, inputs[0])
+    expected = F.normalize(expected, dim=-1).unflatten(0, (2, 3))
+    torch.testing.assert_close(patches, expected[..., 1:, :], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(final, expected[..., 0, :], atol=1e-5, rtol=1e-4)
+    cached = backbone.cached(images.flatten(0, 1))
+    assert torch.equal(cached["final"], final.flatten(0, 1))
+    assert cached["patches"].dtype == torch.float16
+    torch.testing.assert_close(cached["patches"].float(), patches.flatten(0, 1), atol=1e-3, rtol=0)
+
+
+def _attention_pool(pool, x):
+    """Every token as query, written out."""
+    x = x.flatten(2).transpose(1, 2)  # [N, T, d]
+    x = torch.cat([x.mean(1, keepdim=True), x], 1) + pool.positional_embedding
+    heads = [p(x).unflatten(-1, (pool.num_heads, -1)) for p in (pool.q_proj, pool.k_proj)]
+    q, k = (h.transpose(1, 2) for h in heads)
+    v = pool.v_proj(x).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)
+    weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
+    return pool.c_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_templates_are_averaged_and_words_make_a_context():
+    model = _model("clip")
+    backbone = _frozen(model)
+    templates = ["a photo of a {}.", "{} on black"]
+    each = torch.stack(
+        [backbone.encode([t.format(n.replace("_", " ")) for n in NAMES]) for t in templates]
+    )
+    torch.testing.assert_close(
+        backbone.zero_shot(NAMES, templates), F.normalize(each.sum(0), dim=-1)
+    )
+    words = backbone.words("a photo of a")
+    ids = open_clip.tokenize("a photo of a")[0, 1:5]
+    assert torch.equal(words, model.token_embedding.weight[ids])
+    first = backbone.zero_shot(NAMES, templates[:1])
+    torch.testing.assert_close(backbone.text_features(words, NAMES), first, atol=1e-6, rtol=0)
+
+
+def test_a_fresh_context_is_coops():
+    drawn = _frozen(_model("clip")).context(4000, torch.Generator().manual_seed(0))
+    assert drawn.shape == (4000, 32)
+    assert abs(drawn.std() - 0.02) < 2e-4 and abs(drawn.mean()) < 2e-4
+
+
+def test_what_does_not_fit_is_named():
+    backbone = _frozen(_model("custom"))
+    room = backbone.room(NAMES)
+    backbone.text_features(torch.zeros(1, room, 32), NAMES)
+    with pytest.raises(
+        FedLoomError, match=rf"context of {room + 1} tokens .* 40 places .*{room} t"
+    ):
+        backbone.text_features(torch.zeros(1, room + 1, 32), NAMES)
+    with pytest.raises(FedLoomError, match="class 1 of 3 has no name"):
+        backbone.text_features(torch.zeros(1, 2, 32), ("cat", "_ ", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "vision", "text", "line"),
+    [
+        ("clip", None, TEXT | {"no_causal_mask": True}, "is not causal"),
+        ("custom", None, TEXT | {"pool_type": "last"}, "pools by 'last'"),
+        ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "pools by 'eos'"),
+        ("custom", None, TEXT | {"embed_cls": True}, "read at a class token of its own"),
+        ("clip", VIT | {"pool_type": "avg"}, None, "pools by 'avg'"),
+        ("clip", VIT | {"attentional_pool": True}, None, "pools by 'attention'"),
+        ("custom", TIMM | {"timm_pool": "avg"}, None, "pools by 'avg'"),
+        ("custom", TIMM | CONVOLUTIONS, None, "is a ResNet; read are"),
+    ],
+)
+def test_other_towers_are_refused(kind, vision, text, line):
+    with pytest.raises(FedLoomError, match=line) as error:
+        _frozen(_model(kind, vision, text))
+    assert "\n" not in str(error.value)
+
+
+# ---- loading ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model of open_clip's by name, and a file of its weights."""
+    folder = tmp_path_factory.mktemp("models")
+    config = {"embed_dim": 24, "vision_cfg": VIT, "text_cfg": TEXT, "custom_text": True}
+    (folder / "tiny-clip.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder / "tiny-clip.json")
+    torch.manual_seed(3)
+    model = open_clip.create_model("tiny-clip").eval()
+    safetensors.torch.save_file(model.state_dict(), folder / "tiny.safetensors")
+    return model, folder / "tiny.safetensors"
+
+
+def _spec(path, **more):
+    return {"library": "open_clip", "name": "tiny-clip", "weights": str(path)} | more
+
+
+def test_a_local_file(tiny, images):
+    model, path = tiny
+    loaded = clip.load(_spec(path))
+    tokens = open_clip.tokenize(["a cat", "a dog"])
+    torch.testing.assert_close(
+        loaded.encode(["a cat", "a dog"]), model.encode_text(tokens, True), atol=1e-6, rtol=0
+    )
+    mean = torch.tensor(open_clip.OPENAI_DATASET_MEAN).view(3, 1, 1)
+    grey = torch.full((1, 16, 16, 1), 255, dtype=torch.uint8)
+    std = torch.tensor(open_clip.OPENAI_DATASET_STD).view(3, 1, 1)
+    torch.testing.assert_close(loaded.pixels(grey)[0, :, :1, :1], (1 - mean) / std)
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"name": "ViT-B-61"}, r"has no such model; did you mean one of: .*ViT-B-16"),
+        ({"weights": "openai"}, r"neither .* nor a tag .*\(it has none\)"),
+        ({"name": "ViT-B-32", "weights": "opnai"}, r"nor a tag .*known: openai, "),
+        ({"name": "ViT-B-16", "weights": "openai"}, "name the model ViT-B-16-quickgelu"),
+        ({"weights": "nowhere.safetensors"}, "no such file"),
+        ({"weights": "model.pt"}, "only .safetensors are read"),
+    ],
+)
+def test_bad_backbones_are_named(spec, line, tiny):
+    with pytest.raises(FedLoomError, match=line) as error:
+        clip.load(_spec(tiny[1]) | spec)
+    assert "\n" not in str(error.value)
+
+
+def test_a_truncated_or_foreign_file_is_refused(tiny, tmp_path, caplog):
+    path = tmp_path / "x.safetensors"
+    whole = tiny[1].read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FedLoomError, match=r"cannot load weights '.*x.safetensors'"):
+        clip.load(_spec(path))
+    state = {k: v for k, v in tiny[0].state_dict().items() if "resblocks.1" not in k}
+    safetensors.torch.save_file(state, path)
+    with pytest.raises(FedLoomError, match=r"[Mm]issing key.*resblocks\.1"):
+        clip.load(_spec(path))
+    assert not caplog.records
+
+
+def test_an_unreachable_hub_is_one_line(monkeypatch, caplog):
+    def offline(*arguments, **keywords):
+        raise OSError("We couldn't connect to the hub\nand more lines")
+
+    monkeypatch.setattr("open_clip.pretrained.hf_hub_download", offline)
+    spec = _spec("openai", name="ViT-B-32-quickgelu")
+    with pytest.raises(FedLoomError, match=r"cannot load weights 'openai': .*connect") as error:
+        clip.load(spec)
+    assert "\n" not in str(error.value)
+    assert not caplog.records

@@ -1,0 +1,33 @@
+"""The feature cache: what a backbone makes of every image, in one file."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from fedloom.engine import features
+
+
+def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "IMAGES_AT_ONCE", 3)
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 2, 2, 1), np.uint8)
+
+    class Store:
+        def __len__(self):
+            return 10
+
+        def images(self, rows):
+            return pixels[rows]
+
+    def cached(images):
+        x = images.flatten(1).float()
+        return {"final": x, "patches": x[:, :, None].expand(-1, -1, 5).half() / 3}
+
+    backbone = SimpleNamespace(device=torch.device("cpu"), cached=cached)
+    features.write(backbone, Store(), tmp_path / "deep" / "x.safetensors")
+    found = safetensors.torch.load_file(tmp_path / "deep" / "x.safetensors")
+    expected = cached(torch.from_numpy(pixels))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.safetensors"]
