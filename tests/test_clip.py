@@ -16,6 +16,7 @@ NAMES = ("cat", "great_white shark", "greek small letter alpha with dasia and va
 VIT = {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16}
 RESNET = {"layers": (1, 1, 1, 1), "width": 16, "image_size": 64}
 TIMM = {"timm_model_name": "micro_vit", "timm_pool": "token", "image_size": 32}
+CONVOLUTIONS = {"timm_model_name": "resnet18", "timm_pool": "avg"}
 TEXT = {"width": 32, "heads": 4, "layers": 2}
 MODELS = {
     "clip": (open_clip.CLIP, VIT, TEXT),
@@ -138,7 +139,6 @@ def test_nothing_behind_the_longest_eot_is_computed(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["clip", "resnet", "custom"])
 def test_patches_are_projected_as_the_class_token_is(kind, images):
-    """With the class token's query, key and value, a patch must become the class token."""
     model = _model(kind)
     backbone = _frozen(model)
     final, patches = backbone.image_features(images)
@@ -218,14 +218,9 @@ def test_what_does_not_fit_is_named():
         ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "pools by 'eos'"),
         ("custom", None, TEXT | {"embed_cls": True}, "read at a class token of its own"),
         ("clip", VIT | {"pool_type": "avg"}, None, "pools by 'avg'"),
-        ("clip", VIT | {"attentional_pool": True}, None, "VisionTransformer are not read"),
+        ("clip", VIT | {"attentional_pool": True}, None, "pools by 'attention'"),
         ("custom", TIMM | {"timm_pool": "avg"}, None, "pools by 'avg'"),
-        (
-            "custom",
-            TIMM | {"timm_model_name": "resnet18", "timm_pool": "avg"},
-            None,
-            "ResNet are not read",
-        ),
+        ("custom", TIMM | CONVOLUTIONS, None, "is a ResNet; read are"),
     ],
 )
 def test_other_towers_are_refused(kind, vision, text, line):

@@ -8,6 +8,7 @@ import pytest
 
 from fedloom import config
 from fedloom.errors import FedLoomError
+from fedloom.files import sha256
 from fedloom.plugins import ROOT
 
 DEFAULT = config.read(ROOT / "config.yaml")
@@ -71,6 +72,15 @@ BAD = {
         "backbones: {new: {library: timm, name: micro_vit, weights: no.safetensors}}\n"
         "run: {backbones: [new]}",
         "backbones.new.weights: no such file",
+    ),
+    "missing weights of a CLIP": (
+        "backbones: {new: {library: open_clip, name: micro_clip, weights: no.safetensors}}\n"
+        "run: {backbones: [new]}",
+        "backbones.new.weights: no such file",
+    ),
+    "unknown library": (
+        "backbones: {new: {library: openclip, name: RN50-quickgelu, weights: openai}}",
+        "backbones.new.library: no library 'openclip'; did you mean 'open_clip'?",
     ),
     "unknown key of a dataset": (
         "datasets: {new: {source: folder, root: x, domain: true}}",
@@ -202,6 +212,18 @@ def test_a_file_that_is_not_yaml_is_one_line(tmp_path):
     with pytest.raises(FedLoomError, match=r"x.yaml: ") as error:
         config.read(path)
     assert "\n" not in str(error.value)
+
+
+def test_only_local_weights_have_a_fingerprint():
+    changed = deepcopy(DEFAULT)
+    tag = {"library": "open_clip", "name": "ViT-B-16-quickgelu", "weights": "openai"}
+    changed["backbones"] |= {"clip": tag}
+    changed["run"]["backbones"] = ["micro_vit", "clip"]
+    backbones = config.resolve(changed)["backbones"]
+    assert backbones["clip"] == tag
+    assert backbones["micro_vit"]["sha256"] == sha256(
+        ROOT / DEFAULT["backbones"]["micro_vit"]["weights"]
+    )
 
 
 def _resolved(**study):

@@ -36,9 +36,9 @@ APART = 0.9  # a relative and every target class: the greatest cosine that is al
 TEMPLATE = "a photo of a {}."
 TRUNK = ROOT / "workflow/resources/micro_vit.safetensors"
 # stand in front of a name when it is not in the template, to train all places of a sequence
-FILLERS = (
-    "a the this one photo image picture drawing scan print of in on with very quite small large "
-    "dark bright white black clean bad good old new plain simple blurry sharp"
+FILLERS = tuple(
+    """a the this one photo image picture drawing scan print of in on with very quite small large
+    dark bright white black clean bad good old new plain simple blurry sharp""".split()  # noqa: SIM905
 )
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class Recipe:
     peak_rate: float = 2e-3  # AdamW, OneCycle: up over 5% of the steps, then a cosine to 0
     weight_decay: float = 0.1
     clip_norm: float = 1.0
-    template: float = 0.5  # share of the texts that are in TEMPLATE
-    fillers: int = 32  # the others begin with 0 to so many FILLERS
+    template: float = 0.5  # share of the batches whose texts are in TEMPLATE
+    fillers: int = 32  # in the others they begin with 0 to so many FILLERS
     threads: int = 1  # torch's threads: sums are split among them, so they bear on the last bit
 
 
@@ -122,10 +122,14 @@ def _is_letter(char: str) -> bool:
 
 
 def _nearness(some: Sequence[glyphs.Glyph], others: Sequence[glyphs.Glyph]) -> Tensor:
-    """Greatest cosine [N] of a drawing of each of `some` to any of `others`, over all faces."""
+    """Greatest cosine [N] of a drawing of each of `some` to any of `others`, over all faces.
+
+    1 for a glyph that some face maps to an empty drawing.
+    """
     own, looks = _drawings(some)
     _, theirs = _drawings(others)
     cosine = torch.cat([(part @ theirs.T).amax(1) for part in looks.split(1024)])
+    cosine[~looks.any(1)] = 1
     return torch.full((len(some),), -1.0).scatter_reduce(0, own, cosine, "amax")
 
 
@@ -145,33 +149,30 @@ class Texts:
 
     def __init__(self, names: Sequence[str]):
         tokenizer = open_clip.get_tokenizer(micro_clip.NAME)
-        ids = {
-            text: tokenizer.encode(text) for text in (*FILLERS.split(), *(f"{n}." for n in names))
-        }
+        ids = {text: tokenizer.encode(text) for text in (*FILLERS, *(f"{n}." for n in names))}
         before = tokenizer.encode(TEMPLATE.partition("{}")[0])
         ends = [tokenizer.sot_token_id, tokenizer.eot_token_id]
-        self.rows = torch.tensor(
-            sorted({*ends, *before, *(i for part in ids.values() for i in part)})
-        )
+        self.rows = torch.tensor(sorted({*ends, *before}.union(*ids.values())))
         place = {row: number for number, row in enumerate(self.rows.tolist())}
         self._start, self._end = ([place[i]] for i in ends)
         self._before = [place[i] for i in before]
-        self._fillers = [[place[i] for i in ids[word]] for word in FILLERS.split()]
+        self._fillers = [[place[i] for i in ids[word]] for word in FILLERS]
         self._names = [[place[i] for i in ids[f"{name}."]] for name in names]
 
-    def draw(self, chosen: Tensor, recipe: Recipe, generator: torch.Generator) -> tuple:
-        """Texts of classes [B] as rows of the small vocabulary [B, L], and where they end [B]."""
-        plain = torch.rand(len(chosen), generator=generator) < recipe.template
-        counts = torch.randint(recipe.fillers + 1, (len(chosen),), generator=generator).tolist()
-        words = torch.randint(
-            len(FILLERS.split()), (len(chosen), recipe.fillers), generator=generator
-        ).tolist()
+    def draw(
+        self, chosen: Tensor, recipe: Recipe, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Texts of classes [B] as rows of the small vocabulary [B, L], and where they end [B].
+
+        All of a batch are in the template, or all behind equally many fillers: less padding.
+        """
+        plain = torch.rand((), generator=generator) < recipe.template
+        count = torch.randint(recipe.fillers + 1, (), generator=generator)
+        words = torch.randint(len(FILLERS), (len(chosen), count), generator=generator)
         texts = []
-        for name, simple, count, drawn in zip(
-            chosen.tolist(), plain.tolist(), counts, words, strict=True
-        ):
-            filled = [i for word in drawn[:count] for i in self._fillers[word]]
-            before = self._before if simple else filled
+        for name, drawn in zip(chosen.tolist(), words.tolist(), strict=True):
+            filled = [i for word in drawn for i in self._fillers[word]]
+            before = self._before if plain else filled
             texts.append([*self._start, *before, *self._names[name], *self._end])
         ends = torch.tensor([len(text) - 1 for text in texts])
         padded = [text + [0] * (int(ends.max()) + 1 - len(text)) for text in texts]
@@ -296,8 +297,7 @@ the same fonts, accented, circled, mathematical. The source classes alone do not
 names of the data set `glyphs` mean, because most of its letters are in none of theirs. None of the
 120 classes of that data set, no digit and nothing numeric is among the relatives, nor is any
 character of which a drawing, in whatever face, has a cosine of {APART} or more to a drawing of one
-of those, in whatever face. Variants of a target that are farther from it are: a q in a circle, but
-no q.
+of those, in whatever face. Variants that are farther from a class are: a q in a circle, but no q.
 It took {minutes:.1f} minutes on {recipe.threads} CPU thread(s).
 
 | setting | value |
