@@ -60,7 +60,7 @@ from fedloom.engine.selection import matches
 from fedloom.engine.tree import leaves
 from fedloom.errors import FedLoomError
 
-SNAPSHOTS = 24  # pools kept for the figure, at most, beside the first
+SNAPSHOTS = 16  # pools kept for the figure, at most, beside the first
 # of the released code
 TURNS = 50
 HEAD_UNITS = 512
@@ -88,12 +88,12 @@ def init_server(task):
 
 
 @hookimpl
-def init_client(task, client):
+def init_client(task):
     return {"head": new_head(task)} if task.options.head == "personal" else {}
 
 
 @hookimpl
-def newcomer(task, client, states):
+def newcomer(task, states):
     if task.options.head == "personal" and states:
         return tensor_map(lambda *heads: sum(heads) / len(heads), *states.values())
 
