@@ -31,7 +31,10 @@ Bernoulli(c_i) for Eq. 27's logit, and L2 leaves out what is unassigned. A clien
 of all prompts that anybody picked, tuned or not. Queries pass a learned d x d layer; each *batch*,
 also of test images, takes the prompts that most of its images rank high; the loss *adds* 0.01 times
 their similarity. The head has two layers and dropout (there on ImageNet's 1,000 logits, here on the
-class token). Two leaks of that code are not reproduced. Its union also holds the prompts that the
+class token). So what is predicted for a test image depends on those beside it: on the evaluation's
+batches (of `batch_size` images at most, in the order of the data set, often by class), which is a
+leak of its own. An upload is counted as the whole pool and a mask, since no client knows what the
+others picked. Two leaks of that code are not reproduced. Its union also holds the prompts that the
 last round's pass over the *test* set picked: our hooks cannot, since nothing that `predict` sees is
 kept. And its headline is the accuracy at the smallest *test* loss. Nor is there the mask that tells
 the model which of the 4-dataset's parts a test image is from. The options `separation`, `empty`,
