@@ -136,6 +136,10 @@ BAD = {
         "run: {methods: [fedvpt], figures: [weights]}",
         "figures.weights: the study runs none of its methods that gives 'soft_weights'",
     ),
+    "a method on a backbone of another family": (
+        "methods: {new: {plugin: promptfl}}\nrun: {methods: [fedvpt, new]}",
+        "methods.new works on a clip, backbones.micro_vit is a vit",
+    ),
     "a figure of artefacts that the method's options exclude": (
         "run: {methods: [fedvpt, pep_no_ccmp], figures: [bare]}\n"
         "figures: {bare: {kind: soft_weights, classes: [0]}}",
@@ -218,10 +222,10 @@ def test_only_local_weights_have_a_fingerprint():
     changed = deepcopy(DEFAULT)
     tag = {"library": "open_clip", "name": "ViT-B-16-quickgelu", "weights": "openai"}
     changed["backbones"] |= {"clip": tag}
-    changed["run"]["backbones"] = ["micro_vit", "clip"]
-    backbones = config.resolve(changed)["backbones"]
-    assert backbones["clip"] == tag
-    assert backbones["micro_vit"]["sha256"] == sha256(
+    changed["methods"]["promptfl"] = {"plugin": "promptfl"}
+    changed["run"] |= {"backbones": ["clip"], "methods": ["promptfl"], "figures": []}
+    assert config.resolve(changed)["backbones"]["clip"] == tag
+    assert config.resolve(deepcopy(DEFAULT))["backbones"]["micro_vit"]["sha256"] == sha256(
         ROOT / DEFAULT["backbones"]["micro_vit"]["weights"]
     )
 

@@ -64,8 +64,14 @@ def _start(
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        preexec_fn=_hear_ctrl_c,
         **options,
     )
+
+
+def _hear_ctrl_c() -> None:
+    """A shell that starts the tests in the background makes them, and all below, deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(folder: Path, module: str = "fedloom.launch", *arguments: str) -> str:
