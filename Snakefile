@@ -6,7 +6,7 @@ from shlex import quote
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from fedloom.config import check_labels, resolve
+from fedloom.config import check_labels, in_order, read, resolve
 from fedloom.errors import FedLoomError
 
 
@@ -15,7 +15,7 @@ configfile: ROOT / "config.yaml"
 
 try:
     check_labels([ROOT / "config.yaml", *workflow.overwrite_configfiles])
-    STUDY = resolve(config)
+    STUDY = resolve(in_order(config, read(ROOT / "config.yaml")))
 except FedLoomError as error:
     sys.exit(f"error: {error}")
 

@@ -218,6 +218,14 @@ def test_a_file_that_is_not_yaml_is_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_the_labels_that_a_study_adds_come_last_whatever_snakemake_makes_of_it():
+    added = {"mine": {"plugin": "fedvpt"}}
+    merged = DEFAULT | {"methods": added | DEFAULT["methods"]}
+    found = config.in_order(merged, DEFAULT)["methods"]
+    assert list(found) == [*DEFAULT["methods"], "mine"]
+    assert found == merged["methods"]
+
+
 def test_only_local_weights_have_a_fingerprint():
     changed = deepcopy(DEFAULT)
     tag = {"library": "open_clip", "name": "ViT-B-16-quickgelu", "weights": "openai"}

@@ -100,6 +100,19 @@ def check_labels(paths: list[Path]) -> None:
                     )
 
 
+def in_order(config: dict, first: dict) -> dict:
+    """The config with the labels of `first` before those that a study adds.
+
+    Snakemake puts a study's labels first, and a method's place decides its colour.
+    """
+    ordered = dict(config)
+    for section in LABELLED:
+        labels, known = config.get(section), first.get(section)
+        if isinstance(labels, dict) and isinstance(known, dict):
+            ordered[section] = {k: labels[k] for k in known if k in labels} | labels
+    return ordered
+
+
 def _kind(section: str, label: str, entry: dict, root: dict) -> dict:
     """The entry with defaults, checked against what its scheme, source or library allows."""
     where, key = f"{CONFIG} {section}.{label}", KINDS[section]
