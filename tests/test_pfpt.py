@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from scipy.stats import norm
 
-from fedloom import config, contract, plugins
+from fedloom import contract, plugins
+from fedloom.config.reading import read
 from fedloom.engine import NOBODY, asked_for, defaults, take, tensor_map
 from fedloom.engine import state as files
 from fedloom.engine.ledger import downlink_floats
@@ -507,7 +508,7 @@ def test_artefacts_and_a_bounded_history(tiny):
 
 def test_published_means_are_those_of_the_papers_text():
     """Section 4.1 gives PFPT's lead over others, averaged over the three settings."""
-    tables = config.read(ROOT / "workflow/published/004.yaml")["tables"]
+    tables = read(ROOT / "workflow/published/004.yaml")["tables"]
     leads = [
         (1, "SCAFFOLD-PT", 2.7), (1, "FedOpt-PT", 7.0), (1, "pFedPG", 23.6),
         (2, "FedAvg-PT", 1.1), (2, "pFedPG", 47.6),  # 1.2 in the text: 1.13 by its table
