@@ -5,8 +5,8 @@ from functools import cache
 from snakemake.exceptions import WorkflowError
 
 from fedloom import outputs
-from fedloom.config import Run, chunk_ends, evaluated_rounds, local_weights, reported_rounds
-from fedloom.config import run_spec, runs
+from fedloom.config import local_weights
+from fedloom.config.runs import Run, chunk_ends, evaluated_rounds, run_spec
 from fedloom.files import canonical
 from fedloom.plugins import find
 
