@@ -26,12 +26,12 @@ def _loss(task, params, received, clients, batch):
     return F.cross_entropy(logits.mT, batch.labels, reduction="none")
 
 
-def _train(task, ids, **training):
+def _train(task, ids, *, loss=_loss, **training):
     values = {**vars(task.training), **training}
     task = SimpleNamespace(**{**vars(task), "training": SimpleNamespace(**values), "round": 1})
     head = 0.1 * torch.randn(4, task.backbone.width, generator=torch.Generator().manual_seed(0))
     received = tree.stack([{"params": {"head": head}} for _ in ids])
-    return head, local_sgd(task, _loss, received, cohort(task, ids, [{} for _ in ids]))
+    return head, local_sgd(task, loss, received, cohort(task, ids, [{} for _ in ids]))
 
 
 def _by_hand(task, client, head, *, lr, momentum, decay, clip, epochs, size):
@@ -69,6 +69,31 @@ def test_every_client_trains_as_by_hand(tiny):
         weights, loss = _by_hand(task, client, head, **given, decay=0.01, size=4)
         np.testing.assert_allclose(trained.params["head"][k].numpy(), weights, atol=1e-5)
         assert trained.loss[k] == pytest.approx(loss, abs=1e-5)
+
+
+def test_the_loss_that_is_shown_is_not_what_is_minimised(tiny):
+    """On ragged batches: 3 times the cross-entropy is descended, the cross-entropy reported."""
+    task, _ = tiny("head_tuning")
+    ids = task.data.participating
+    given = {"lr": 0.1, "momentum": 0.0, "clip": None, "epochs": 2, "batch_size": 4}
+
+    def thrice(*args):
+        return 3 * _loss(*args), {"shown": _loss(*args)}
+
+    _, expected = _train(task, ids, **given | {"lr": 0.3})
+    _, found = _train(task, ids, **given, loss=thrice)
+    torch.testing.assert_close(found.params, expected.params)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+
+
+def test_a_tally_that_was_not_asked_for_is_named(tiny):
+    task, _ = tiny("head_tuning")
+
+    def counting(*args):
+        return _loss(*args), {"seen": torch.ones_like(args[-1].labels)}
+
+    with pytest.raises(FedLoomError, match="head_tuning: its loss adds to 'seen', which local_sgd"):
+        _train(task, task.data.participating, batch_size=4, loss=counting)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from sklearn.metrics import adjusted_mutual_info_score
 
 from fedloom import schema
 from fedloom.config.reading import read
@@ -62,7 +63,11 @@ def outputs(tmp_path):
             runs.append(labels | {"title": method, "evaluation": str(path)})
     kinds = ("md", "csv", "tex", "html", "parquet")
     outputs = {kind: tmp_path / f"main.{kind}" for kind in kinds}
-    spec = {"label": "main", "table": {"kind": "accuracy"}, "study": {"name": "s"}}
+    spec = {
+        "label": "main",
+        "table": {"kind": "accuracy", "global_test": False},
+        "study": {"name": "s"},
+    }
     tables.write(spec | {"rounds": [1]}, runs, outputs)
     return outputs
 
@@ -234,6 +239,13 @@ def test_published_numbers_stand_beside_the_measured_ones():
     assert shown["Published mean"].tolist() == ["> 80.00", "-"]
 
 
+def test_a_column_without_a_direction_marks_nothing():
+    runs = [_run("pep"), _run("mine")]
+    frame = summary.summarise(runs, [{"accuracy": 90.0}, {"accuracy": 91.0}])
+    shown = layout.render(frame, clustering.column, layout.MARKDOWN)
+    assert shown["Clustering accuracy"].tolist() == ["90.00", "91.00"]
+
+
 def test_clustering_by_hand(tmp_path):
     """Of five test images, group 0 is "fur" twice and group 2 "fin" once; group 1 is nothing."""
     columns = {
@@ -248,7 +260,12 @@ def test_clustering_by_hand(tmp_path):
     entry = {"coarse": "c.yaml", "coarse_labels": labels}
     # training: group 0 lies in cluster 1 (2 images), group 1 half in each (2 of 4);
     # k-means keeps 3 cats and 2 cods together
-    assert clustering.measure(run, [1], entry) == {
+    found = clustering.measure(run, [1], entry)
+    known = [[0] * 5, [0, 0, 1, 1, 0], [0, 0, 0, 2, 1]]  # nothing, coarse labels, groups
+    none, all_, some = (100 * adjusted_mutual_info_score(known[1], other) for other in known)
+    assert (none, all_) == (0, pytest.approx(100))
+    assert found.pop("information") == pytest.approx(some)
+    assert found == {
         "accuracy": 60,
         "congruence": 100 * (2 + 2) / (3 + 2),
         "largest": 60,

@@ -194,9 +194,9 @@ def released_loss(task, params, received, clients, batch):
     keep = torch.stack(draws)[:, : hidden.shape[1]].to(hidden.device) < 0.5
     scores = linear(2 * keep * hidden, head["outer"])
     chosen = torch.zeros_like(found).scatter_(-1, places[:, None].expand(*found.shape[:2], -1), 1)
-    values = F.cross_entropy(scores.mT, batch.labels, reduction="none")
-    values = values + PULL * (found * chosen).sum(-1)
-    return values, {"images": torch.ones_like(values), "picked": chosen}
+    entropy = F.cross_entropy(scores.mT, batch.labels, reduction="none")
+    values = entropy + PULL * (found * chosen).sum(-1)
+    return values, {"shown": entropy, "images": torch.ones_like(values), "picked": chosen}
 
 
 def chosen_by_batches(task, params, batch):

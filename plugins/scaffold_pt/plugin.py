@@ -31,10 +31,6 @@ from fedloom.engine import (
 from fedloom.errors import FedLoomError
 
 
-def fresh(task):
-    return shallow_params(task, task.options.prompts)
-
-
 @hookimpl
 def init_server(task):
     t = task.training
@@ -43,13 +39,13 @@ def init_server(task):
             "scaffold_pt: its control variates need plain SGD; set training.optimizer: sgd, "
             "momentum: 0, weight_decay: 0 and clip: null"
         )
-    params = fresh(task)
+    params = shallow_params(task, task.options.prompts)
     return {"params": params, "constants": {"control": tensor_map(torch.zeros_like, params)}}
 
 
 @hookimpl
 def init_client(task, client):
-    return {"control": tensor_map(torch.zeros_like, fresh(task))}
+    return {"control": tensor_map(torch.zeros_like, shallow_params(task, task.options.prompts))}
 
 
 def correction(params, control, own):

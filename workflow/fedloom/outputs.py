@@ -22,7 +22,7 @@ def table_spec(config: dict, label: str) -> dict:
     study = config["study"]
     return {
         "label": label,
-        "table": _settings(config["tables"][label]),
+        "table": _settings(config["tables"][label]) | {"global_test": study["global_test"]},
         "study": {"name": study["name"]},
         "rounds": reported_rounds(study),
         **_runs(config, config["tables"][label], study["seeds"]),

@@ -48,6 +48,7 @@ rule partition_chart:
     output:
         png=report(
             f"{PARTITION}.png",
+            caption="../report/partition.rst",
             category="Partitions",
             labels={"dataset": "{dataset}", "partition": "{partition}", "seed": "{seed}"},
         ),

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedloom.data.federation import Batch, shuffled_batches
 from fedloom.engine.task import Cohort, Task
 from fedloom.engine.tree import Tree, leaves, tensor_map
+from fedloom.errors import FedLoomError
 
 # loss(task, params, received, clients, batch) -> [K, B], or that and more {name: [K, B, ...]}
 Loss = Callable[[Task, Tree, Tree, Cohort, Batch], Tensor | tuple[Tensor, Tree]]
@@ -129,6 +130,9 @@ def local_sgd(
             it has come in `params["tallies"]`.
         project: by the name of a parameter [K, P, d], the matrix [d, d] that every step of it is
             multiplied with: the optimiser's whole step, with momentum or Adam's scaling.
+
+    Raises:
+        FedLoomError: the loss adds to a tally that is not among `tallies`.
     """
     start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
@@ -169,9 +173,16 @@ def local_sgd(
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
                     p[done] = old[done]
-        shown = more.pop("shown", values).detach()
+        shown = more.get("shown", values).detach()
         total[active] += shown.where(batch.mask, 0).sum(1) / images
         for name, add in more.items():
+            if name == "shown":
+                continue
+            if name not in (counted or {}):
+                raise FedLoomError(
+                    f"{task.method}: its loss adds to '{name}', which local_sgd was not given "
+                    "among the tallies"
+                )
             real = batch.mask.view(*batch.mask.shape, *[1] * (add.dim() - 2))
             counted[name][active] += add.detach().where(real, 0).sum(1)
         steps[active.numpy()] += 1

@@ -22,7 +22,13 @@ def column(metric: str) -> Column:
 
 
 def words(entry: dict, rounds: list[int]) -> str:
-    return f"test accuracy of clients in %, {at(rounds)}"
+    found = f"test accuracy of clients in %, {at(rounds)}"
+    if entry["global_test"]:
+        found += (
+            "; global test set: all test images, with the server's model or, where a method has "
+            "none, the participating clients' own, averaged"
+        )
+    return found
 
 
 def at(rounds: list[int]) -> str:

@@ -2,12 +2,14 @@
 
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_mutual_info_score
 
 from fedloom.errors import FedLoomError
 from fedloom.evaluation.metrics import frame
 from fedloom.report.tables.layout import Column
 
 TITLES = {
+    "information": "Adjusted mutual information",
     "accuracy": "Clustering accuracy",
     "congruence": "Congruence with k-means",
     "largest": "Largest group",
@@ -16,6 +18,10 @@ TITLES = {
 
 def measure(run: dict, rounds: list[int], entry: dict) -> dict[str, float]:
     """In percent: see `accuracy`, `congruence`; and the largest group's share of test images.
+
+    The mutual information of groups and coarse labels is 0 where groups say nothing of the labels,
+    whatever the sizes of both. The paper's accuracy is not: if most images have one label, a single
+    group for all of them has a high one.
 
     Raises:
         FedLoomError: a class that the file of coarse labels does not have.
@@ -28,6 +34,7 @@ def measure(run: dict, rounds: list[int], entry: dict) -> dict[str, float]:
     test = images["test"]
     train = images[~test]
     return {
+        "information": 100 * adjusted_mutual_info_score(coarse[test], images["group"][test]),
         "accuracy": accuracy(images["group"][test], coarse[test]),
         "congruence": congruence(train["group"], train["cluster"], train["class"]),
         "largest": 100 * images["group"][test].value_counts(normalize=True).max(),
@@ -53,12 +60,13 @@ def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> fl
 
 
 def column(metric: str) -> Column:
-    return Column(TITLES[metric], higher_is_better=metric != "largest")
+    return Column(TITLES[metric], {"information": True, "congruence": True}.get(metric))
 
 
 def words(entry: dict, rounds: list[int]) -> str:
     return (
-        "groups of images after the last round, in %: test images whose group is that of their "
-        "coarse label; overlap with centralised k-means over the latter's quality; share of the "
-        "largest group in the test images"
+        "groups of images after the last round, in %: mutual information of test images' groups "
+        "and coarse labels, adjusted for chance; test images whose group is that of their coarse "
+        "label, one group for each; overlap with centralised k-means over the latter's quality; "
+        "share of the largest group in the test images"
     )

@@ -14,10 +14,10 @@ EMPTY = "-"
 
 
 class Column(NamedTuple):
-    """How a metric is shown."""
+    """How a metric is shown; `higher_is_better` None: none of its numbers is best."""
 
     title: str
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
     decimals: int = 2
 
 
@@ -56,6 +56,8 @@ def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
 
     Equal figures share a rank; bounds and missing numbers have none.
     """
+    if column.higher_is_better is None:
+        return pd.Series(float("nan"), index=frame.index)
     printed = frame[name].round(column.decimals).mask(_flags(frame, f"{name}_above"))
     grouped = printed.groupby([frame[key] for key in GROUP])
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
