@@ -27,6 +27,7 @@ TRAINING = {  # of what neither method.toml nor the study says, as torch has it
     "eps": 1e-8,
     "weight_decay": 0.0,
     "clip": None,
+    "augment": False,
 }
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 
