@@ -1,6 +1,7 @@
 """The methods that tune text prompts of CLIP, against their equations."""
 
 import importlib.util
+from dataclasses import replace
 
 import numpy as np
 import ot
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedloom import plugins
-from fedloom.engine import rounds, stack, transport_plan
+from fedloom.engine import passes, rounds, stack, transport_plan
 from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.task import cohort
 from fedloom.engine.tree import leaves
@@ -266,3 +267,22 @@ def test_what_clip_methods_send():
     for method, expected in (("promptfl", 16), ("fedpha", 16), ("fedotp", 16), ("fedpgp", 16)):
         counts = downlink_floats(method, "ViT-B-16-quickgelu", 100, {})
         assert sum(counts.values()) == expected * 512
+
+
+@pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("head_tuning", 4)])
+def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, monkeypatch, name, batches):
+    """Where an image is its cached feature; patches and prompted images are memory."""
+    monkeypatch.setattr(passes, "IMAGES_AT_ONCE", 18)
+    task, hooks = tiny(name)
+    received, clients, _ = _cohort(task, hooks, [0, 1, 2])
+    rows = [np.arange(24)] * 3
+    found = list(passes.slices(task, rows))
+    assert len(found) == batches
+    whole = passes.slices(replace(task, features_only=True), rows)
+    logits = [
+        torch.cat(
+            [hooks.predict(task=task, received=received, clients=clients, batch=b) for b in s], 1
+        )
+        for s in (found, whole)
+    ]
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)

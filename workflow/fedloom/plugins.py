@@ -49,6 +49,12 @@ class Method:
         """The files whose change makes the method's runs stale."""
         return sorted(p for p in self.folder.rglob("*") if p.suffix in (".py", ".toml"))
 
+    @property
+    def features_only(self) -> bool:
+        """Whether an image is to it no more than its cached feature: a ViT method has prompts in
+        the image tower, which a CLIP method leaves alone unless it reads its patches."""
+        return self.about["family"] == "clip" and "patches" not in self.about["needs"]
+
     def artefacts(self, options: dict) -> list[str]:
         """The tables that its artefact hook gives with these options, all of them filled in."""
         return [

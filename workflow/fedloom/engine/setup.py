@@ -61,6 +61,7 @@ def task(
         ),
         clients_per_round=spec["clients_per_round"],
         stacked=method.about["stacked"],
+        features_only=method.features_only,
         method=method.name,
         wrappers={entry["plugin"]: SimpleNamespace(**entry["options"]) for entry in wrapping},
         prototypes=prototypes and SimpleNamespace(**state.load(prototypes, device)[0]),

@@ -53,6 +53,7 @@ class Task:
         effort: what the job's augmentation took so far, the same object in every round.
         clients_per_round: how many clients take part in a round.
         stacked: whether they make one cohort; else each is a cohort of its own.
+        features_only: whether an image is to the method no more than its cached feature.
     """
 
     seed: int
@@ -63,6 +64,7 @@ class Task:
     clients_per_round: int
     method: str
     stacked: bool = True
+    features_only: bool = False
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     prototypes: SimpleNamespace | None = None
     effort: Effort = field(default_factory=Effort)
