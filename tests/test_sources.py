@@ -366,6 +366,11 @@ def test_omniglot_keeps_no_labels_and_is_read_for_them(tmp_path, monkeypatch):
     options = {"source": "torchvision", "name": "Omniglot", "root": str(tmp_path / "data")}
     store, about = _build(tmp_path, **options)
     assert (store.labels.tolist(), about["classes"]) == ([0] * 4 + [1] * 4, ["0", "1"])
+    assert about["named"] is False
+    _, about = _build(tmp_path, **options, class_names=["alpha", "beta"])
+    assert about["classes"] == ["alpha", "beta"] and "named" not in about
+    with pytest.raises(FedLoomError, match="class_names has 3 names for 2 classes"):
+        _build(tmp_path, **options, class_names=["alpha", "beta", "gamma"])
     broken = next(root.rglob("0002_02.png"))
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(FedLoomError, match=r"Omniglot: unreadable image .* none can be skipped"):
@@ -455,6 +460,15 @@ def test_parquet_as_hugging_face_publishes_it(tmp_path):
     for row, seed in ((0, 0), (89, 89), (90, 1000), (181, 5001)):
         assert (store.images(np.array(row)) == np.asarray(_noise(seed))).all()
     assert "parquet: 3 files" in about["provenance"]
+
+
+def test_parquet_with_numbers_for_names(tmp_path):
+    _parquet(tmp_path / "x.parquet", [3, 7] * 10)
+    options = {"source": "parquet", "train_files": f"{tmp_path}/x.parquet"}
+    _, about = _build(tmp_path, **options)
+    assert (about["classes"], about["named"]) == (["3", "7"], False)
+    _, about = _build(tmp_path, **options, class_names=["ant", "fly"])
+    assert about["classes"] == ["ant", "fly"] and "named" not in about
 
 
 def test_parquet_with_plain_bytes_string_labels_and_domains(tmp_path):
