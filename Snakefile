@@ -6,7 +6,8 @@ from shlex import quote
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from fedloom.config import check_labels, in_order, read, resolve
+from fedloom.config import resolve
+from fedloom.config.reading import check_labels, in_order, read
 from fedloom.errors import FedLoomError
 
 

@@ -30,8 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom import config, plugins
+from fedloom import plugins
 from fedloom.backbones import clip
+from fedloom.config import resolve
+from fedloom.config.reading import read
 from fedloom.data import federation, partitions, sources
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, rounds
@@ -121,13 +123,13 @@ def seconds(work: Callable[[], object]) -> tuple[float, object]:
 
 
 def glyphs(folder: Path) -> federation.Federation:
-    settings = config.resolve(config.read(plugins.ROOT / "config.yaml"))
+    settings = resolve(read(plugins.ROOT / "config.yaml"))
     about = folder / "x.json"
     sources.build(settings["datasets"]["glyphs"], folder / "x.arrow", about)
     store = ImageStore(folder / "x.arrow")
     table = partitions.partition(store.labels, store.test, store.domains, PARTITION, seed=0)
     partitions.write(folder / "p.parquet", table)
-    names = config.read(about)["classes"]
+    names = read(about)["classes"]
     return federation.load(store, folder / "p.parquet", names, torch.device("cpu"))
 
 

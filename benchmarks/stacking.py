@@ -16,8 +16,10 @@ from types import SimpleNamespace
 
 import torch
 
-from fedloom import config, plugins
+from fedloom import plugins
 from fedloom.backbones import vit
+from fedloom.config import resolve
+from fedloom.config.reading import read
 from fedloom.data import federation, partitions, sources
 from fedloom.data.store import ImageStore
 from fedloom.engine import defaults, rounds, warmup
@@ -46,7 +48,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs per line")
     pairs = parser.parse_args().pairs
     prepare_torch(1)
-    settings = config.resolve(config.read(plugins.ROOT / "config.yaml"))
+    settings = resolve(read(plugins.ROOT / "config.yaml"))
     backbone = vit.load(settings["backbones"]["micro_vit"])
     print("| method | batch | one by one, s | stacked, s | ratio |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

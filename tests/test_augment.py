@@ -7,7 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedloom import config, contract, plugins
+from fedloom import contract, plugins
+from fedloom.config import resolve
+from fedloom.config.reading import read
+from fedloom.config.runs import run_spec, runs
 from fedloom.data.federation import Batch
 from fedloom.engine import chunk, rounds, state
 from fedloom.engine.augment import training_batch
@@ -130,9 +133,9 @@ def test_a_job_says_once_what_it_cost(task, tmp_path, caplog, augment):
 
 def test_a_run_is_bound_to_it():
     def spec(**training):
-        content = config.read(ROOT / "config.yaml")
+        content = read(ROOT / "config.yaml")
         content["study"]["training"] |= training
-        study = config.resolve(content)
-        return config.run_spec(study, config.runs(study)[0])
+        study = resolve(content)
+        return run_spec(study, runs(study)[0])
 
     assert spec(augment=True) != spec() == spec(augment=False)

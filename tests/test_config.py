@@ -6,12 +6,14 @@ from copy import deepcopy
 
 import pytest
 
-from fedloom import config
+from fedloom.config import resolve
+from fedloom.config.reading import check_labels, in_order, read
+from fedloom.config.runs import Run, chunk_ends, evaluated_rounds, reported_rounds, run_spec, runs
 from fedloom.errors import FedLoomError
 from fedloom.files import sha256
 from fedloom.plugins import ROOT
 
-DEFAULT = config.read(ROOT / "config.yaml")
+DEFAULT = read(ROOT / "config.yaml")
 BAD = {
     "unknown key": ("study: {round: 3}", "study.round: unknown key; did you mean 'rounds'?"),
     "unknown section": ("studdy: {}", "config key studdy: unknown key; did you mean 'study'?"),
@@ -205,23 +207,23 @@ def test_both_files_of_a_label_with_two_meanings_are_named(tmp_path):
     first.write_text("methods: {x: {plugin: fedvpt}}")
     second.write_text("methods: {x: {plugin: pep_fedpt}}")
     with pytest.raises(FedLoomError, match=r"methods.x means .*a.yaml and another in .*b.yaml"):
-        config.check_labels([first, second])
+        check_labels([first, second])
     second.write_text("methods: {x: {plugin: fedvpt}}")
-    config.check_labels([first, second])  # the same meaning twice is fine
+    check_labels([first, second])  # the same meaning twice is fine
 
 
 def test_a_file_that_is_not_yaml_is_one_line(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("study: {name: [}\n")
     with pytest.raises(FedLoomError, match=r"x.yaml: ") as error:
-        config.read(path)
+        read(path)
     assert "\n" not in str(error.value)
 
 
 def test_the_labels_that_a_study_adds_come_last_whatever_snakemake_makes_of_it():
     added = {"mine": {"plugin": "fedvpt"}}
     merged = DEFAULT | {"methods": added | DEFAULT["methods"]}
-    found = config.in_order(merged, DEFAULT)["methods"]
+    found = in_order(merged, DEFAULT)["methods"]
     assert list(found) == [*DEFAULT["methods"], "mine"]
     assert found == merged["methods"]
 
@@ -232,8 +234,8 @@ def test_only_local_weights_have_a_fingerprint():
     changed["backbones"] |= {"clip": tag}
     changed["methods"]["promptfl"] = {"plugin": "promptfl"}
     changed["run"] |= {"backbones": ["clip"], "methods": ["promptfl"], "figures": []}
-    assert config.resolve(changed)["backbones"]["clip"] == tag
-    assert config.resolve(deepcopy(DEFAULT))["backbones"]["micro_vit"]["sha256"] == sha256(
+    assert resolve(changed)["backbones"]["clip"] == tag
+    assert resolve(deepcopy(DEFAULT))["backbones"]["micro_vit"]["sha256"] == sha256(
         ROOT / DEFAULT["backbones"]["micro_vit"]["weights"]
     )
 
@@ -241,61 +243,59 @@ def test_only_local_weights_have_a_fingerprint():
 def _resolved(**study):
     changed = deepcopy(DEFAULT)
     changed["study"] |= study
-    return config.resolve(changed)
+    return resolve(changed)
 
 
 def test_training_options_are_the_papers_then_the_studys_then_the_labels():
     changed = deepcopy(DEFAULT)
     changed["methods"]["fast"] = {"plugin": "fedvpt", "training": {"lr": 0.7}}
-    found = config.resolve(changed)["methods"]["fast"]["training"]
+    found = resolve(changed)["methods"]["fast"]["training"]
     assert found["lr"] == 0.7
     assert found["epochs"] == DEFAULT["study"]["training"]["epochs"]
     assert found["momentum"] == 0.9
-    assert config.resolve(changed)["methods"]["pep_fedpt"]["training"]["lr"] == 0.3
+    assert resolve(changed)["methods"]["pep_fedpt"]["training"]["lr"] == 0.3
 
 
 def test_extending_a_study_changes_no_earlier_job():
     short, long = _resolved(rounds=21, rounds_per_job=7), _resolved(rounds=30, rounds_per_job=7)
-    assert config.chunk_ends(short["study"]) == [7, 14, 21]
-    assert config.chunk_ends(long["study"]) == [7, 14, 21, 28, 30]
-    assert set(config.evaluated_rounds(short["study"])) <= set(
-        config.evaluated_rounds(long["study"])
-    )
-    run = config.runs(short)[0]
-    assert config.run_spec(short, run) == config.run_spec(long, run)
+    assert chunk_ends(short["study"]) == [7, 14, 21]
+    assert chunk_ends(long["study"]) == [7, 14, 21, 28, 30]
+    assert set(evaluated_rounds(short["study"])) <= set(evaluated_rounds(long["study"]))
+    run = runs(short)[0]
+    assert run_spec(short, run) == run_spec(long, run)
 
 
 def test_the_number_of_rounds_is_part_of_a_run_only_under_a_cosine():
-    run = config.runs(_resolved())[0]
-    assert "rounds" not in config.run_spec(_resolved(), run)
+    run = runs(_resolved())[0]
+    assert "rounds" not in run_spec(_resolved(), run)
     cosine = _resolved(training={"schedule": "cosine"})
-    assert config.run_spec(cosine, run)["rounds"] == 20
+    assert run_spec(cosine, run)["rounds"] == 20
 
 
 @pytest.mark.parametrize(
     ("report", "rounds"), [("last", [20]), ({"mean_of_last": 3}, [16, 18, 20])]
 )
 def test_reported_rounds(report, rounds):
-    assert config.reported_rounds(_resolved(report_round=report)["study"]) == rounds
+    assert reported_rounds(_resolved(report_round=report)["study"]) == rounds
 
 
 def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
     study = _resolved(rounds_per_job=19, report_round={"mean_of_last": 3})["study"]
-    assert config.reported_rounds(study) == [16, 18, 20]
-    assert set(config.evaluated_rounds(study)) >= {16, 18, 19, 20}
+    assert reported_rounds(study) == [16, 18, 20]
+    assert set(evaluated_rounds(study)) >= {16, 18, 19, 20}
 
 
 def test_a_list_for_a_key_is_one_line(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("? [a]\n: b\n")
     with pytest.raises(FedLoomError, match=r"x.yaml: not a key \(line 1\): \['a'\]"):
-        config.read(path)
+        read(path)
 
 
 def test_yamls_merge_keys_work(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
-    assert config.read(path)["b"] == {"x": 1, "y": 3}
+    assert read(path)["b"] == {"x": 1, "y": 3}
 
 
 def test_clipping_can_be_turned_off():
@@ -306,5 +306,5 @@ def test_a_method_that_is_not_trained_has_a_spec():
     changed = deepcopy(DEFAULT)
     changed["methods"]["fixed"] = {"plugin": "zero_shot_clip"}
     changed["study"]["training"] = {}
-    run = config.Run("digits", "iid", "micro_vit", "fixed", 0)
-    assert "rounds" not in config.run_spec(config.resolve(changed), run)
+    run = Run("digits", "iid", "micro_vit", "fixed", 0)
+    assert "rounds" not in run_spec(resolve(changed), run)

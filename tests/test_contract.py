@@ -42,7 +42,7 @@ def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_pa
     method = _plugin(tmp_path, old, old + "    assert len(batch.index) == 1\n")
     toml = method.folder / "method.toml"
     toml.write_text(toml.read_text().replace('family = "vit"', 'family = "vit"\nstacked = false'))
-    check(plugins.discover(tmp_path)["fedvpt"], tmp_path)
+    check(plugins.discover(tmp_path)["head_tuning"], tmp_path)
 
 
 def test_every_hook_is_documented():
@@ -76,11 +76,11 @@ def _copy(name, target):
 
 
 def _plugin(tmp_path, old, new):
-    folder = _copy("fedvpt", tmp_path / "fedvpt")
+    folder = _copy("head_tuning", tmp_path / "head_tuning")
     file = folder / "plugin.py"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
-    return plugins.discover(tmp_path)["fedvpt"]
+    return plugins.discover(tmp_path)["head_tuning"]
 
 
 @pytest.mark.parametrize(
@@ -101,21 +101,21 @@ def _plugin(tmp_path, old, new):
     ],
 )  # fmt: skip
 def test_a_broken_plugin_is_named(tmp_path, old, new, line):
-    with pytest.raises(FedLoomError, match=r"fedvpt/plugin.py: ") as error:
+    with pytest.raises(FedLoomError, match=r"head_tuning/plugin.py: ") as error:
         plugins.hooks(_plugin(tmp_path, old, new))
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_two_methods_of_one_name_are_refused(tmp_path):
-    _copy("fedvpt", tmp_path / "a")
-    _copy("fedvpt", tmp_path / "b")
-    with pytest.raises(FedLoomError, match=r"'fedvpt' is defined twice: in .*/a and in .*/b"):
+    _copy("head_tuning", tmp_path / "a")
+    _copy("head_tuning", tmp_path / "b")
+    with pytest.raises(FedLoomError, match=r"'head_tuning' is defined twice: in .*/a and in .*/b"):
         plugins.discover(tmp_path)
 
 
 def test_unknown_key_of_method_toml_is_named(tmp_path):
-    folder = _copy("fedvpt", tmp_path / "fedvpt")
+    folder = _copy("head_tuning", tmp_path / "head_tuning")
     toml = folder / "method.toml"
     toml.write_text("titel = 'x'\n" + toml.read_text())
     with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean"):
@@ -123,10 +123,10 @@ def test_unknown_key_of_method_toml_is_named(tmp_path):
 
 
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
-    package = _copy("fedvpt", tmp_path / "site" / "their_method")
+    package = _copy("head_tuning", tmp_path / "site" / "their_method")
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
     toml = package / "method.toml"
-    toml.write_text(toml.read_text().replace('name = "fedvpt"', 'name = "theirs"'))
+    toml.write_text(toml.read_text().replace('name = "head_tuning"', 'name = "theirs"'))
     about = tmp_path / "site" / "their_method-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-method\nVersion: 1.0\n")
@@ -146,7 +146,9 @@ def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkey
 def test_a_method_that_changes_state_in_place_fails_the_contract(tmp_path):
     old = '    return {"params": mean(updates, task.options.weighted)}'
     method = _plugin(tmp_path, old, "    server['params']['head'].add_(1)\n" + old)
-    with pytest.raises(FedLoomError, match=r"fedvpt: a round changes the server's 'params/head'"):
+    with pytest.raises(
+        FedLoomError, match=r"head_tuning: a round changes the server's 'params/head'"
+    ):
         contract.leaves_inputs_alone(method, tmp_path)
 
 
@@ -166,3 +168,10 @@ def test_a_method_that_mixes_clients_fails_the_contract(tmp_path):
     method = _plugin(tmp_path, old, 'return 0.1 * params["head"].sum() + F.cross_entropy(')
     with pytest.raises(FedLoomError, match="stacked clients are not single ones"):
         contract.stacks(method, tmp_path)
+
+
+def test_a_method_that_mixes_predictions_fails_the_contract(tmp_path):
+    old = "    return linear(batch.features"
+    new = "    return len(clients) * linear(batch.features"
+    with pytest.raises(FedLoomError, match="stacked clients do not predict as single ones"):
+        contract.stacks(_plugin(tmp_path, old, new), tmp_path)

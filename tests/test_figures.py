@@ -8,7 +8,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedloom import config, outputs, schema
+from fedloom import outputs, schema
+from fedloom.config import resolve
+from fedloom.config.reading import read
 from fedloom.data import store
 from fedloom.errors import FedLoomError
 from fedloom.evaluation import blocks
@@ -174,9 +176,9 @@ def test_no_two_methods_look_alike():
 
 
 def _resolved(**run):
-    changed = deepcopy(config.read(ROOT / "config.yaml"))
+    changed = deepcopy(read(ROOT / "config.yaml"))
     changed["run"] |= run
-    return config.resolve(changed)
+    return resolve(changed)
 
 
 def test_a_method_keeps_its_colour_whichever_methods_a_study_runs():

@@ -1,11 +1,13 @@
 """The glyph classes: two disjoint sets, one class per shape, the same drawing every time."""
 
 import unicodedata
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from fedloom.data import glyphs
+from images_on_disk import build, dataset_spec
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,25 @@ def test_render_set_is_seeded_and_complete(split):
     # a class looks the same in a larger set
     fewer = glyphs.render_set(some[1:2], draws=2, seed=3)[0]
     assert np.array_equal(images[labels == 1], fewer)
+
+
+def test_glyphs_are_drawn_the_same_every_time(tmp_path):
+    (tmp_path / "again").mkdir()
+    options = {"source": "glyphs", "classes": 10, "draws": 4}
+    store, about = build(tmp_path, **options)
+    build(tmp_path / "again", **options)
+    name = "images.arrow"
+    assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert len(store) == about["images"] == 10 * 12 * 4
+    assert store.shape == (32, 32, 1)
+    assert all(unicodedata.lookup(name.upper()) for name in about["classes"])
+    cells = Counter(zip(store.labels, store.domains, store.test, strict=True))
+    assert len(set(store.domains)) == 4
+    assert {count for (*_, test), count in cells.items() if test} == {3}
+    assert {count for (*_, test), count in cells.items() if not test} == {9}
+
+
+def test_the_default_glyphs_are_100_classes_that_two_cores_can_train():
+    spec = dataset_spec(source="glyphs")
+    assert spec["classes"] == 100
+    assert 3600 <= spec["classes"] * 12 * spec["draws"] <= 6000

@@ -7,13 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedloom import config, outputs
+from fedloom import outputs
+from fedloom.config import resolve
+from fedloom.config.methods import FAMILIES
+from fedloom.config.reading import read
+from fedloom.config.runs import Run, run_spec, runs
 from fedloom.errors import FedLoomError
 from fedloom.files import canonical
 from fedloom.plugins import ROOT
 from fedloom.report.figures import boxes, grid, shots, style
 
-DEFAULT = config.read(ROOT / "config.yaml")
+DEFAULT = read(ROOT / "config.yaml")
 BLOCKS = {
     "plugin": "pep_fedpt",
     "title": "PEP",
@@ -30,7 +34,7 @@ def _resolved(methods, run=(), figures=(), **sections):
     changed["run"] |= {"tables": ["main"], "figures": [], **dict(run)}
     for name, content in sections.items():
         changed[name] |= content
-    return config.resolve(changed)
+    return resolve(changed)
 
 
 def test_a_label_stands_for_every_combination_the_last_axis_fastest():
@@ -44,7 +48,7 @@ def test_a_label_stands_for_every_combination_the_last_axis_fastest():
     chosen = members["g.9-0.5-2"]
     assert chosen["options"]["blocks"] == [2, 6, 9] and chosen["options"]["tau"] == 0.5
     assert chosen["title"] == "PEP, blocks 2-6-9, tau 0.5"
-    one = config.resolve(DEFAULT | {"methods": DEFAULT["methods"] | {"one": {"plugin": "fedvpt"}}})
+    one = resolve(DEFAULT | {"methods": DEFAULT["methods"] | {"one": {"plugin": "fedvpt"}}})
     assert chosen["options"].keys() == one["methods"]["pep_fedpt"]["options"].keys()
 
 
@@ -55,9 +59,9 @@ def test_members_stand_behind_all_other_labels_and_have_no_trace_in_what_a_run_i
     lone = BLOCKS | {"options": {"blocks": [1, 6, 9], "tau": 1.0}}
     lone.pop("grid")
     plain = _resolved({"lone": lone}, {"methods": ["lone"]})
-    run, other = config.Run(*"dpbm", 0), config.Run(*"dpbm", 0)
+    run, other = Run(*"dpbm", 0), Run(*"dpbm", 0)
     specs = [
-        config.run_spec(s | {"backbones": {"b": {}}, "methods": {"m": s["methods"][name]}}, r)
+        run_spec(s | {"backbones": {"b": {}}, "methods": {"m": s["methods"][name]}}, r)
         for s, name, r in ((study, "g.9-1-1", run), (plain, "lone", other))
     ]
     assert specs[0] == specs[1]
@@ -94,7 +98,7 @@ def test_a_grid_of_512_by_three_seeds_and_two_settings_fits_a_command_line(monke
     axes = {f"lengths.{k}": LENGTHS for k in range(3)}
     methods = {"fedpha_lengths": {"plugin": "fedpha", "options": options, "grid": axes}}
     run = {"methods": ["fedpha_lengths"], "partitions": ["iid", "dirichlet"]}
-    monkeypatch.setitem(config.FAMILIES, "timm", "clip")  # a study of CLIP methods
+    monkeypatch.setitem(FAMILIES, "timm", "clip")  # a study of CLIP methods
     figures = {"lengths": {"kind": "grid"}}
     run["figures"] = ["lengths"]
     study = _resolved(methods, run, figures, study={"seeds": [0, 1, 2]})
@@ -103,7 +107,7 @@ def test_a_grid_of_512_by_three_seeds_and_two_settings_fits_a_command_line(monke
         items = outputs.series(spec)
         assert len(items) == 512 * 3 * 2 == len({item["evaluation"] for item in items})
         assert items == outputs.series(json.loads(canonical(spec))), "as the job reads it"
-        assert [run.path for run in config.runs(study)] == [
+        assert [run.path for run in runs(study)] == [
             item["evaluation"].removeprefix("results/runs/").rsplit("/", 1)[0] for item in items
         ]
 

@@ -1,6 +1,7 @@
 """The floors of the house: who may import whom."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def test_no_import_runs_back_up(file):
         parts = name.split(".")
         if parts[0] == "fedloom" and len(parts) > 1 and parts[1] in LEVEL:
             assert LEVEL[parts[1]] <= LEVEL[own], f"{own} imports {name}"
+
+
+def test_runs_are_bound_to_all_of_the_engine_that_trains():
+    """Else a result would outlive a change of the code that it came from."""
+    rules = (ROOT / "workflow/rules/common.smk").read_text()
+    bound = set(re.search(r'^ENGINE = "(.*)"\.split', rules, re.MULTILINE)[1].split())
+    folder, found, todo = LIBRARY / "engine", set(), ["__init__", "chunk", "setup"]
+    while todo:
+        file = folder / f"{todo.pop()}.py"
+        names = {n.split(".")[2] for n in _imports(file) if n.startswith("fedloom.engine.")}
+        new = {name for name in names if (folder / f"{name}.py").exists()} - found
+        found, todo = found | new, [*todo, *new]
+    assert {*found, "chunk", "setup"} - bound == {"guard"}, "guard refuses, and changes no number"
 
 
 def test_plugins_know_the_engine_and_nothing_else():

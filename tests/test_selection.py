@@ -10,9 +10,9 @@ from fedloom.engine import (
     for_client_or_image,
     mean_of_picked,
     passes,
-    pick,
     take,
 )
+from fedloom.engine.selection import pick
 from fedloom.engine.task import cohort
 from fedloom.hookspecs import NOBODY
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedloom import plugins
-from fedloom.config import read
+from fedloom.config.reading import read
 from fedloom.engine import NOBODY, Update, local_sgd
 from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.passes import slices

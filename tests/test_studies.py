@@ -6,19 +6,21 @@ from copy import deepcopy
 
 import pytest
 
-from fedloom import config
+from fedloom.config import resolve
+from fedloom.config.reading import read
+from fedloom.config.runs import chunk_ends, run_spec, runs
 from fedloom.plugins import ROOT
 
 STUDIES = sorted((ROOT / "workflow/studies").glob("*.yaml"))
 
 
 def _resolved(path):
-    merged = deepcopy(config.read(ROOT / "config.yaml"))
-    for section, content in config.read(path).items():
+    merged = deepcopy(read(ROOT / "config.yaml"))
+    for section, content in read(path).items():
         for key, value in content.items():
             mapping = isinstance(value, dict) and section == "study"
             merged[section][key] = {**merged[section].get(key, {}), **value} if mapping else value
-    return config.resolve(merged)
+    return resolve(merged)
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
@@ -32,7 +34,7 @@ def test_a_dry_run_builds_it_completely(path, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     study = _resolved(path)
-    expected = len(config.runs(study)) * len(config.chunk_ends(study["study"]))
+    expected = len(runs(study)) * len(chunk_ends(study["study"]))
     trained = [line for line in done.stdout.splitlines() if line.startswith("rule train_rounds")]
     assert len(trained) == expected
 
@@ -47,8 +49,8 @@ def test_studies_that_share_runs_agree_on_what_they_are():
     seen = {}
     for path in STUDIES:
         study = _resolved(path)
-        for run in config.runs(study):
-            spec = config.run_spec(study, run) | {
+        for run in runs(study):
+            spec = run_spec(study, run) | {
                 "partition": study["partitions"][run.partition],
                 "dataset": study["datasets"][run.dataset],
                 "evaluated": study["study"]["evaluate_rounds"],

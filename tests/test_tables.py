@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from fedloom import config, schema
+from fedloom import schema
+from fedloom.config.reading import read
 from fedloom.data import glyphs
 from fedloom.errors import FedLoomError
 from fedloom.evaluation.metrics import accuracies
@@ -184,7 +185,7 @@ def test_lower_is_better_where_it_is():
     assert layout.ranks(frame, "x", column).tolist() == [2, 1, 1], "as printed"
 
 
-PAPER = config.read(ROOT / "workflow/published/000.yaml")["tables"]
+PAPER = read(ROOT / "workflow/published/000.yaml")["tables"]
 
 
 def test_published_numbers_as_read_in_the_paper():
@@ -259,7 +260,7 @@ def test_clustering_by_hand(tmp_path):
 
 @pytest.mark.parametrize(("name", "coarse"), [("glyphs", 3), ("cifar100", 20)])
 def test_coarse_labels_that_ship(name, coarse):
-    labels = config.read(ROOT / f"workflow/resources/coarse/{name}.yaml")
+    labels = read(ROOT / f"workflow/resources/coarse/{name}.yaml")
     counts = pd.Series(labels).value_counts()
     assert len(counts) == coarse
     if name == "glyphs":
@@ -274,7 +275,7 @@ def test_every_kind_of_the_schema_is_there():
 
 def test_fedphas_averages_over_domains_are_those_of_their_rows():
     """What the paper prints, to its last digit."""
-    rows = config.read(ROOT / "workflow/published/001.yaml")["tables"][2]["rows"]
+    rows = read(ROOT / "workflow/published/001.yaml")["tables"][2]["rows"]
     assert len(rows) == 6
     for row in rows.values():
         for cell, domains in ((row["Office31"], 3), (row["OfficeHome"], 4)):

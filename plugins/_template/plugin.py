@@ -5,7 +5,7 @@ This one gives every client a head of its own and shares the prompts: change wha
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, local_sgd, mean, unstack
+from fedloom.engine import hookimpl, local_sgd, mean, uploads
 
 
 @hookimpl
@@ -25,15 +25,9 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    start = {**received["params"], "head": clients.state["head"]}
+    start = received["params"] | clients.state  # [K, ...] each
     trained = local_sgd(task, loss, received, clients, params=start)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        mine = unstack(trained.params, k)
-        payload = {"params": {"prompts": mine["prompts"]}}
-        metrics = {"train_loss": trained.loss[k]}
-        updates.append(Update(payload, {"head": mine["head"]}, examples, metrics))
-    return updates
+    return uploads(trained, clients, kept=["head"])
 
 
 @hookimpl

@@ -13,34 +13,17 @@ open:
 - Eq. 2 weighs clients by their training images; option `weighted` turns that off.
 """
 
-import torch.nn.functional as F
-
-from fedloom.engine import (
-    first_prompts,
-    for_client_or_image,
-    hookimpl,
-    local_sgd,
-    mean_of_picked,
-    pick,
-    uploads,
-)
+from fedloom.engine import first_params, hookimpl, mean_of_picked, predict_picked, train_picked
 
 
 @hookimpl
 def init_server(task):
-    head, prompts = task.backbone.head(task.num_classes), first_prompts(task)
-    return {"params": {"head": head, "shared_prompts": prompts}}
-
-
-def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
+    return {"params": first_params(task)}
 
 
 @hookimpl
 def client_update(task, received, clients):
-    received, places = pick(task, received, clients, task.options.prompts)
-    return uploads(local_sgd(task, loss, received, clients), clients, **places)
+    return train_picked(task, received, clients)
 
 
 @hookimpl
@@ -50,6 +33,4 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    pool, head = received["params"]["shared_prompts"], received["params"]["head"]
-    prompts = for_client_or_image(task, clients, batch, pool, task.options.prompts)
-    return task.backbone.prompted(batch.images, prompts, head)
+    return predict_picked(task, received, clients, batch)

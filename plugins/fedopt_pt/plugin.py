@@ -18,25 +18,21 @@ With option `selection` it is FedOpt-PT+ of PFPT's Tables 6-7. Where the papers 
 """
 
 import torch
-import torch.nn.functional as F
 
 from fedloom.engine import (
     NOBODY,
-    first_prompts,
-    for_client_or_image,
+    first_params,
     hookimpl,
-    local_sgd,
     mean_of_picked,
-    pick,
+    predict_picked,
     tensor_map,
-    uploads,
+    train_picked,
 )
 
 
 @hookimpl
 def init_server(task):
-    head, prompts = task.backbone.head(task.num_classes), first_prompts(task)
-    params = {"head": head, "shared_prompts": prompts}
+    params = first_params(task)
     moments = {kind: tensor_map(torch.zeros_like, params) for kind in ("exp_avg", "exp_avg_sq")}
     adapted = {"adapted": params} if task.options.variant == "released" else {}
     return {"params": params, "moments": moments} | adapted
@@ -48,15 +44,9 @@ def download(task, server, client):
     return {"params": server["adapted" if judged else "params"]}
 
 
-def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
-
-
 @hookimpl
 def client_update(task, received, clients):
-    received, places = pick(task, received, clients, task.options.prompts)
-    return uploads(local_sgd(task, loss, received, clients), clients, **places)
+    return train_picked(task, received, clients)
 
 
 def adam(task, params, moments, gradient):
@@ -89,6 +79,4 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    pool, head = received["params"]["shared_prompts"], received["params"]["head"]
-    prompts = for_client_or_image(task, clients, batch, pool, task.options.prompts)
-    return task.backbone.prompted(batch.images, prompts, head)
+    return predict_picked(task, received, clients, batch)

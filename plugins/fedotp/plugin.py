@@ -15,7 +15,7 @@ Decisions:
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import Update, first_context, hookimpl, local_sgd, mean, transport_plan, unstack
+from fedloom.engine import first_context, hookimpl, local_sgd, mean, transport_plan, uploads
 
 
 def fresh(task, which):
@@ -48,15 +48,9 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    start = {**received["params"], "local": clients.state["local"]}
+    start = received["params"] | clients.state
     trained = local_sgd(task, loss, received, clients, params=start)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        mine = unstack(trained.params, k)
-        payload = {"params": {"context": mine["context"]}}
-        metrics = {"train_loss": trained.loss[k]}
-        updates.append(Update(payload, {"local": mine["local"]}, examples, metrics))
-    return updates
+    return uploads(trained, clients, kept=clients.state)
 
 
 @hookimpl
@@ -68,4 +62,4 @@ def aggregate(task, server, updates):
 def predict(task, received, clients, batch):
     if clients.nobody:
         return None
-    return logits(task, {**received["params"], "local": clients.state["local"]}, batch)
+    return logits(task, received["params"] | clients.state, batch)

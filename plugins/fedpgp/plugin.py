@@ -14,7 +14,7 @@ never leave it. Decisions:
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import Update, first_context, hookimpl, local_sgd, mean, unstack
+from fedloom.engine import first_context, hookimpl, local_sgd, mean, uploads
 
 
 @hookimpl
@@ -60,14 +60,9 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    start = {**received["params"], **clients.state}
+    start = received["params"] | clients.state
     trained = local_sgd(task, loss, received, clients, params=start)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        mine = unstack(trained.params, k)
-        payload = {"params": {"sigma": mine.pop("sigma")}}
-        updates.append(Update(payload, mine, examples, {"train_loss": trained.loss[k]}))
-    return updates
+    return uploads(trained, clients, kept=clients.state)
 
 
 @hookimpl
@@ -78,5 +73,5 @@ def aggregate(task, server, updates):
 @hookimpl
 def predict(task, received, clients, batch):
     params = received["params"]
-    context = params["sigma"] if clients.nobody else personal({**params, **clients.state})
+    context = params["sigma"] if clients.nobody else personal(params | clients.state)
     return logits(task, context, batch)

@@ -25,7 +25,7 @@ global one leaves out, and pushed away from the global one; prediction uses it a
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import Update, first_context, hookimpl, local_sgd, mean, unstack
+from fedloom.engine import first_context, hookimpl, local_sgd, mean, uploads
 from fedloom.errors import FedLoomError
 
 
@@ -134,16 +134,10 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    start = {**received["params"], "local": clients.state["local"]}
+    start, train = received["params"] | clients.state, ("context", "local")
     known = {**received, "left_out": left_out(received["params"]["context"], task.options.rho)}
-    trained = local_sgd(task, loss, known, clients, params=start)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        mine = unstack(trained.params, k)
-        kept = {"local": mine["local"], "length": clients.state["length"][k].clone()}
-        payload = {"params": {"context": mine["context"]}}
-        updates.append(Update(payload, kept, examples, {"train_loss": trained.loss[k]}))
-    return updates
+    trained = local_sgd(task, loss, known, clients, params=start, train=train)
+    return uploads(trained, clients, kept=clients.state)
 
 
 @hookimpl

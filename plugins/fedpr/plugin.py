@@ -20,16 +20,21 @@ leaves a choice open, and from its released code:
 """
 
 import torch
-import torch.nn.functional as F
 
-from fedloom.engine import hookimpl, local_sgd, mean, uploads
+from fedloom.engine import (
+    hookimpl,
+    local_sgd,
+    mean,
+    shallow_loss,
+    shallow_params,
+    shallow_scores,
+    uploads,
+)
 
 
 @hookimpl
 def init_server(task):
-    vit = task.backbone
-    prompts = vit.prompts(task.options.prompts, task.generator("shared prompts"))  # [P, d]
-    return {"params": {"head": vit.head(task.num_classes), "shared_prompts": prompts}}
+    return {"params": shallow_params(task, task.options.prompts)}
 
 
 def projector(prompts, dropped):
@@ -40,18 +45,13 @@ def projector(prompts, dropped):
     return onto / torch.linalg.matrix_norm(onto)
 
 
-def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
-
-
 @hookimpl
 def client_update(task, received, clients):
     project = {}
     if task.round > 1:
         prompts = received["params"]["shared_prompts"][0]  # all clients receive the same
         project["shared_prompts"] = projector(prompts, task.options.dropped)
-    return uploads(local_sgd(task, loss, received, clients, project=project), clients)
+    return uploads(local_sgd(task, shallow_loss, received, clients, project=project), clients)
 
 
 @hookimpl
@@ -61,5 +61,4 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    params = received["params"]
-    return task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    return shallow_scores(task, received["params"], batch)

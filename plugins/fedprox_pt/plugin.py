@@ -16,23 +16,20 @@ Where the papers leave a choice open:
 """
 
 import torch
-import torch.nn.functional as F
 
 from fedloom.engine import (
-    first_prompts,
-    for_client_or_image,
+    first_params,
     hookimpl,
-    local_sgd,
     mean_of_picked,
-    pick,
-    uploads,
+    predict_picked,
+    shallow_loss,
+    train_picked,
 )
 
 
 @hookimpl
 def init_server(task):
-    head, prompts = task.backbone.head(task.num_classes), first_prompts(task)
-    return {"params": {"head": head, "shared_prompts": prompts}}
+    return {"params": first_params(task)}
 
 
 def proximal(task, params, start):
@@ -44,15 +41,14 @@ def proximal(task, params, start):
 
 
 def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    entropy = shallow_loss(task, params, received, clients, batch)
     near = proximal(task, params, received["params"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none") + near[:, None]
+    return entropy + near[:, None], {"shown": entropy}
 
 
 @hookimpl
 def client_update(task, received, clients):
-    received, places = pick(task, received, clients, task.options.prompts)
-    return uploads(local_sgd(task, loss, received, clients), clients, **places)
+    return train_picked(task, received, clients, loss)
 
 
 @hookimpl
@@ -62,6 +58,4 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    pool, head = received["params"]["shared_prompts"], received["params"]["head"]
-    prompts = for_client_or_image(task, clients, batch, pool, task.options.prompts)
-    return task.backbone.prompted(batch.images, prompts, head)
+    return predict_picked(task, received, clients, batch)

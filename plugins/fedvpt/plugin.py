@@ -5,25 +5,25 @@ paper's FedAvg is the unweighted mean over the round's clients (Section 3.2); op
 gives McMahan et al.'s.
 """
 
-import torch.nn.functional as F
-
-from fedloom.engine import hookimpl, local_sgd, mean, uploads
+from fedloom.engine import (
+    hookimpl,
+    local_sgd,
+    mean,
+    shallow_loss,
+    shallow_params,
+    shallow_scores,
+    uploads,
+)
 
 
 @hookimpl
 def init_server(task):
-    prompts = task.backbone.prompts(task.options.prompts, task.generator("shared prompts"))
-    return {"params": {"head": task.backbone.head(task.num_classes), "shared_prompts": prompts}}
-
-
-def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
+    return {"params": shallow_params(task, task.options.prompts)}
 
 
 @hookimpl
 def client_update(task, received, clients):
-    return uploads(local_sgd(task, loss, received, clients), clients)
+    return uploads(local_sgd(task, shallow_loss, received, clients), clients)
 
 
 @hookimpl
@@ -33,5 +33,4 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    params = received["params"]
-    return task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    return shallow_scores(task, received["params"], batch)

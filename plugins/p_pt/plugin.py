@@ -8,7 +8,7 @@ that was never sampled, or is held out, is evaluated with those.
 
 import torch.nn.functional as F
 
-from fedloom.engine import Update, hookimpl, local_sgd, mean, unstack
+from fedloom.engine import hookimpl, local_sgd, mean, uploads
 
 
 @hookimpl
@@ -29,15 +29,9 @@ def loss(task, params, received, clients, batch):
 
 @hookimpl
 def client_update(task, received, clients):
-    start = {**received["params"], "prompts": clients.state["prompts"]}
+    start = received["params"] | clients.state
     trained = local_sgd(task, loss, received, clients, params=start)
-    updates = []
-    for k, examples in enumerate(clients.num_examples):
-        mine = unstack(trained.params, k)
-        payload = {"params": {"head": mine["head"]}}
-        metrics = {"train_loss": trained.loss[k]}
-        updates.append(Update(payload, {"prompts": mine["prompts"]}, examples, metrics))
-    return updates
+    return uploads(trained, clients, kept=clients.state)
 
 
 @hookimpl

@@ -55,6 +55,8 @@ from fedloom.engine import (
     insert,
     local_sgd,
     mean,
+    shallow_loss,
+    shallow_scores,
     take,
     tensor_map,
     uploads,
@@ -150,17 +152,8 @@ def client_update(task, received, clients):
     else:
         picked = take(pool, asked_for(task, clients, pool, task.options.prompts))  # [K, n_t, d]
         params = params | {"shared_prompts": picked}
-        trained = local_sgd(task, loss, received, clients, params=params)
-    updates = uploads(trained, clients, **more)
-    if task.options.head == "personal":
-        for update in updates:
-            update.client_state = {"head": update.payload["params"].pop("head")}
-    return updates
-
-
-def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none")
+        trained = local_sgd(task, shallow_loss, received, clients, params=params)
+    return uploads(trained, clients, kept=clients.state, **more)
 
 
 @hookimpl
@@ -171,7 +164,7 @@ def predict(task, received, clients, batch):
         prompts = chosen_by_batches(task, params, batch)
         return linear(linear(prompted_features(vit, batch, prompts), head["inner"]), head["outer"])
     prompts = for_client_or_image(task, clients, batch, pool, task.options.prompts)
-    return vit.prompted(batch.images, prompts, head)
+    return shallow_scores(task, params | {"shared_prompts": prompts}, batch)
 
 
 # clients of the released code

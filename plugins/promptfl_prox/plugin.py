@@ -2,8 +2,7 @@
 
 A baseline of FedPHA: PromptFL (Guo et al., IEEE TMC 2023) under FedProx (Li et al., MLSys 2020),
 mu / 2 times the squared distance to the received context. Ports in circulation take the distance
-between detached tensors, so that its gradient is zero; ours is mu times the difference. The
-training loss that is shown includes the term.
+between detached tensors, so that its gradient is zero; ours is mu times the difference.
 """
 
 import torch.nn.functional as F
@@ -27,7 +26,7 @@ def logits(task, params, batch):
 def loss(task, params, received, clients, batch):
     moved = (params["context"] - received["params"]["context"]).square().sum((-2, -1))  # [K]
     losses = F.cross_entropy(logits(task, params, batch).mT, batch.labels, reduction="none")
-    return losses + task.options.mu / 2 * moved[:, None]
+    return losses + task.options.mu / 2 * moved[:, None], {"shown": losses}
 
 
 @hookimpl

@@ -9,14 +9,12 @@ choice open:
   weight decay or clipping is refused.
 - All control variates start at zero. c is the mean of the c_k over all N clients that may take
   part, so the server moves it by |S|/N times the mean of what changed. Held-out clients have none.
-- The correction c - c_k is put in as a linear term of the loss, whose value is taken off again:
-  the training loss that is shown is the cross-entropy.
+- The correction c - c_k is put in as a linear term of the loss.
 - Clients are not weighted (Algorithm 1, line 16).
 - Parameters and control variates travel both ways: twice the floats of fedavg_pt.
 """
 
 import torch
-import torch.nn.functional as F
 
 from fedloom.engine import (
     Update,
@@ -24,6 +22,9 @@ from fedloom.engine import (
     learning_rate,
     local_sgd,
     mean,
+    shallow_loss,
+    shallow_params,
+    shallow_scores,
     tensor_map,
     unstack,
 )
@@ -31,9 +32,7 @@ from fedloom.errors import FedLoomError
 
 
 def fresh(task):
-    vit = task.backbone
-    prompts = vit.prompts(task.options.prompts, task.generator("shared prompts"))  # [P, d]
-    return {"head": vit.head(task.num_classes), "shared_prompts": prompts}
+    return shallow_params(task, task.options.prompts)
 
 
 @hookimpl
@@ -54,15 +53,14 @@ def init_client(task, client):
 
 
 def correction(params, control, own):
-    """A term [K] of value zero and gradient c - c_k."""
-    term = sum(((control[n] - own[n]) * params[n]).flatten(1).sum(1) for n in params)
-    return term - term.detach()
+    """A term [K] of gradient c - c_k."""
+    return sum(((control[n] - own[n]) * params[n]).flatten(1).sum(1) for n in params)
 
 
 def loss(task, params, received, clients, batch):
-    scores = task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    entropy = shallow_loss(task, params, received, clients, batch)
     corrected = correction(params, received["constants"]["control"], clients.state["control"])
-    return F.cross_entropy(scores.mT, batch.labels, reduction="none") + corrected[:, None]
+    return entropy + corrected[:, None], {"shown": entropy}
 
 
 def change(received, params, span):
@@ -100,5 +98,4 @@ def aggregate(task, server, updates):
 
 @hookimpl
 def predict(task, received, clients, batch):
-    params = received["params"]
-    return task.backbone.prompted(batch.images, params["shared_prompts"], params["head"])
+    return shallow_scores(task, received["params"], batch)

@@ -219,11 +219,20 @@ def resumes(method: Method, folder: Path, *wrappers: Method) -> None:
 
 
 def stacks(method: Method, folder: Path, *wrappers: Method) -> None:
-    """Clients trained as one batch equal clients trained one by one."""
+    """Clients trained, and evaluated, as one batch equal clients one by one."""
     run = _Fixture(method, folder, wrappers)
-    if run.task.stacked:
-        together, alone = (run.after(2, stacked=stacked).tree() for stacked in (True, False))
-        _require_equal(method, together, alone, "stacked clients are not single ones", 1e-4)
+    if not run.task.stacked:
+        return
+    together, alone = (run.after(2, stacked=stacked) for stacked in (True, False))
+    _require_equal(
+        method, together.tree(), alone.tree(), "stacked clients are not single ones", 1e-4
+    )
+    losses = []
+    for stacked in (True, False):
+        task = replace(run.task.at(2), stacked=stacked)
+        rows = rounds.evaluate(task, run.hooks, together)
+        losses.append({f"client {row['client_id']}": row["loss"] for row in rows})
+    _require_equal(method, *losses, "stacked clients do not predict as single ones", 1e-4)
 
 
 def ignores_order(method: Method, folder: Path, *wrappers: Method) -> None:

@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-from fedloom.config import read
+from fedloom.config.reading import read
 
 LOCK = Path(".fedloom.lock")
 # Snakemake's own words about every rule; the jobs say what they do themselves

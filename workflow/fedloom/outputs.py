@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import groupby, product
 
 from fedloom import grids
-from fedloom.config import ALL_SEEDS, ARTEFACTS, reported_rounds
+from fedloom.config.runs import reported_rounds
+from fedloom.config.shown import ALL_SEEDS, ARTEFACTS
 
 REPORTED = ("grid", "boxes", "shots")  # the kinds of figures that are of the reported rounds
 LABELS = ("dataset", "partition", "backbone", "method")

@@ -5,13 +5,13 @@ from functools import cache
 from snakemake.exceptions import WorkflowError
 
 from fedloom import outputs
-from fedloom.config import Run, chunk_ends, evaluated_rounds, local_weights, reported_rounds
-from fedloom.config import run_spec, runs
+from fedloom.config import local_weights
+from fedloom.config.runs import Run, chunk_ends, evaluated_rounds, run_spec
 from fedloom.files import canonical
 from fedloom.plugins import find
 
 # relative, so that results stay valid when the checkout is moved
-ENGINE = "aggregate augment chunk contexts defaults local passes rounds selection setup state task transport tree".split()
+ENGINE = "aggregate augment chunk contexts defaults local passes rounds selection setup shallow state task transport tree".split()
 BACKBONES = {"timm": ["vit"], "open_clip": ["clip", "clip_image", "clip_text", "micro_clip"]}
 LIBRARY = Path(os.path.relpath(ROOT)) / "workflow/fedloom"
 RESOURCES = LIBRARY.parent / "resources"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones.pixels import Pixels
-from fedloom.config import resource
 from fedloom.errors import FedLoomError
+from fedloom.inputs import resource
 
 
 class FrozenViT:

@@ -7,13 +7,15 @@ from fedloom.engine.local import Trained, learning_rate, local_sgd
 from fedloom.engine.passes import class_means, slices
 from fedloom.engine.selection import (
     asked_for,
-    first_prompts,
+    first_params,
     for_client_or_image,
     matches,
     mean_of_picked,
-    pick,
+    predict_picked,
     take,
+    train_picked,
 )
+from fedloom.engine.shallow import shallow_loss, shallow_params, shallow_scores
 from fedloom.engine.task import Cohort, Task, Update
 from fedloom.engine.transport import transport_plan
 from fedloom.engine.tree import Tree, stack, tensor_map, unstack
@@ -29,7 +31,7 @@ __all__ = [
     "asked_for",
     "class_means",
     "first_context",
-    "first_prompts",
+    "first_params",
     "for_client_or_image",
     "hookimpl",
     "insert",
@@ -39,12 +41,16 @@ __all__ = [
     "matches",
     "mean",
     "mean_of_picked",
-    "pick",
+    "predict_picked",
     "replace",
+    "shallow_loss",
+    "shallow_params",
+    "shallow_scores",
     "slices",
     "stack",
     "take",
     "tensor_map",
+    "train_picked",
     "transport_plan",
     "unstack",
     "uploads",

@@ -1,5 +1,7 @@
 """What methods share around aggregation: plain uploads, and means of them."""
 
+from collections.abc import Collection
+
 from torch import Tensor
 
 from fedloom.engine.local import Trained
@@ -7,12 +9,24 @@ from fedloom.engine.task import Cohort, Update
 from fedloom.engine.tree import Tree, tensor_map, unstack
 
 
-def uploads(trained: Trained, clients: Cohort, **more: Tensor) -> list[Update]:
-    """One update per client that sends its parameters and `more` [K, ...], and keeps nothing."""
-    sent = {"params": trained.params, **more}
+def uploads(
+    trained: Trained, clients: Cohort, *, kept: Collection[str] = (), **more: Tensor
+) -> list[Update]:
+    """One update per client that sends its parameters and `more` [K, ...].
+
+    Args:
+        kept: names of the parameters that the client keeps instead, for its next state.
+    """
+    sent = {name: value for name, value in trained.params.items() if name not in kept}
+    own = {name: trained.params[name] for name in kept}
     return [
-        Update(unstack(sent, k), {}, n, {"train_loss": trained.loss[k]})
-        for k, n in enumerate(clients.num_examples)
+        Update(
+            payload=unstack({"params": sent, **more}, k),
+            client_state=unstack(own, k),
+            num_examples=examples,
+            metrics={"train_loss": trained.loss[k]},
+        )
+        for k, examples in enumerate(clients.num_examples)
     ]
 
 

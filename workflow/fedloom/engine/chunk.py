@@ -102,7 +102,7 @@ def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], 
     """Train the rounds after `spec['first']` up to and including `spec['last']`.
 
     Args:
-        spec: the run's (fedloom.config.run_spec), with `first`, `last`, `evaluate`, the rounds
+        spec: the run's (fedloom.config.runs.run_spec), with `first`, `last`, `evaluate`, the rounds
             after which all clients are evaluated, and whether the `global_test` set is used too.
         start: state after round `first`.
         outputs: paths `state`, `evaluation`, `rounds`; the first's folder holds the checkpoint.

@@ -21,7 +21,7 @@ from fedloom.engine.augment import training_batch
 from fedloom.engine.task import Cohort, Task
 from fedloom.engine.tree import Tree, leaves, tensor_map
 
-# loss(task, params, received, clients, batch) -> [K, B], or that and tallies {name: [K, B, ...]}
+# loss(task, params, received, clients, batch) -> [K, B], or that and more {name: [K, B, ...]}
 Loss = Callable[[Task, Tree, Tree, Cohort, Batch], Tensor | tuple[Tensor, Tree]]
 
 
@@ -31,7 +31,7 @@ class Trained:
 
     Attributes:
         params: trained or not, [K, ...].
-        loss: each client's mean over its steps [K].
+        loss: each client's mean over its steps [K], of what the loss calls `shown`.
         steps: number of steps of each client [K].
         tallies: what the loss counted, summed over examples and steps, on top of where the
             tallies started, [K, ...].
@@ -117,8 +117,9 @@ def local_sgd(
     """Train every client of the cohort on its own images.
 
     Args:
-        loss: per example [K, B]; masked and averaged per client here. With `tallies`, also what
-            each example adds to them, {name: [K, B, ...]}.
+        loss: per example [K, B]; masked and averaged per client here. It may also give what each
+            example adds to `tallies`, {name: [K, B, ...]}, and, as `shown` [K, B], the loss to
+            report where what is minimised has more terms.
         received: what the clients got from the server, [K, ...].
         params: where to start [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
@@ -151,10 +152,10 @@ def local_sgd(
         else:
             part = [tensor_map(lambda v: v[active], tree) for tree in (given, received)]  # noqa: B023
             values = loss(task, *part, clients.take(active), batch)
-        values, adds = values if counted is not None else (values, {})
-        per_client = values.where(batch.mask, 0).sum(1) / batch.mask.sum(1)  # [K']
+        values, more = values if isinstance(values, tuple) else (values, {})
+        images = batch.mask.sum(1)
         optimizer.zero_grad(set_to_none=True)
-        per_client.sum().backward()
+        (values.where(batch.mask, 0).sum(1) / images).sum().backward()
         if task.training.clip is not None:
             _clip(flat, task.training.clip)
         before = None if everyone else [p.detach().clone() for p in flat]
@@ -170,10 +171,11 @@ def local_sgd(
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
                     p[done] = old[done]
-        for name, add in adds.items():
+        shown = more.pop("shown", values).detach()
+        total[active] += shown.where(batch.mask, 0).sum(1) / images
+        for name, add in more.items():
             real = batch.mask.view(*batch.mask.shape, *[1] * (add.dim() - 2))
             counted[name][active] += add.detach().where(real, 0).sum(1)
-        total[active] += per_client.detach()
         steps[active.numpy()] += 1
     return Trained(
         params=tensor_map(lambda v: v.detach(), current),

@@ -192,13 +192,21 @@ def _scored(
 ) -> tuple[list[int], list[float]] | None:
     """Correct answers and summed loss of each client on its rows of `images`.
 
-    None where the method has no model for this cohort.
+    None where the method has no server's model, which is this cohort.
+
+    Raises:
+        FedLoomError: a prediction that is missing or not finite.
     """
     correct, loss = torch.zeros(len(images)), torch.zeros(len(images))
     for batch in slices(task, images):
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.nobody:
             return None
+        if logits is None:
+            raise FedLoomError(
+                f"{task.method}: predict gave None for clients {clients.ids}; only the server's "
+                "model (clients.nobody) may be missing"
+            )
         finite = logits.isfinite().all(-1).all(-1)
         if not finite.all():
             client = clients.ids[int(finite.int().argmin())]

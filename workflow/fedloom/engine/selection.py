@@ -4,9 +4,10 @@ The query of an image is the final class token of the frozen, unprompted backbon
 own key. A client works with the prompts that its own training images ask for most; the server's
 model, which has no images of its own, with those that each image asks for.
 
-For methods that average prompts, the pool is `params[POOL]`: a client starts from those it picked
-(`pick`), trains and uploads them and their places, and the server's mean is over the clients that
-picked a prompt (`mean_of_picked`). The others' copies, which nobody trained, would hold it back.
+For methods that average shallow prompts, the pool is `params[POOL]`: a client starts from those it
+picked, trains and uploads them and their places (`train_picked`), and the server's mean is over the
+clients that picked a prompt (`mean_of_picked`). The others' copies, which nobody trained, would
+hold it back. Without option `selection` there is no pool, and clients train all prompts.
 """
 
 import torch
@@ -14,8 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.data.federation import Batch
-from fedloom.engine.aggregate import mean
+from fedloom.engine.aggregate import mean, uploads
+from fedloom.engine.local import Loss, local_sgd
 from fedloom.engine.passes import slices
+from fedloom.engine.shallow import shallow_loss, shallow_params, shallow_scores
 from fedloom.engine.task import Cohort, Task, Update
 from fedloom.engine.tree import Tree
 from fedloom.errors import FedLoomError
@@ -47,8 +50,8 @@ def asked_for(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tenso
     return by_total.gather(1, by_votes)[:, :count].sort().values
 
 
-def first_prompts(task: Task) -> Tensor:
-    """Fresh prompts [P, d]: `options.prompts`, or with `selection` a pool to pick them from.
+def first_params(task: Task) -> Tree:
+    """A fresh head, and `options.prompts` prompts [P, d], or with `selection` a pool of them.
 
     Raises:
         FedLoomError: a pool with fewer prompts than are to be picked.
@@ -59,8 +62,7 @@ def first_prompts(task: Task) -> Tensor:
             f"{task.method}: option prompts is {options.prompts}, but the pool holds "
             f"{options.pool}; raise pool"
         )
-    count = options.pool if options.selection else options.prompts
-    return task.backbone.prompts(count, task.generator("shared prompts"))
+    return shallow_params(task, options.pool if options.selection else options.prompts)
 
 
 def take(prompts: Tensor, places: Tensor) -> Tensor:
@@ -96,6 +98,21 @@ def pick(task: Task, received: Tree, clients: Cohort, count: int) -> tuple[Tree,
     places = asked_for(task, clients, pool, count)
     params = {**received["params"], POOL: take(pool, places)}
     return {**received, "params": params}, {"places": places}
+
+
+def train_picked(
+    task: Task, received: Tree, clients: Cohort, loss: Loss = shallow_loss
+) -> list[Update]:
+    """Every client trains the prompts that it picks, `options.prompts` of them, and the head."""
+    received, places = pick(task, received, clients, task.options.prompts)
+    return uploads(local_sgd(task, loss, received, clients), clients, **places)
+
+
+def predict_picked(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Scores [K, B, C] with the prompts that each client, or each image, picks."""
+    params = received["params"]
+    prompts = for_client_or_image(task, clients, batch, params[POOL], task.options.prompts)
+    return shallow_scores(task, {**params, POOL: prompts}, batch)
 
 
 def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) -> Tree:

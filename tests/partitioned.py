@@ -1,0 +1,38 @@
+"""Labels, splits and domains without images, and partitions of them."""
+
+import numpy as np
+
+from fedloom.data import partitions
+
+CLASSES = 10
+DOMAINS = ["ink", "oil", "wax"]
+
+
+def dataset(seed, count=600):
+    """Labels, test split and domains; every class has training and test images."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count)
+    labels[: 4 * CLASSES] = np.repeat(np.arange(CLASSES), 4)
+    test = rng.random(count) < 0.3
+    test[: 4 * CLASSES] = np.tile([False, False, True, True], CLASSES)
+    return labels, test, np.full(count, "x")
+
+
+def with_domains(seed, count=900):
+    """Three domains of different size, in which every class has training and test images."""
+    labels, test, _ = dataset(seed, count)
+    rng = np.random.default_rng(seed)
+    domains = rng.choice(DOMAINS, count, p=[0.2, 0.3, 0.5])
+    cells = 4 * CLASSES * len(DOMAINS)
+    labels[:cells] = np.tile(np.repeat(np.arange(CLASSES), 4), len(DOMAINS))
+    domains[:cells] = np.repeat(DOMAINS, 4 * CLASSES)
+    test[:cells] = np.tile([False, False, True, True], cells // 4)
+    return labels, test, domains
+
+
+def make(spec, seed=0, data=None):
+    """The partition's table, its labels checked."""
+    labels, test, domains = data or dataset(0)
+    table = partitions.partition(labels, test, domains, {"held_out": 0.0} | spec, seed)
+    partitions.check_labels(table)
+    return table

@@ -1,0 +1,49 @@
+"""PFPT's plugin, and small clients and pools of it for its tests."""
+
+import sys
+
+import torch
+
+from fedloom import plugins
+from fedloom.engine.task import cohort
+from fedloom.engine.tree import stack
+
+plugins.hooks(plugins.find("pfpt"))
+pfpt = sys.modules["fedloom_method_pfpt"]
+
+SMALL = {"prompts": 3, "pool": 6}
+
+
+def loaded():
+    """The plugin as the last hooks have it: each time it is loaded anew."""
+    return sys.modules["fedloom_method_pfpt"]
+
+
+def moved_prompts(seed, clients=4, each=3, width=6, spread=0.3, pool=7):
+    """A pool and what clients made of some of its prompts, each [n, d] and [m, n_t, d]."""
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.randn(pool, width, generator=generator)
+    picked = [torch.randperm(pool, generator=generator)[:each] for _ in range(clients)]
+    moved = spread * torch.randn(clients, each, width, generator=generator)
+    return phi, torch.stack([phi[p] for p in picked]) + moved
+
+
+def small_nets(tiny, width, **options):
+    """Options, and networks for prompts of that width."""
+    task, _ = tiny("pfpt", **options)
+    task.backbone.width = width
+    return task.options, pfpt.new_nets(task)
+
+
+def after_training(tiny, **options):
+    """Task, hooks, server, and what three clients received, are, and sent in round 1."""
+    task, hooks = tiny("pfpt", **SMALL | options)
+    server = hooks.init_server(task=task)
+    ids = task.data.participating[:3]
+    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
+    personal = [hooks.init_client(task=task, client=k) for k in ids]
+    clients = cohort(task, ids, personal)
+    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+    for update, client in zip(updates, ids, strict=True):
+        update.client = client
+    return task.at(1), hooks, server, received, clients, updates

@@ -1,0 +1,44 @@
+"""The chart of a partition."""
+
+import numpy as np
+import pytest
+
+from fedloom.data import partitions
+from partitioned import CLASSES, make, with_domains
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"scheme": "domain", "clients_per_domain": 2, "held_out_per_domain": 1},
+        {"scheme": "imbalance", "clients": 5, "dominant_share": 0.9, "dominant_classes": 0.4},
+    ],
+)
+def test_the_chart_is_the_same_every_time(spec, tmp_path):
+    from fedloom.report import partition_chart
+
+    partitions.write(tmp_path / "p.parquet", make(spec, 0, with_domains(0)))
+    names = [f"class {c}" for c in range(CLASSES)]
+    for name in ("a", "b"):
+        out = (tmp_path / f"{name}.png", tmp_path / f"{name}.pdf")
+        partition_chart.draw(tmp_path / "p.parquet", names, *out)
+    for kind in ("png", "pdf"):
+        first, second = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("a", "b"))
+        assert first == second
+
+
+def test_the_chart_shows_every_count_and_names_the_domains():
+    from fedloom.report import partition_chart
+
+    counts = np.array([[9, 0, 4], [1, 3, 0], [0, 5, 5]])
+    out = np.array([False, True, False])
+    figure = partition_chart._figure(counts, out, ["ink", "ink", "oil"], ["x", "y", "z"])
+    axes = figure.axes[0]
+    shown = {
+        (int(x), int(y)) for dots in axes.collections for x, y in np.asarray(dots.get_offsets())
+    }
+    assert shown == set(zip(*np.nonzero(counts), strict=True))
+    filled = axes.collections[0].get_sizes()
+    np.testing.assert_allclose(filled / filled[0], [1, 4 / 9, 5 / 9, 5 / 9])
+    assert [text.get_text() for text in axes.texts] == ["ink", "oil"]
+    assert "held out" in [text.get_text() for text in figure.legends[0].get_texts()]

@@ -1,0 +1,105 @@
+"""Partitions of a data set with domains: a client is of one of them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.errors import FedLoomError
+from partitioned import DOMAINS, make, with_domains
+
+BY_DOMAIN = st.one_of(
+    st.just({"clients_per_domain": 1}),
+    st.fixed_dictionaries(
+        {
+            "clients_per_domain": st.integers(2, 4),
+            "held_out_per_domain": st.sampled_from([0, 1]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "clients_per_domain": st.integers(2, 3),
+            "alpha": st.sampled_from([1.0, 10.0]),
+            "kind": st.sampled_from(["client", "class"]),
+            "held_out": st.sampled_from([0.0, 0.34]),
+        }
+    ),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(BY_DOMAIN, st.integers(0, 3))
+def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed):
+    data = labels, test, domains = with_domains(seed)
+    table = make({"scheme": "domain"} | spec, seed, data)
+    assert table.equals(make({"scheme": "domain"} | spec, seed, data)), "the same every time"
+    each = spec["clients_per_domain"]
+    client = table["client_id"].to_numpy()
+    assert table["index"].to_pylist() == list(range(len(labels))), "disjoint and complete"
+    assert set(client) == set(range(each * len(DOMAINS)))
+    assert (domains == np.array(DOMAINS)[client // each]).all()
+    for k in set(client):
+        own = client == k
+        for c in set(labels[own & test]):  # its part of the domain's test images of a class
+            here = (labels == c) & (domains == DOMAINS[k // each])
+            part = (own & here & ~test).sum() / (here & ~test).sum()
+            assert abs((own & here & test).sum() - part * (here & test).sum()) < 1 + 1e-9
+    out = set(client[~table["participating"].to_numpy()])
+    if spec.get("held_out_per_domain"):
+        assert sorted(k // each for k in out) == [0, 1, 2]
+    else:
+        assert len(out) == round(len(set(client)) * spec.get("held_out", 0))
+
+
+def test_domains_without_alpha_are_divided_evenly():
+    data = with_domains(0)
+    table = make({"scheme": "domain", "clients_per_domain": 4}, 0, data)
+    train = table["client_id"].to_numpy()[~data[1]]
+    sizes = np.bincount(train).reshape(3, 4)
+    assert (sizes.max(1) - sizes.min(1) <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda label, test, d: (label, test, np.full(len(label), "ink")),
+            r"one domain \('ink'\); use another",
+        ),
+        (
+            lambda label, test, d: (label, test | ((d == "oil") & (label == 3)), d),
+            "class 3 has test images but no training image of domain 'oil'",
+        ),
+        (
+            lambda label, test, d: (label, test & (d != "wax"), d),
+            r"client 4 of domain 'wax' has no test images \(seed 0, 2 such clients\)",
+        ),
+    ],
+)
+def test_domains_that_do_not_fit_are_refused(change, line):
+    with pytest.raises(FedLoomError, match=line):
+        make({"scheme": "domain", "clients_per_domain": 2}, 0, change(*with_domains(0)))
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"alpha": 1.0, "kind": "client"}, {"alpha": 1.0, "kind": "class"}]
+)
+def test_a_domain_without_training_images_is_refused(more):
+    labels, test, domains = with_domains(0)
+    keep = (domains != "oil") | test
+    spec = {"scheme": "domain", "clients_per_domain": 2} | more
+    with pytest.raises(FedLoomError, match="no training image of domain 'oil'"):
+        make(spec, 0, (labels[keep], test[keep], domains[keep]))
+
+
+def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
+    from dataclasses import replace
+
+    from fedloom.engine import setup
+
+    task, _ = tiny("head_tuning")
+    setup.check_cohort(task)
+    with pytest.raises(
+        FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
+    ):
+        setup.check_cohort(replace(task, clients_per_round=99))

@@ -1,0 +1,132 @@
+"""PFPT's likelihood and its two half-steps against Eq. 8-10, written out term by term."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from scipy.stats import norm
+
+from pfpt_cases import moved_prompts, pfpt, small_nets
+
+
+def _problem(seed, clients=3, each=2, count=5, width=4):
+    """Prompts w [m, n_t, d], phi and alpha [n, d], g [n], and an assignment z [m, n_t]."""
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(clients, each, width))
+    phi, g = rng.normal(size=(count, width)), rng.normal(size=count)
+    alpha = rng.uniform(0.3, 2, size=(count, width))
+    z = np.stack([rng.permutation(count)[:each] for _ in range(clients)])
+    return w, phi, alpha, g, z
+
+
+def _term_by_term(w, phi, alpha, g, z):
+    """log P(w, z) by Eq. 8-10, in float64: every prompt, every coin."""
+    result = 0.0
+    for t, prompts in enumerate(w):
+        for k, prompt in enumerate(prompts):
+            i = z[t, k]
+            deviation = (prompt - phi[i]) / alpha[i] ** 0.5
+            result -= (deviation**2 / 2 + np.log(alpha[i] ** 0.5 * (2 * np.pi) ** 0.5)).sum()
+        for i in range(len(phi)):
+            c = int((z[t] == i).sum())
+            result += np.log(expit(g[i]) ** c * (1 - expit(g[i])) ** (1 - c))
+    return result
+
+
+def _as_coded(w, phi, alpha, g, z):
+    tensors = [torch.from_numpy(x) for x in (phi, alpha, g)]
+    members = pfpt.gathered(
+        torch.from_numpy(w).flatten(0, 1), torch.from_numpy(z).ravel(), len(phi)
+    )
+    return float(pfpt.likelihood(members, *tensors, len(w)))
+
+
+def _in_use(w, phi, alpha, g, z):
+    """L1 + L2 over the phi that somebody is assigned to."""
+    used, places = np.unique(z, return_inverse=True)
+    return _term_by_term(w, phi[used], alpha[used], g[used], places.reshape(z.shape))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000))
+def test_l1_and_l2_are_the_gaussian_and_the_bernoulli_likelihood(seed):
+    problem = _problem(seed)
+    assert _as_coded(*problem) == pytest.approx(_term_by_term(*problem), abs=1e-9)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000))
+def test_densities_as_matrix_products(seed):
+    w, phi, alpha, *_ = _problem(seed)
+    w = w.reshape(-1, w.shape[-1])
+    found = pfpt.log_density(*(torch.from_numpy(x) for x in (w, phi, alpha)))
+    expected = norm.logpdf(w[:, None], phi, alpha**0.5).sum(-1)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000), st.booleans())
+def test_assignment_equals_brute_force(seed, left_out):
+    """Client by client, the others' assignments being what they are when it is its turn."""
+    w, phi, alpha, g, z = _problem(seed)
+    g *= 3
+    value = _in_use if left_out else _term_by_term
+    width = w.shape[-1]
+    flat = torch.from_numpy(w.reshape(-1, width))
+    costs = pfpt.log_density(flat, *(torch.from_numpy(x) for x in (phi, alpha))).numpy() + g
+    opening = len(w) * np.log(expit(-g)) * left_out
+    found = pfpt.assigned(costs.reshape(*z.shape, -1), opening, z)
+    now = z.copy()
+    for t in range(len(w)):
+        trials = []
+        for places in itertools.permutations(range(len(phi)), z.shape[1]):
+            trial = now.copy()
+            trial[t] = places
+            trials.append((value(w, phi, alpha, g, trial), trial))
+        now = max(trials, key=lambda pair: pair[0])[1]
+    assert (found == now).all()
+    assert value(w, phi, alpha, g, found) >= value(w, phi, alpha, g, z) - 1e-9
+
+
+@pytest.mark.parametrize("empty", ["left_out", "counted"])
+@pytest.mark.parametrize("server_lr", [1e-3, 1.0])
+def test_no_half_step_lowers_the_likelihood(tiny, monkeypatch, empty, server_lr):
+    """Also with a learning rate at which ascent falls: it then gives back its best point."""
+    options, nets = small_nets(tiny, 6, empty=empty, server_lr=server_lr)
+    steps, ascend, assign = [], pfpt.ascended, pfpt.assigned
+
+    def watched_ascent(options, members, phi, nets, clients):
+        def value(phi, nets):
+            return pfpt.likelihood(
+                members, phi, *pfpt.parameters(options, nets, phi), clients
+            ).item()
+
+        moved, learned = ascend(options, members, phi, nets, clients)
+        steps.append((value(phi, nets), value(moved, learned)))
+        return moved, learned
+
+    def watched_assignment(costs, opening, z):
+        def value(z):
+            rows = np.arange(z.shape[1])
+            return sum(c[rows, p].sum() for c, p in zip(costs, z, strict=True)) + (
+                opening[np.unique(z)].sum()
+            )
+
+        found = assign(costs, opening, z)
+        steps.append((value(z), value(found)))
+        return found
+
+    monkeypatch.setattr(pfpt, "ascended", watched_ascent)
+    monkeypatch.setattr(pfpt, "assigned", watched_assignment)
+    for seed in range(4):
+        pfpt.summary(options, *moved_prompts(seed), nets)
+    assert all(after >= before - 1e-3 for before, after in steps)
+    assert sum(after > before + 1e-3 for before, after in steps) > len(steps) / 3
+    if empty == "left_out":  # both half-steps speak of the same number
+        ascents, assignments = steps[::2], steps[1::2]
+        for (_, end), (begin, _) in zip(ascents, assignments, strict=True):
+            assert end == pytest.approx(begin, abs=2e-2)

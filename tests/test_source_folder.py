@@ -1,0 +1,151 @@
+"""Images in folders: the layouts that people have, one shape for all, and unreadable files."""
+
+import json
+import logging
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedloom.data import images
+from fedloom.errors import FedLoomError
+from images_on_disk import build, image_folder, noise, save
+
+
+def _pixels(store):
+    return store.images(np.arange(len(store)))
+
+
+def test_a_folder_of_classes(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    root = image_folder(tmp_path / "root", ["cat", "ant", "dog"], count=10)
+    (root / "cat" / "notes.txt").write_text("no image")
+    (root / "cat" / ".hidden.png").write_text("no image")
+    store, about = build(tmp_path, source="folder", root=str(root), test_fraction=0.2)
+    assert about["classes"] == ["ant", "cat", "dog"]
+    assert about["skipped"] == 0
+    assert "30 files" not in about["provenance"]  # notes.txt is listed, hidden files are not
+    assert "folder: 31 files, sha256" in about["provenance"]
+    assert str(tmp_path) not in json.dumps(about)
+    assert "1 files are no images by their names" in caplog.text
+    assert "images: 30/30" in caplog.text, "progress goes to the log"
+    assert np.bincount(store.labels).tolist() == [10] * 3
+    assert np.bincount(store.labels[store.test]).tolist() == [2] * 3
+    assert set(store.domains) == {"all"}
+    first = np.asarray(Image.open(root / "ant" / "0.png"))
+    assert (store.images(np.array([0]))[0] == first).all()
+
+
+def test_a_folder_with_domains_below_train_and_test(tmp_path):
+    layers = (["train", "test"], ["photo", "sketch"], ["ant", "bee"])
+    root = image_folder(tmp_path / "root", *layers)
+    store, about = build(tmp_path, source="folder", root=str(root), domains=True)
+    cells = Counter(zip(store.test, store.domains, store.labels, strict=True))
+    assert cells == {(t, d, c): 4 for t in (False, True) for d in layers[1] for c in (0, 1)}
+    assert about["classes"] == ["ant", "bee"]
+
+
+def test_a_folder_with_its_own_names_for_the_split(tmp_path):
+    root = image_folder(tmp_path / "root", ["train", "val", "test"], ["ant", "bee"])
+    with pytest.raises(FedLoomError, match=r"root holds test, train, val: name the folders"):
+        build(tmp_path, source="folder", root=str(root))
+    store, _ = build(tmp_path, source="folder", root=str(root), split=["train", "val"])
+    assert (len(store), store.test.sum()) == (16, 8)
+    with pytest.raises(FedLoomError, match=r"root/dev: no such folder, but split names it"):
+        build(tmp_path, source="folder", root=str(root), split=["train", "dev"])
+
+
+def test_images_may_lie_deeper_as_in_tiny_imagenet(tmp_path):
+    root = image_folder(tmp_path / "root", ["n01", "n02"], ["images"])
+    assert len(build(tmp_path, source="folder", root=str(root))[0]) == 8
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "line"),
+    [
+        ((["photo", "sketch"], ["ant", "bee"]), {}, "photo: folders where images .* domains: true"),
+        ((["ant", "bee"],), {"domains": True}, "ant: no class folders .* domains: false"),
+        ((), {}, "root: no class folders in it"),
+    ],
+)
+def test_a_layer_too_many_or_too_few(layers, options, line, tmp_path):
+    root = image_folder(tmp_path / "root", *layers)
+    with pytest.raises(FedLoomError, match=line):
+        build(tmp_path, source="folder", root=str(root), **options)
+
+
+def test_a_missing_folder_and_an_empty_class(tmp_path):
+    root = tmp_path / "root"
+    with pytest.raises(FedLoomError, match=r"root: no such folder; expected \[domain/\]class/file"):
+        build(tmp_path, source="folder", root=str(root))
+    image_folder(root, ["ant", "bee"])
+    (root / "cow").mkdir()
+    with pytest.raises(FedLoomError, match=r"root/cow: a class folder without images"):
+        build(tmp_path, source="folder", root=str(root))
+
+
+def test_other_sizes_need_image_size(tmp_path):
+    root = image_folder(tmp_path / "root", ["ant", "bee"])
+    save(root / "bee" / "1.png", noise(1, (40, 20)))
+    with pytest.raises(FedLoomError, match=r"bee/1.png is 40 x 20 .*ant/0.png is 12 x 10"):
+        build(tmp_path, source="folder", root=str(root))
+    store, _ = build(tmp_path, source="folder", root=str(root), image_size=8)
+    assert store.shape == (8, 8, 3)
+    wide = Image.open(root / "bee" / "1.png").resize((16, 8), Image.Resampling.BICUBIC)
+    assert (store.images(np.array([5]))[0] == np.asarray(wide.crop((4, 0, 12, 8)))).all()
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40))
+def test_resizing_always_gives_the_square(width, height, size):
+    assert images.to_pixels(noise(0, (width, height)), False, size).shape == (size, size, 3)
+
+
+def test_grey_stays_grey_and_a_mixture_is_rgb(tmp_path):
+    root = image_folder(tmp_path / "root", ["ant", "bee"], mode="L")
+    assert build(tmp_path, source="folder", root=str(root))[0].shape == (10, 12, 1)
+    colour = noise(7)
+    save(root / "bee" / "3.png", colour)
+    store, about = build(tmp_path, source="folder", root=str(root))
+    assert store.shape == (10, 12, 3)
+    assert about["images"] == 8
+    assert (_pixels(store)[0] == np.asarray(Image.open(root / "ant/0.png"))[..., None]).all()
+    assert (_pixels(store)[7] == np.asarray(colour)).all()
+    save(root / "ant" / "0.png", colour)  # the other way round: no second start
+    assert build(tmp_path, source="folder", root=str(root))[0].shape == (10, 12, 3)
+
+
+def test_sixteen_bits_palettes_and_transparency(tmp_path):
+    deep = np.arange(120, dtype=np.uint16).reshape(10, 12) * 500
+    assert (images.to_pixels(Image.fromarray(deep), False, None)[..., 0] == deep >> 8).all()
+    for mode, channels in (("P", 3), ("RGBA", 3), ("LA", 1), ("1", 1), ("CMYK", 3)):
+        assert images.to_pixels(noise(0).convert(mode), False, None).shape == (10, 12, channels)
+    with pytest.raises(ValueError, match="mode F has no fixed range"):
+        images.to_pixels(Image.new("F", (3, 3)), False, None)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tiff", ".webp", ".gif"])
+@pytest.mark.parametrize("keep", [0, 20, 0.6])
+def test_a_truncated_image_is_named_or_counted(suffix, keep, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    root = image_folder(tmp_path / "root", ["ant", "bee"], suffix=suffix)
+    broken = root / "ant" / f"2{suffix}"
+    data = broken.read_bytes()
+    broken.write_bytes(data[: int(keep * len(data)) if keep < 1 else keep])
+    with pytest.raises(FedLoomError, match=rf"ant/2\{suffix}: unreadable image") as error:
+        build(tmp_path, source="folder", root=str(root))
+    assert "\n" not in str(error.value)
+    store, about = build(tmp_path, source="folder", root=str(root), skip_unreadable=True)
+    assert (len(store), about["images"], about["skipped"]) == (7, 7, 1)
+    assert f"skipped {broken}: unreadable" in caplog.text
+    assert "1 of 8 images were unreadable" in caplog.text
+
+
+def test_nothing_readable_is_an_error(tmp_path):
+    for name in "ab":
+        (tmp_path / "root" / name).mkdir(parents=True)
+        (tmp_path / "root" / name / "x.png").write_bytes(b"")
+    with pytest.raises(FedLoomError, match=r"none of 2 images can be read, the first is .*a/x.png"):
+        build(tmp_path, source="folder", root=str(tmp_path / "root"), skip_unreadable=True)

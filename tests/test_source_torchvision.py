@@ -1,0 +1,177 @@
+"""Data sets of torchvision, in each one's own files."""
+
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from fedloom.data import sources
+from fedloom.errors import FedLoomError
+from images_on_disk import build, dataset_spec, image_folder, noise, save
+
+
+@pytest.fixture
+def cifar(tmp_path, monkeypatch):
+    """CIFAR-10 in its own format, 300 and 60 images; torchvision is told their checksums."""
+    import hashlib
+
+    from torchvision.datasets import CIFAR10
+
+    folder = tmp_path / "data" / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    pixels = {}
+
+    def batch(name, count):
+        pixels[name] = rng.integers(0, 256, (count, 3 * 32 * 32), np.uint8)
+        labels = (np.arange(count) % 10).tolist()
+        content = pickle.dumps({"data": pixels[name], "labels": labels})
+        (folder / name).write_bytes(content)
+        return [name, hashlib.md5(content).hexdigest()]
+
+    meta = pickle.dumps({"label_names": list("abcdefghij")})
+    (folder / "batches.meta").write_bytes(meta)
+    described = dict(CIFAR10.meta, md5=hashlib.md5(meta).hexdigest())
+    monkeypatch.setattr(CIFAR10, "meta", described)
+    monkeypatch.setattr(CIFAR10, "train_list", [batch(f"data_batch_{k}", 60) for k in range(1, 6)])
+    monkeypatch.setattr(CIFAR10, "test_list", [batch("test_batch", 60)])
+    return tmp_path / "data", pixels
+
+
+def test_cifar_in_its_own_format(cifar, tmp_path):
+    root, pixels = cifar
+    store, about = build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
+    assert store.shape == (32, 32, 3)
+    assert store.test.tolist() == [False] * 300 + [True] * 60
+    assert about["classes"] == list("abcdefghij")
+    assert "CIFAR10: 7 files" in about["provenance"]
+    expected = pixels["data_batch_2"][3].reshape(3, 32, 32).transpose(1, 2, 0)
+    assert (store.images(np.array([63]))[0] == expected).all()
+    assert (store.labels == np.tile(np.arange(10), 36)).all()
+
+
+def test_a_damaged_cifar_is_refused(cifar, tmp_path):
+    root, _ = cifar
+    batch = root / "cifar-10-batches-py" / "data_batch_3"
+    batch.write_bytes(batch.read_bytes()[:-1])
+    with pytest.raises(FedLoomError, match=r"CIFAR10: not there, or not whole .*corrupted"):
+        build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
+
+
+def _idx(array):
+    """The file format of MNIST."""
+    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def test_mnist_in_its_own_format(tmp_path):
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 50), ("t10k", 20)):
+        pixels = rng.integers(0, 256, (count, 28, 28))
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(_idx(pixels))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(_idx(np.arange(count) % 10))
+    store, about = build(
+        tmp_path, source="torchvision", name="MNIST", root=str(tmp_path / "data"), image_size=16
+    )
+    assert (len(store), store.test.sum(), store.shape) == (70, 20, (16, 16, 1))
+    assert about["classes"][3] == "3 - three"
+
+
+def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):
+    """DTD names its halves, EuroSAT has none."""
+    root = tmp_path / "data"
+    for name, folder in (("striped", "a"), ("woven", "b")):
+        for k in range(6):
+            save(root / "dtd/dtd/images" / name / f"{folder}_{k}.jpg", noise(k))
+    (root / "dtd/dtd/labels").mkdir()
+    for split, rows in (("train", range(4)), ("test", (4,)), ("val", (5,))):
+        names = [f"{n}/{f}_{k}.jpg" for n, f in (("striped", "a"), ("woven", "b")) for k in rows]
+        (root / "dtd/dtd/labels" / f"{split}1.txt").write_text("\n".join(names) + "\n")
+    options = {"source": "torchvision", "root": str(root)}
+    store, about = build(tmp_path, name="DTD", **options)
+    assert (store.labels.tolist(), store.test.sum()) == ([0] * 4 + [1] * 4 + [0, 1], 2)
+    assert about["classes"] == ["striped", "woven"]
+    store, _ = build(tmp_path, name="DTD", **options, test={"split": "val"})
+    assert (len(store), store.test.sum()) == (10, 2)
+    with pytest.raises(FedLoomError, match=r"DTD: .*'dev'.*set options, train or test"):
+        build(tmp_path, name="DTD", **options, test={"split": "dev"})
+    broken = root / "dtd/dtd/images/woven/b_2.jpg"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(FedLoomError, match=r"DTD train image 6 \(.*b_2.jpg\): unreadable image"):
+        build(tmp_path, name="DTD", **options)
+    store, about = build(tmp_path, name="DTD", **options, skip_unreadable=True)
+    assert (len(store), about["skipped"]) == (9, 1)
+    image_folder(root / "eurosat" / "2750", ["Forest", "River"], count=10, suffix=".jpg")
+    store, about = build(tmp_path, name="EuroSAT", **options, test_fraction=0.2)
+    assert np.bincount(store.labels[store.test]).tolist() == [2, 2]
+    assert about["classes"] == ["Forest", "River"]
+
+
+def test_omniglot_keeps_no_labels_and_is_read_for_them(tmp_path, monkeypatch):
+    from torchvision.datasets import Omniglot
+
+    monkeypatch.setattr(Omniglot, "_check_integrity", lambda self: True)
+    root = tmp_path / "data" / "omniglot-py"
+    image_folder(root / "images_background", ["Latin"], ["character01", "character02"], mode="L")
+    for folder in (root / "images_background" / "Latin").iterdir():
+        for k in range(4):
+            (folder / f"{k}.png").rename(folder / f"000{k}_0{k}.png")
+    options = {"source": "torchvision", "name": "Omniglot", "root": str(tmp_path / "data")}
+    store, about = build(tmp_path, **options)
+    assert (store.labels.tolist(), about["classes"]) == ([0] * 4 + [1] * 4, ["0", "1"])
+    assert about["named"] is False
+    _, about = build(tmp_path, **options, class_names=["alpha", "beta"])
+    assert about["classes"] == ["alpha", "beta"] and "named" not in about
+    with pytest.raises(FedLoomError, match="class_names has 3 names for 2 classes"):
+        build(tmp_path, **options, class_names=["alpha", "beta", "gamma"])
+    broken = next(root.rglob("0002_02.png"))
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(FedLoomError, match=r"Omniglot: unreadable image .* none can be skipped"):
+        build(tmp_path, **options)
+
+
+def test_arguments_that_a_parent_class_takes():
+    from torchvision import datasets
+
+    spec = dataset_spec(source="torchvision", name="EMNIST", root="x", options={"split": "letters"})
+    train, test = sources.torchvision._arguments(datasets.EMNIST, spec)
+    assert (train["train"], test["train"], train["split"]) == (True, False, "letters")
+    assert train["download"] is False
+    spec = dataset_spec(source="torchvision", name="ImageNet", root="x", test={"split": "val"})
+    train, test = sources.torchvision._arguments(datasets.ImageNet, spec)
+    assert "split" not in train
+    assert test["split"] == "val"
+    assert "download" not in test
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("CIFAR100", "data/cifar-100-python"),
+        ("MNIST", "data/MNIST/raw"),
+        ("Flowers102", "data/flowers-102"),
+        ("SVHN", "data"),
+    ],
+)
+def test_a_missing_dataset_says_what_to_put_where(name, place, tmp_path):
+    line = rf"torchvision {name}: not there, .* put its unpacked files at .*{place}[^ ]*, or set"
+    with pytest.raises(FedLoomError, match=line):
+        build(tmp_path, source="torchvision", name=name, root=str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("CIFAR1000", "no dataset 'CIFAR1000'; did you mean 'CIFAR100'"), ("__all__", "no dataset")],
+)
+def test_an_unknown_torchvision_class(name, line, tmp_path):
+    with pytest.raises(FedLoomError, match=line):
+        build(tmp_path, source="torchvision", name=name, root=str(tmp_path))
+
+
+def test_a_dataset_that_does_not_classify(tmp_path):
+    coco = {"source": "torchvision", "name": "CocoDetection", "root": str(tmp_path)}
+    with pytest.raises(FedLoomError, match=r"CocoDetection: .*annFile.*; set options"):
+        build(tmp_path, **coco)

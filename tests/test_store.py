@@ -1,0 +1,67 @@
+"""The store of images, and what a federation hands out of it."""
+
+import numpy as np
+import pytest
+
+from fedloom.data import federation, partitions, sources, store
+from fedloom.errors import FedLoomError
+from images_on_disk import build, image_folder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    spec = {"source": "sklearn_digits", "test_fraction": 0.3}
+    sources.build(spec, folder / "images.arrow", folder / "about.json")
+    return folder
+
+
+def test_digits_are_stored_as_they_ship(digits):
+    from sklearn.datasets import load_digits
+
+    images = store.ImageStore(digits / "images.arrow")
+    shipped = load_digits()
+    assert len(images) == 1797
+    assert (images.labels == shipped.target).all()
+    chosen = np.array([[5, 1500], [1030, 0]])  # across the file's batches
+    expected = np.round(shipped.images[chosen] * 255 / 16)[..., None]
+    assert (images.images(chosen) == expected).all()
+    assert images.test.sum() == 540
+    for c in range(10):
+        share = images.test[images.labels == c].mean()
+        assert abs(share - 0.3) < 0.01, "the split is stratified"
+
+
+def test_a_truncated_store_is_named(digits, tmp_path):
+    path = tmp_path / "images.arrow"
+    path.write_bytes((digits / "images.arrow").read_bytes()[:5000])
+    with pytest.raises(FedLoomError, match=r"images.arrow: not a whole Arrow file"):
+        store.ImageStore(path)
+
+
+def test_images_are_read_across_chunks_in_any_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "BATCH", 7)
+    root = image_folder(tmp_path / "root", ["ant", "bee"], count=20)
+    images, _ = build(tmp_path, source="folder", root=str(root))
+    everything = np.stack([images.images(np.array(k)) for k in range(40)])
+    index = np.random.default_rng(0).integers(0, 40, (3, 5, 2))
+    assert (images.images(index) == everything[index]).all()
+    assert images.images(np.empty((2, 0), np.int64)).shape == (2, 0, 10, 12, 3)
+
+
+def test_a_federation_hands_out_each_clients_own_images(digits, tmp_path):
+    import torch
+
+    images = store.ImageStore(digits / "images.arrow")
+    spec = {"scheme": "pathological", "clients": 20, "classes_per_client": 2, "held_out": 0.1}
+    table = partitions.partition(images.labels, images.test, images.domains, spec, 0)
+    partitions.write(tmp_path / "p.parquet", table)
+    data = federation.load(images, tmp_path / "p.parquet", range(10), torch.device("cpu"))
+    assert len(data.participating) == 18
+    assert sum(map(len, data.train)) + sum(map(len, data.test)) == 1797
+    torch.testing.assert_close(data.priors.sum(1), torch.ones(20))
+    assert ((data.priors > 0).sum(1) == 2).all()
+    batch = data.batch([data.train[3][:2], data.train[4][:5]])
+    assert batch.mask.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    assert batch.images.shape == (2, 5, 8, 8, 1)
+    assert batch.labels[1].tolist() == images.labels[data.train[4][:5]].tolist()
