@@ -1,6 +1,7 @@
 """The methods that tune text prompts of CLIP, against their equations."""
 
 import importlib.util
+from dataclasses import replace
 
 import numpy as np
 import ot
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedloom import plugins
-from fedloom.engine import rounds, stack, transport_plan
+from fedloom.engine import passes, rounds, setup, stack, transport_plan
 from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.task import cohort
 from fedloom.engine.tree import leaves
@@ -252,6 +253,34 @@ def test_lengths_that_cannot_be_are_refused(tiny, options, line):
         hooks.init_server(task=task)
 
 
+@pytest.mark.parametrize("name", ["promptfl", "promptfl_prox", "fedotp", "fedpgp", "fedpha"])
+def test_a_context_that_the_tower_does_not_hold_is_refused_at_the_start(tiny, name):
+    """Of 77 places, 3 are for SOS, full stop and EOT, and 2 for "long delta"."""
+    task, hooks = tiny(name, length=72)
+    rounds.initial(task, hooks)
+    hooks.init_client(task=task, client=0)
+    task, hooks = tiny(name, length=73)
+    line = f"^{name}: a context of 73 tokens, but the text tower holds 72 before the longest"
+    with pytest.raises(FedLoomError, match=line) as error:
+        rounds.initial(task, hooks)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["promptfl", "promptfl_prox", "fedotp", "fedpgp", "fedpha"])
+def test_a_class_without_a_name_is_refused_at_the_start(tiny, name):
+    task, hooks = tiny(name)
+    task.data.classes = ("alpha", "_", "gamma", "delta")  # of a folder "_", say
+    with pytest.raises(FedLoomError, match="class 1 of 4 has no name, which a prompt of a CLIP"):
+        rounds.initial(task, hooks)
+
+
+def test_classes_that_are_mere_numbers_are_refused():
+    setup.check_names({"classes": ["0", "1"]}, "digits")
+    line = "^datasets.x: its 2 classes have numbers and no names.*set datasets.x.class_names$"
+    with pytest.raises(FedLoomError, match=line):
+        setup.check_names({"classes": ["0", "1"], "named": False}, "x")
+
+
 def test_zero_shot_is_the_mean_of_its_templates(tiny):
     task, hooks = tiny("zero_shot_clip", templates=["a {}.", "the letter {}"])
     received, clients, batch = _cohort(task, hooks)
@@ -268,3 +297,22 @@ def test_what_clip_methods_send():
     for method, expected in (("promptfl", 16), ("fedpha", 16), ("fedotp", 16), ("fedpgp", 16)):
         counts = downlink_floats(method, "ViT-B-16-quickgelu", 100, {})
         assert sum(counts.values()) == expected * 512
+
+
+@pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("head_tuning", 4)])
+def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, monkeypatch, name, batches):
+    """Where an image is its cached feature; patches and prompted images are memory."""
+    monkeypatch.setattr(passes, "IMAGES_AT_ONCE", 18)
+    task, hooks = tiny(name)
+    received, clients, _ = _cohort(task, hooks, [0, 1, 2])
+    rows = [np.arange(24)] * 3
+    found = list(passes.slices(task, rows))
+    assert len(found) == batches
+    whole = passes.slices(replace(task, features_only=True), rows)
+    logits = [
+        torch.cat(
+            [hooks.predict(task=task, received=received, clients=clients, batch=b) for b in s], 1
+        )
+        for s in (found, whole)
+    ]
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)

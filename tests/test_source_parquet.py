@@ -31,6 +31,15 @@ def test_parquet_as_hugging_face_publishes_it(tmp_path):
     assert "parquet: 3 files" in about["provenance"]
 
 
+def test_parquet_with_numbers_for_names(tmp_path):
+    write_parquet(tmp_path / "x.parquet", [3, 7] * 10)
+    options = {"source": "parquet", "train_files": f"{tmp_path}/x.parquet"}
+    _, about = build(tmp_path, **options)
+    assert (about["classes"], about["named"]) == (["3", "7"], False)
+    _, about = build(tmp_path, **options, class_names=["ant", "fly"])
+    assert about["classes"] == ["ant", "fly"] and "named" not in about
+
+
 def test_parquet_with_plain_bytes_string_labels_and_domains(tmp_path):
     labels = ["fly", "ant"] * 40
     write_parquet(tmp_path / "x.parquet", labels, structs=False, style=["ink"] * 20 + ["oil"] * 60)

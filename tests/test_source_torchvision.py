@@ -122,6 +122,11 @@ def test_omniglot_keeps_no_labels_and_is_read_for_them(tmp_path, monkeypatch):
     options = {"source": "torchvision", "name": "Omniglot", "root": str(tmp_path / "data")}
     store, about = build(tmp_path, **options)
     assert (store.labels.tolist(), about["classes"]) == ([0] * 4 + [1] * 4, ["0", "1"])
+    assert about["named"] is False
+    _, about = build(tmp_path, **options, class_names=["alpha", "beta"])
+    assert about["classes"] == ["alpha", "beta"] and "named" not in about
+    with pytest.raises(FedLoomError, match="class_names has 3 names for 2 classes"):
+        build(tmp_path, **options, class_names=["alpha", "beta", "gamma"])
     broken = next(root.rglob("0002_02.png"))
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(FedLoomError, match=r"Omniglot: unreadable image .* none can be skipped"):

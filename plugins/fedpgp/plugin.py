@@ -14,13 +14,13 @@ never leave it. Decisions:
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import hookimpl, local_sgd, mean, uploads
+from fedloom.engine import first_context, hookimpl, local_sgd, mean, uploads
 
 
 @hookimpl
 def init_server(task):
     return {
-        "params": {"sigma": task.backbone.context(task.options.length, task.generator("sigma"))}
+        "params": {"sigma": first_context(task, task.options.length, "", task.generator("sigma"))}
     }
 
 

@@ -127,6 +127,7 @@ def tiny_task(
         data=data,
         clients_per_round=3,
         stacked=method.about["stacked"],
+        features_only=method.features_only,
         method=method.name,
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
         prototypes=prototypes,

@@ -27,6 +27,7 @@ TRAINING = {  # of what neither method.toml nor the study says, as torch has it
     "eps": 1e-8,
     "weight_decay": 0.0,
     "clip": None,
+    "augment": False,
 }
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 
@@ -47,6 +48,12 @@ class Method:
     def sources(self) -> list[Path]:
         """The files whose change makes the method's runs stale."""
         return sorted(p for p in self.folder.rglob("*") if p.suffix in (".py", ".toml"))
+
+    @property
+    def features_only(self) -> bool:
+        """Whether an image is to it no more than its cached feature: a ViT method has prompts in
+        the image tower, which a CLIP method leaves alone unless it reads its patches."""
+        return self.about["family"] == "clip" and "patches" not in self.about["needs"]
 
     def artefacts(self, options: dict) -> list[str]:
         """The tables that its artefact hook gives with these options, all of them filled in."""

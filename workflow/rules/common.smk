@@ -11,7 +11,7 @@ from fedloom.files import canonical
 from fedloom.plugins import find
 
 # relative, so that results stay valid when the checkout is moved
-ENGINE = "aggregate chunk contexts defaults local passes rounds selection setup shallow state task transport tree".split()
+ENGINE = "aggregate augment chunk contexts defaults local passes rounds selection setup shallow state task transport tree".split()
 BACKBONES = {"timm": ["vit"], "open_clip": ["clip", "clip_image", "clip_text", "micro_clip"]}
 LIBRARY = Path(os.path.relpath(ROOT)) / "workflow/fedloom"
 RESOURCES = LIBRARY.parent / "resources"

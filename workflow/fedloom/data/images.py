@@ -50,6 +50,7 @@ def to_store(
     provenance: str,
     images: Path,
     about: Path,
+    named: bool = True,
 ) -> None:
     """Write `items()` into a store, one image in memory at a time.
 
@@ -59,12 +60,20 @@ def to_store(
     Args:
         items: called again if the first images are grey and a later one is not.
         total: how many items there are, for the time left.
-        spec: `image_size` (optional) and `skip_unreadable` are read.
+        spec: `image_size` and `class_names` (optional), and `skip_unreadable` are read.
+        named: false where `classes` are mere numbers.
 
     Raises:
         FedLoomError: names the first image that is unreadable (unless skipped), of another size
-            than the first one, or of a class that is not in `classes`; or nothing is left.
+            than the first one, or of a class that is not in `classes`; or nothing is left; or
+            there are not as many `class_names` as classes.
     """
+    if "class_names" in spec:
+        if len(spec["class_names"]) != len(classes):
+            raise FedLoomError(
+                f"class_names has {len(spec['class_names'])} names for {len(classes)} classes"
+            )
+        classes, named = spec["class_names"], True
     for rgb in (False, True):
         skipped: list[str] = []
         try:
@@ -74,7 +83,7 @@ def to_store(
                 raise FedLoomError(f"none of {total} images can be read, the first is {skipped[0]}")
             shape = first.image.shape
             rest = chain([first], examples)
-            store.write(images, about, rest, shape, classes, provenance, skipped=skipped)
+            store.write(images, about, rest, shape, classes, provenance, skipped, named)
             return
         except _ColourAfterGreyError:
             log.info("grey and coloured images: starting again, all as RGB")

@@ -32,11 +32,13 @@ def write(
     classes: list[str],
     provenance: str,
     skipped: Sized = (),
+    named: bool = True,
 ) -> None:
     """Stream `examples` into `store` and describe it in the JSON file `about`.
 
     Args:
         skipped: what was left out; it may grow while `examples` are drawn.
+        named: false where `classes` are mere numbers, which no prompt can be made of.
     """
     schema = pa.schema(
         [
@@ -54,6 +56,7 @@ def write(
             writer.write_batch(_batch(rows, schema))
             count += len(rows)
     facts = {"images": count, "classes": classes, "shape": shape, "skipped": len(skipped)}
+    facts |= {} if named else {"named": False}
     write_receipt(store, about, **facts, provenance=provenance)
 
 

@@ -132,6 +132,8 @@ def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], 
             state.save(rolling, current.tree(), binding=bound, round=number, rows=rows)
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
+    if task.effort.images:
+        log.info("%s: training.augment: %s in this job", spec["run"], task.effort)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     evaluation = [row for row in rows["evaluation"] if row["round"] in spec["evaluate"]]
     write_rows(outputs["evaluation"], evaluation, EVALUATION)

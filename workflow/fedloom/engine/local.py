@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.federation import Batch, shuffled_batches
+from fedloom.engine.augment import training_batch
 from fedloom.engine.task import Cohort, Task
 from fedloom.engine.tree import Tree, leaves, tensor_map
 from fedloom.errors import FedLoomError
@@ -145,9 +146,10 @@ def local_sgd(
     optimizer = _optimizer(task.training, flat, learning_rate(task))
     total, steps = torch.zeros(len(clients), device=flat[0].device), np.zeros(len(clients), int)
     counted = None if tallies is None else tensor_map(torch.clone, tallies)
-    for active, rows in _steps(task, clients, epochs or task.training.epochs, block):
+    batches = _steps(task, clients, epochs or task.training.epochs, block)
+    for step, (active, rows) in enumerate(batches):
         everyone = len(active) == len(clients)
-        batch = task.data.batch(rows)
+        batch = training_batch(task, [clients.ids[k] for k in active.tolist()], rows, block, step)
         given = current if counted is None else {**current, "tallies": counted}
         if everyone:
             values = loss(task, given, received, clients, batch)
@@ -165,8 +167,8 @@ def local_sgd(
         optimizer.step()
         with torch.no_grad():
             for name, matrix in projections.items():
-                step = trained[name] - origin[name]
-                trained[name].copy_(origin[name] + step @ matrix)
+                move = trained[name] - origin[name]
+                trained[name].copy_(origin[name] + move @ matrix)
         if before is not None:  # momentum would carry those that have finished on
             done = torch.ones(len(clients), dtype=torch.bool)
             done[active] = False

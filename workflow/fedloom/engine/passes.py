@@ -12,11 +12,16 @@ from fedloom.engine.task import Cohort, Task
 from fedloom.engine.tree import Tree
 
 IMAGES_AT_ONCE = 256
+FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB
 
 
 def slices(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
-    """All rows of K clients in order, as batches [K, B] of at most IMAGES_AT_ONCE images."""
-    width = max(1, IMAGES_AT_ONCE // len(rows))
+    """All rows of K clients in order, as batches [K, B] of at most IMAGES_AT_ONCE images.
+
+    Of FEATURES_AT_ONCE for a method to which an image is its feature: it encodes its prompts once
+    for every batch, however large.
+    """
+    width = max(1, (FEATURES_AT_ONCE if task.features_only else IMAGES_AT_ONCE) // len(rows))
     first = [int(row[0]) for row in rows]
     for start in range(0, max(map(len, rows)), width):
         yield task.data.batch([row[start : start + width] for row in rows], first)

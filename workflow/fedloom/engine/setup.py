@@ -36,12 +36,15 @@ def task(
     """The task of a run, and its method's hooks.
 
     Raises:
-        FedLoomError: an input that is not what its receipt says, or too large a cohort.
+        FedLoomError: an input that is not what its receipt says, too large a cohort, or a CLIP
+            method on classes without names.
     """
     method = plugins.find(spec["method"]["plugin"], kind="method")
     wrapping = spec["method"]["wrappers"]
     wrappers = [plugins.find(entry["plugin"], kind="wrapper") for entry in wrapping]
-    classes = check_receipt(store, about)["classes"]
+    facts = check_receipt(store, about)
+    if method.about["family"] == "clip":
+        check_names(facts, spec["run"].split("/")[0])
     for path in (partition, features, prototypes):
         if path is not None:
             check_receipt(path)
@@ -54,13 +57,14 @@ def task(
         data=federation.load(
             ImageStore(store),
             partition,
-            classes,
+            facts["classes"],
             device,
             tokens=cached and cached.tokens,
             patches=cached and cached.patches,
         ),
         clients_per_round=spec["clients_per_round"],
         stacked=method.about["stacked"],
+        features_only=method.features_only,
         method=method.name,
         wrappers={entry["plugin"]: SimpleNamespace(**entry["options"]) for entry in wrapping},
         prototypes=prototypes and SimpleNamespace(**state.load(prototypes, device)[0]),
@@ -83,6 +87,15 @@ def cached_features(features: Path, device: torch.device) -> SimpleNamespace:
         return state.tensor(features, "patches").to(device)
 
     return SimpleNamespace(tokens=tokens, patches=patches)
+
+
+def check_names(about: dict, dataset: str) -> None:
+    """A CLIP's prompts are made of the classes' names."""
+    if not about.get("named", True):
+        raise FedLoomError(
+            f"datasets.{dataset}: its {len(about['classes'])} classes have numbers and no names, "
+            f"which a CLIP's prompts are made of; set datasets.{dataset}.class_names"
+        )
 
 
 def check_cohort(task: Task) -> None:

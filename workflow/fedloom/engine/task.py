@@ -13,6 +13,28 @@ from fedloom.hookspecs import NOBODY
 from fedloom.rng import torch_generator
 
 
+@dataclass
+class Effort:
+    """What a job's augmentation took so far, for its log: no hook reads it.
+
+    Attributes:
+        images, seconds: by what was done with the images, drawn or encoded.
+    """
+
+    images: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, what: str, images: int, seconds: float) -> None:
+        self.images[what] = self.images.get(what, 0) + images
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{images:,} images {what} in {self.seconds[what]:.1f} s"
+            for what, images in self.images.items()
+        )
+
+
 @dataclass(frozen=True)
 class Task:
     """Everything a hook may know that is not state.
@@ -28,8 +50,10 @@ class Task:
         prototypes: the warm start (fedloom.engine.warmup), or None for a method that does not need
             it: `mean` [M, C, d] of the class token at the input of every block, `spread` [M, C],
             `count` [C].
+        effort: what the job's augmentation took so far, the same object in every round.
         clients_per_round: how many clients take part in a round.
         stacked: whether they make one cohort; else each is a cohort of its own.
+        features_only: whether an image is to the method no more than its cached feature.
     """
 
     seed: int
@@ -40,8 +64,10 @@ class Task:
     clients_per_round: int
     method: str
     stacked: bool = True
+    features_only: bool = False
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     prototypes: SimpleNamespace | None = None
+    effort: Effort = field(default_factory=Effort)
     round: int = 0
 
     @property

@@ -33,10 +33,10 @@ def build(spec: dict, images: Path, about: Path) -> None:
     files = [(file, False) for file in _found(spec, "train_files")]
     if "test_files" in spec:
         files += [(file, True) for file in _found(spec, "test_files")]
-    labels, classes = _column(files, spec, "label_column")
+    labels, classes, named = _column(files, spec, "label_column")
     domains = np.full(len(labels), "all")
     if "domain_column" in spec:
-        numbers, names = _column(files, spec, "domain_column")
+        numbers, names, _ = _column(files, spec, "domain_column")
         domains = np.array(names)[numbers]
     if "test_files" in spec:
         test = np.repeat([held for _, held in files], [_rows(file) for file, _ in files])
@@ -51,7 +51,8 @@ def build(spec: dict, images: Path, about: Path) -> None:
             load = partial(_load, data, int(label))
             yield Item(f"{file} row {row}", load, bool(held), str(domain))
 
-    to_store(items, len(labels), classes, spec, f"parquet: {described(spec)}", images, about)
+    provenance = f"parquet: {described(spec)}"
+    to_store(items, len(labels), classes, spec, provenance, images, about, named)
 
 
 def _found(spec: dict, key: str) -> list[Path]:
@@ -109,8 +110,10 @@ def _load(data: bytes | None, label: int) -> tuple[Image.Image, int]:
         return image, label
 
 
-def _column(files: list[tuple[Path, bool]], spec: dict, key: str) -> tuple[np.ndarray, list[str]]:
-    """A column of classes of all files, as numbers [N] and their names.
+def _column(
+    files: list[tuple[Path, bool]], spec: dict, key: str
+) -> tuple[np.ndarray, list[str], bool]:
+    """A column of classes of all files: numbers [N], their names, whether they have any.
 
     Raises:
         FedLoomError: a missing value, one without a name, or neither numbers nor strings.
@@ -125,10 +128,11 @@ def _column(files: list[tuple[Path, bool]], spec: dict, key: str) -> tuple[np.nd
             if unnamed or not isinstance(value, int | str):
                 raise FedLoomError(f"{file} row {row}: {value!r} in column '{spec[key]}' ({key})")
     if names is not None:
-        return np.array(values), names
+        return np.array(values), names, True
     found = sorted(set(values), key=lambda value: (isinstance(value, str), value))
     number = {value: index for index, value in enumerate(found)}
-    return np.array([number[value] for value in values]), [str(value) for value in found]
+    numbers = np.array([number[value] for value in values])
+    return numbers, [str(value) for value in found], isinstance(found[0], str)
 
 
 def _names(file: Path, column: str) -> list[str] | None:

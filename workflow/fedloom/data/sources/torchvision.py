@@ -44,7 +44,9 @@ def build(spec: dict, images: Path, about: Path) -> None:
 
     version = f"torchvision {torchvision.__version__} {spec['name']}"
     provenance = f"{version}: {described(spec)}"
-    to_store(items, total, _class_names(halves), spec, provenance, images, about)
+    names = _class_names(halves)
+    classes = names or _numbers(halves)
+    to_store(items, total, classes, spec, provenance, images, about, named=bool(names))
 
 
 def _class(name: str) -> type:
@@ -159,4 +161,9 @@ def _class_names(halves: list) -> list[str]:
         found = getattr(halves[0], name, None)
         if found:
             return [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in found]
+    return []
+
+
+def _numbers(halves: list) -> list[str]:
+    """What stands for the names of classes where torchvision has none."""
     return [str(c) for c in range(max(_labels(half).max() for half in halves) + 1)]

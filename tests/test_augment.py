@@ -1,0 +1,141 @@
+"""Augmentation of training images: random, but the same whatever trains beside it."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedloom import contract, plugins
+from fedloom.config import resolve
+from fedloom.config.reading import read
+from fedloom.config.runs import run_spec, runs
+from fedloom.data.federation import Batch
+from fedloom.engine import chunk, rounds, state
+from fedloom.engine.augment import training_batch
+from fedloom.plugins import ROOT
+
+
+@pytest.fixture
+def task(tiny):
+    """A task of a CLIP method, augmented, and its hooks."""
+
+    def make(name="promptfl", **training):
+        task, hooks = tiny(name)
+        values = {**vars(task.training), "augment": True, **training}
+        return replace(task, training=SimpleNamespace(**values)), hooks
+
+    return make
+
+
+def _batch(task, clients, block=0, step=0, number=1):
+    rows = [task.data.train[k][: 3 + k] for k in clients]
+    return training_batch(task.at(number), clients, rows, block, step)
+
+
+def test_off_is_a_batch_of_the_cache(task):
+    one, _ = task(augment=False)
+    found = _batch(one, [0, 1])
+    assert type(found) is Batch
+    assert torch.equal(
+        found.images, one.data.batch([one.data.train[k][: 3 + k] for k in (0, 1)]).images
+    )
+
+
+@pytest.mark.parametrize("name", ["fedotp", "sgpt"])
+def test_a_client_gets_the_same_bytes_in_any_company(task, name):
+    one, _ = task(name)
+    together = _batch(one, [0, 2])  # of 3 and 5 images
+    for k, client in enumerate((0, 2)):
+        alone, count = _batch(one, [client]), 3 + client
+        assert torch.equal(alone.images[0], together.images[k, :count])
+        assert torch.equal(alone.features[0], together.features[k, :count])
+        if name == "fedotp":
+            assert torch.equal(alone.patches[0], together.patches[k, :count])
+        else:
+            assert torch.equal(alone.class_tokens(3)[0], together.class_tokens(3)[k, :count])
+
+
+def test_every_step_draws_anew_and_always_the_same(task):
+    one, _ = task()
+    drawn = [_batch(one, [2], *where).images for where in ((), (1,), (0, 1), (0, 0, 2))]
+    plain = _batch(task(augment=False)[0], [2]).images
+    for i, images in enumerate(drawn):
+        assert images.dtype == torch.uint8
+        assert all(not torch.equal(images, other) for other in [plain, *drawn[:i]])
+    torch.rand(3)  # the global stream must not matter, nor be moved
+    before = torch.get_rng_state()
+    assert torch.equal(_batch(one, [2]).images, drawn[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_images_are_cropped_and_flipped(task, monkeypatch):
+    """Pixels that rise from left to right, and stay so in half of the crops."""
+    one, _ = task()
+    ramp = torch.arange(0, 256, 16, dtype=torch.uint8).expand(16, 16).unsqueeze(-1).numpy()
+    monkeypatch.setattr(one.data.store, "images", lambda rows: ramp[None].repeat(len(rows), 0))
+    rows = torch.zeros(400, dtype=torch.int64).numpy()
+    images = training_batch(one.at(1), [0], [rows], 0, 0).images[0, ..., 0].float()
+    slope = (images[:, :, -1] - images[:, :, 0]).mean(1)
+    assert 150 < (slope > 0).sum() < 250
+    share = slope.abs() / 240  # of the width that a crop keeps
+    assert share.max() <= 1 and share.min() < 0.45 and 0.55 < share.mean() < 0.85
+
+
+def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
+    one, hooks = task()
+    batch = _batch(one, [0, 1])
+    final, patches = one.backbone.image_features(batch.images)
+    torch.testing.assert_close(batch.features[batch.mask], final[batch.mask], atol=1e-6, rtol=0)
+    real = batch.mask[..., None, None]
+    torch.testing.assert_close(batch.patches * real, patches * real, atol=1e-3, rtol=0)
+
+    def asked(place):
+        raise AssertionError("the cache was read")
+
+    state_before = rounds.initial(one, hooks)
+    one.data.tokens = asked
+    rounds.train_round(one.at(1), hooks, state_before)
+    with pytest.raises(AssertionError, match="cache was read"):  # evaluation is not augmented
+        rounds.evaluate(one.at(1), hooks, state_before)
+
+
+@pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha", "head_tuning", "fedvpt"])
+def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(plugins.TRAINING, "augment", True)
+    method = plugins.find(name)
+    for number, check in enumerate((contract.resumes, contract.stacks)):
+        (tmp_path / str(number)).mkdir()
+        check(method, tmp_path / str(number))
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_a_job_says_once_what_it_cost(task, tmp_path, caplog, augment):
+    one, hooks = task(augment=augment)
+    start = tmp_path / "0.safetensors"
+    state.save(start, rounds.initial(one, hooks).tree(), round=0)
+    outputs = {kind: tmp_path / f"2.{kind}" for kind in ("state", "evaluation", "rounds")}
+    spec = {"run": "x", "first": 0, "last": 2, "evaluate": [2], "global_test": False}
+    with caplog.at_level("INFO", "fedloom"):
+        chunk.train(one, hooks, spec, start, outputs, "bound")
+    said = [r.getMessage() for r in caplog.records if "training.augment" in r.getMessage()]
+    assert len(said) == augment
+    if augment:
+        seen = sum(
+            one.training.epochs * len(one.data.train[k])
+            for number in (1, 2)
+            for k in hooks.select_clients(task=one.at(number))
+        )
+        line = rf"x: training.augment: {seen} images drawn in [\d.]+ s, {seen} images encoded in"
+        assert re.match(line, said[0])
+
+
+def test_a_run_is_bound_to_it():
+    def spec(**training):
+        content = read(ROOT / "config.yaml")
+        content["study"]["training"] |= training
+        study = resolve(content)
+        return run_spec(study, runs(study)[0])
+
+    assert spec(augment=True) != spec() == spec(augment=False)
