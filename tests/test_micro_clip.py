@@ -1,18 +1,77 @@
-"""The micro CLIP: what it is trained on, and how it is made."""
+"""The embedded CLIP: the file that ships, what it was trained on, and how it was made."""
 
+import json
+import re
 import unicodedata
+from pathlib import Path
 
 import open_clip
 import pytest
+import safetensors.torch
 import torch
+from safetensors import safe_open
 
-from fedloom.backbones import micro_clip, pretrain_clip
+from fedloom.backbones import clip, micro_clip, pretrain, pretrain_clip
 from fedloom.data import glyphs
+from fedloom.errors import FedLoomError
+from fedloom.files import canonical, sha256
+
+RESOURCES = Path(__file__).parents[1] / "workflow" / "resources"
+WEIGHTS = RESOURCES / "micro_clip.safetensors"
+SPEC = {"library": "open_clip", "name": "micro_clip", "weights": str(WEIGHTS)}
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return clip.load(SPEC)
 
 
 @pytest.fixture(scope="module")
 def relatives():
     return pretrain_clip.relatives()
+
+
+def test_it_is_open_clips_own_class_with_all_tokens(shipped):
+    model = shipped.model
+    assert type(model) is open_clip.CLIP
+    assert model.token_embedding.weight.shape == (49408, 64)
+    assert open_clip.get_tokenizer("micro_clip").vocab_size == 49408
+    assert not list(model.visual.buffers())
+    images = torch.zeros(1, 32, 32, 1, dtype=torch.uint8)
+    final, patches = shipped.image_features(images)
+    assert final.shape == (1, 64) and patches.shape == (1, 16, 64)
+
+
+def test_the_shipped_file(shipped):
+    assert WEIGHTS.stat().st_size < 3_000_000
+    with safe_open(WEIGHTS, "pt") as file:
+        assert list(file.metadata()) == ["fedloom"]
+        about = json.loads(file.metadata()["fedloom"])
+        assert file.metadata()["fedloom"] == canonical(about)
+        rows = file.get_tensor(micro_clip.ROWS)
+        trained = file.get_tensor(micro_clip.VOCABULARY)
+    recipe = pretrain_clip.Recipe()
+    assert {name: about[name] for name in vars(recipe)} == vars(recipe)
+    vocabulary = shipped.model.token_embedding.weight
+    assert torch.equal(vocabulary[rows.long()], trained.float())
+    fresh = micro_clip.fresh().token_embedding.weight
+    same = (vocabulary == fresh).all(1)
+    assert not same[rows.long()].any() and same.sum() == 49408 - len(rows)
+
+
+def test_the_shipped_file_is_good_enough_and_the_card_says_what_it_is():
+    found = pretrain_clip.quality(WEIGHTS)
+    assert found["zero_shot"] >= 0.5
+    card = (RESOURCES / "micro_clip.md").read_text(encoding="utf-8")
+    said = [float(value) / 100 for value in re.findall(r"\| (\d+\.\d)% \|", card)]
+    assert said[:2] == pytest.approx([found["zero_shot"], found["random_context"]], abs=0.005)
+    assert sha256(WEIGHTS) in card
+
+
+def test_it_was_trained_on_todays_characters():
+    with safe_open(WEIGHTS, "pt") as file:
+        about = json.loads(file.metadata()["fedloom"])
+    assert about["source"] == pretrain.digest(pretrain_clip.classes())
 
 
 def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relatives):
@@ -79,3 +138,15 @@ def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatc
     pretrain_clip.save(model, rows, tmp_path / "b.safetensors", recipe)
     torch.set_num_threads(threads)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+def test_another_models_file_is_one_line(tmp_path):
+    tensors = safetensors.torch.load_file(WEIGHTS)
+    tensors.pop("text_projection")
+    path = tmp_path / "x.safetensors"
+    safetensors.torch.save_file(tensors, path)
+    with pytest.raises(FedLoomError, match=r"cannot load weights .*text_projection") as error:
+        clip.load(SPEC | {"weights": str(path)})
+    assert "\n" not in str(error.value)
+    with pytest.raises(FedLoomError, match=r"cannot load weights .*token_embedding"):
+        clip.load(SPEC | {"weights": str(RESOURCES / "micro_vit.safetensors")})

@@ -1,8 +1,8 @@
 """One look for all figures, and one colour, line and marker per method.
 
 A method's place among the labels of the config's `methods` decides its look, not its place in a
-figure: it is the same in every figure of every study. Labels that a study adds come after those
-of config.yaml, so they change nobody's colour.
+figure: labels of config.yaml have theirs in every figure of every study. Those that a study adds
+come after them, so they change nobody's colour.
 """
 
 from collections.abc import Iterator
