@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,11 +50,18 @@ LARGE = "ViT-B-16-quickgelu"
 PARTITION = {"scheme": "disjoint", "clients": 10, "held_out": 0, "shots": 8}
 
 
+@cache
+def tokenized(
+    model: open_clip.CLIP, length: int, classes: tuple[str, ...]
+) -> tuple[Tensor, Tensor]:
+    """Tokens [C, 77] with placeholders for a context, and their embeddings: once, as CoOp does."""
+    tokens = open_clip.tokenize(["X " * length + name.replace("_", " ") + "." for name in classes])
+    return tokens, model.token_embedding(tokens)
+
+
 def usual_text(model: open_clip.CLIP, context: Tensor, classes: tuple[str, ...]) -> Tensor:
     """Features [C, d_joint]: all of [C, 77] tokens, the context [L, d] in place of placeholders."""
-    texts = ["X " * len(context) + name.replace("_", " ") + "." for name in classes]
-    tokens = open_clip.tokenize(texts)
-    embedded = model.token_embedding(tokens)
+    tokens, embedded = tokenized(model, len(context), tuple(classes))
     learned = context.expand(len(tokens), -1, -1)
     x = torch.cat([embedded[:, :1], learned, embedded[:, 1 + len(context) :]], 1)
     x = model.transformer(x + model.positional_embedding, attn_mask=model.attn_mask)
@@ -157,11 +165,11 @@ def compare(backbone: clip.FrozenCLIP, data: federation.Federation, name: str, p
     rows = np.sort(np.concatenate([data.train[k] for k in data.participating]))
     features = torch.zeros(int(rows.max()) + 1, backbone.encode(["a"]).shape[1])
 
-    def cache() -> None:
+    def encode() -> None:
         for part in np.array_split(rows, -(-len(rows) // 128)):
             features[part] = backbone.cached(torch.from_numpy(data.store.images(part)))["final"]
 
-    caching, _ = seconds(cache)
+    caching, _ = seconds(encode)
     data.tokens = lambda place: features
     task = Task(
         seed=0,

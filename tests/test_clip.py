@@ -115,6 +115,25 @@ def test_contexts_of_any_length_equal_all_places_computed(model, monkeypatch):
     torch.testing.assert_close(again, found, atol=1e-5, rtol=0)
 
 
+def test_a_feature_behind_the_eot_is_read_at_zero_padding():
+    """As FedPHA's released code pads embedded prompts, in all places of the tower."""
+    model = _model("clip")
+    context = torch.randn(3, 32)
+    found = _frozen(model).text_features(context, NAMES, None, torch.tensor(4))
+    tokenizer = open_clip.SimpleTokenizer()
+    for name, feature in zip(NAMES, found.view(len(NAMES), -1), strict=True):
+        ids = [*tokenizer.encode(f"{name.replace('_', ' ')}."), tokenizer.eot_token_id]
+        start = model.token_embedding(torch.tensor([tokenizer.sot_token_id]))
+        x = torch.cat([start, context, model.token_embedding(torch.tensor(ids))])
+        end, positions = len(x) - 1, model.positional_embedding
+        x = F.pad(x, (0, 0, 0, len(positions) - len(x))) + positions
+        states = model.ln_final(model.transformer(x[None], attn_mask=model.attn_mask))[0]
+        expected = F.normalize(states[end + 4] @ model.text_projection, dim=0)
+        torch.testing.assert_close(feature, expected.detach(), atol=1e-5, rtol=0)
+        at_eot = F.normalize(states[end] @ model.text_projection, dim=0)
+        assert not torch.allclose(feature, at_eot, atol=1e-3)
+
+
 def test_any_leading_axes():
     backbone = _frozen(_model("clip"))
     context = torch.randn(2, 3, 4, 32)
@@ -196,6 +215,17 @@ def test_a_fresh_context_is_coops():
     drawn = _frozen(_model("clip")).context(4000, torch.Generator().manual_seed(0))
     assert drawn.shape == (4000, 32)
     assert abs(drawn.std() - 0.02) < 2e-4 and abs(drawn.mean()) < 2e-4
+
+
+def test_a_template_may_hold_any_braces_and_one_that_does_not_fit_is_named():
+    backbone = _frozen(_model("clip"))
+    twice = backbone.zero_shot(["cat"], ["a {} in {x} of {}."])
+    expected = backbone.encode(["a cat in {x} of cat."])
+    torch.testing.assert_close(twice, expected, atol=1e-6, rtol=0)
+    with pytest.raises(
+        FedLoomError, match=r"longest text has \d+ tokens, but the text tower holds"
+    ):
+        backbone.zero_shot(["cat"], ["very " * 100 + "{}"])
 
 
 def test_what_does_not_fit_is_named():

@@ -98,22 +98,28 @@ def test_fedotp_logits_are_similarities_under_the_plan(tiny):
 
 def test_fedpgp_adds_a_part_of_low_rank_and_contrasts_by_hand(tiny):
     task, hooks = tiny("fedpgp", length=6, rank=2)
-    received, clients, _ = _cohort(task, hooks)
+    received, clients, batch = _cohort(task, hooks)
     method = _module("fedpgp")
     params = {**received["params"], **clients.state}
     own = method.personal(params)
     assert torch.linalg.matrix_rank(own - params["sigma"]).tolist() == [2, 2, 2]
-    written = task.backbone.words("X X X X X X")
-    assert written.shape == (6, task.backbone.width)
-    for k, value in enumerate(method.contrast(task, params)):
-        sigma = params["sigma"][k]
-
-        def cosine(a, b):
-            a, b = a.double().numpy(), b.double().numpy()
-            return np.mean((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
-
-        near, far = cosine(written, sigma) / 0.5, cosine(own[k], sigma) / 0.5
-        assert value.item() == pytest.approx(np.log1p(np.exp(far - near)), rel=1e-4)
+    # from text features, class by class; the written prompt is encoded as a whole text
+    clip, classes = task.backbone, task.data.classes
+    of_written = clip.encode([f"X X X X X X {name}." for name in classes]).double().numpy()
+    for mu in (0.0, 0.7):
+        task.options.mu = mu
+        known = {**received, "written": method.written(task).expand(3, -1, -1)}
+        values, more = method.loss(task, params, known, clients, batch)
+        for k in range(3):
+            of_sigma, of_own = (
+                clip.text_features(context, classes).double().numpy()
+                for context in (params["sigma"][k], own[k])
+            )
+            near, far = ((x * of_sigma).sum(1) / 0.5 for x in (of_written, of_own))
+            expected = mu * np.log1p(np.exp(far - near)).mean()
+            assert near.std() > 0.001, "classes differ"
+            apart = (values - more["shown"])[k]
+            np.testing.assert_allclose(apart.detach(), expected, atol=1e-5)
 
 
 def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
@@ -159,6 +165,33 @@ def test_left_out_as_released_lies_inside_the_row_space():
     expected = rows[3:].T @ rows[3:]  # int(0.2 * 16) = 3: 13 of 16 columns
     found = method.left_out_as_released(context, 0.8)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_the_projection_is_taken_once_a_round_in_the_paper_and_every_step_as_released(
+    tiny, monkeypatch, variant
+):
+    task, hooks = tiny("fedpha", variant=variant)
+    received, clients, _ = _cohort(task, hooks)
+    method, seen = _module("fedpha"), {"left_out": [], "left_out_as_released": []}
+    for name, calls in seen.items():
+        original = getattr(method, name)
+
+        def counted(context, rho, calls=calls, original=original):
+            calls.append((context.detach().clone(), context.requires_grad))
+            return original(context, rho)
+
+        monkeypatch.setattr(method, name, counted)
+    method.client_update(task=task.at(1), received=received, clients=clients)
+    steps = max(-(-n // task.training.batch_size) for n in clients.num_examples)
+    steps *= task.training.epochs
+    once, often = seen.values()
+    if variant == "paper":
+        assert not often and [trained for _, trained in once] == [False]
+        assert torch.equal(once[0][0], received["params"]["context"])
+    else:
+        assert not once and [trained for _, trained in often] == [True] * steps
+        assert not torch.equal(often[0][0][0], often[1][0][0]), "of the context as it is then"
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])

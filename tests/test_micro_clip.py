@@ -64,7 +64,10 @@ def test_the_shipped_file_is_good_enough_and_the_card_says_what_it_is():
     assert found["zero_shot"] >= 0.5
     card = (RESOURCES / "micro_clip.md").read_text(encoding="utf-8")
     said = [float(value) / 100 for value in re.findall(r"\| (\d+\.\d)% \|", card)]
-    assert said[:2] == pytest.approx([found["zero_shot"], found["random_context"]], abs=0.005)
+    order = ("zero_shot", "strangers", "random_context")
+    assert said[:3] == pytest.approx([found[name] for name in order], abs=0.005)
+    apart = pretrain_clip.strangers()
+    assert f"Of {sum(g.name in apart for g in glyphs.classes('target', 100))} of the" in card
     assert sha256(WEIGHTS) in card
 
 
@@ -90,6 +93,18 @@ def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relative
         for one in _drawings(relatives[i]):
             for other in _drawings(taboo[j]):
                 assert torch.corrcoef(torch.stack([one, other]))[0, 1] < pretrain_clip.APART
+
+
+def test_a_stranger_is_a_letter_that_is_trained_on_in_no_style(relatives):
+    apart, targets = pretrain_clip.strangers(), glyphs.classes("target")
+    known = [glyph for glyph in targets if glyph.name not in apart]
+    assert "latin small letter q" in {glyph.name for glyph in known}
+    for glyph in known:
+        assert any(glyph.char in unicodedata.normalize("NFKD", r.char) for r in relatives)
+    strange = {glyph.char for glyph in targets if glyph.name in apart}
+    assert len(strange) > 60
+    for glyph in pretrain_clip.classes():
+        assert unicodedata.normalize("NFKD", glyph.char)[0] not in strange
 
 
 def _drawings(glyph):
@@ -126,7 +141,7 @@ def test_the_cut_text_tower_of_training_is_open_clips():
 
 
 def test_two_steps_of_pretraining_give_the_same_bytes_twice(tmp_path, monkeypatch, relatives):
-    poor = {"zero_shot": 0.02, "random_context": 0.01}
+    poor = {"zero_shot": 0.02, "strangers": 0.02, "random_context": 0.01}
     monkeypatch.setattr(pretrain_clip, "quality", lambda weights: poor)
     small = {"steps": 2, "batch": 16, "classes": 20}
     recipe = pretrain_clip.Recipe(**small)

@@ -5,9 +5,9 @@ Cui et al., "Harmonizing Generalization and Personalization in Federated Prompt 
 never leave it. Decisions:
 
 - All three start at N(0, 0.02), U and V alike on all clients.
-- The contrast is that of the released code, between embedded tokens: sigma is to be near to the
-  hand-written prompt "X X ... X" (positive) and far from sigma + U V (negative), by the mean cosine
-  over the context's tokens, in a two-way cross-entropy.
+- The contrast is that of the released code, between text features: for every class, the prompt of
+  sigma is to be near to the written "X X ... X <class>." (positive) and far from that of
+  sigma + U V (negative), by their cosines, in a two-way cross-entropy; its mean over classes.
 - A client that never trained uses the U and V that all begin with; the server's model is sigma.
 """
 
@@ -37,31 +37,35 @@ def personal(params):
     return params["sigma"] + params["u"] @ params["v"]
 
 
-def logits(task, context, batch):
-    clip = task.backbone
-    return clip.logits(batch.features, clip.text_features(context, task.data.classes))
+@torch.no_grad()
+def written(task):
+    """Text features [C, d] of "X X ... X <class>."."""
+    context = task.backbone.words(" ".join("X" * task.options.length))  # [L, d]
+    return task.backbone.text_features(context, task.data.classes)
 
 
-def contrast(task, params):
-    """The two-way cross-entropy of every client [K]."""
-    written = task.backbone.words(" ".join("X" * task.options.length))  # [L, d]
-    sigma = params["sigma"]
-    near = F.cosine_similarity(written, sigma, dim=-1).mean(-1)
-    far = F.cosine_similarity(personal(params), sigma, dim=-1).mean(-1)
+def contrast(task, of_written, of_sigma, of_own):
+    """The two-way cross-entropy of every client [K], from unit features [K, C, d]."""
+    near, far = (of_written * of_sigma).sum(-1), (of_sigma * of_own).sum(-1)  # [K, C]
     pair = torch.stack([near, far], -1) / task.options.temperature
-    return -pair.log_softmax(-1)[..., 0]
+    return -pair.log_softmax(-1)[..., 0].mean(-1)
 
 
 def loss(task, params, received, clients, batch):
-    scores = logits(task, personal(params), batch)
-    losses = F.cross_entropy(scores.mT, batch.labels, reduction="none")
-    return losses + task.options.mu * contrast(task, params)[:, None]
+    clip = task.backbone
+    contexts = torch.stack([params["sigma"], personal(params)], 1)  # [K, 2, L, d]
+    of_sigma, of_own = clip.text_features(contexts, task.data.classes).unbind(1)
+    scores = clip.logits(batch.features, of_own)
+    entropy = F.cross_entropy(scores.mT, batch.labels, reduction="none")
+    apart = contrast(task, received["written"], of_sigma, of_own)
+    return entropy + task.options.mu * apart[:, None], {"shown": entropy}
 
 
 @hookimpl
 def client_update(task, received, clients):
     start = received["params"] | clients.state
-    trained = local_sgd(task, loss, received, clients, params=start)
+    known = {**received, "written": written(task).expand(len(clients), -1, -1)}
+    trained = local_sgd(task, loss, known, clients, params=start)
     return uploads(trained, clients, kept=clients.state)
 
 
@@ -74,4 +78,5 @@ def aggregate(task, server, updates):
 def predict(task, received, clients, batch):
     params = received["params"]
     context = params["sigma"] if clients.nobody else personal(params | clients.state)
-    return logits(task, context, batch)
+    clip = task.backbone
+    return clip.logits(batch.features, clip.text_features(context, task.data.classes))

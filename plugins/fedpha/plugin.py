@@ -1,6 +1,6 @@
 """FedPHA: a shared context, and on every client one of its own, of its own length.
 
-Fu et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025.
+Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025.
 Equation numbers are the paper's. The local context is pulled towards its projection on what the
 global one leaves out, and pushed away from the global one; prediction uses it alone. Decisions:
 
@@ -15,7 +15,8 @@ global one leaves out, and pushed away from the global one; prediction uses it a
 - `variant = "released"` is what the authors' code computes instead: the thin V, whose columns from
   int((1 - rho) T) on lie *inside* the row space of the global context, taken anew in every step
   with a gradient through it; and all local prompts read at the place of the longest one's EOT, so
-  that shorter ones are read at zero padding behind their own.
+  that shorter ones are read at zero padding behind their own. The longest is the longest local one
+  that the options allow, also where lengths are drawn and no client drew it.
 - Lengths: one for all; or a list, of which consecutive clients share an entry, as the clients of a
   domain do; or drawn per client.
 - The global context is averaged by training images. A client that never trained uses the local
@@ -135,7 +136,10 @@ def loss(task, params, received, clients, batch):
 @hookimpl
 def client_update(task, received, clients):
     start, train = received["params"] | clients.state, ("context", "local")
-    known = {**received, "left_out": left_out(received["params"]["context"], task.options.rho)}
+    known = received
+    if task.options.variant == "paper":
+        projection = left_out(received["params"]["context"], task.options.rho)
+        known = {**received, "left_out": projection}
     trained = local_sgd(task, loss, known, clients, params=start, train=train)
     return uploads(trained, clients, kept=clients.state)
 

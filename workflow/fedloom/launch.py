@@ -21,6 +21,9 @@ from fedloom.config.reading import read
 LOCK = Path(".fedloom.lock")
 # Snakemake's own words about every rule; the jobs say what they do themselves
 QUIET = ["--quiet", "rules", "reason", "host"]
+# As often as its limit of jobs per time span says, Snakemake looks at every input of all jobs that
+# wait: with the default, every second, that took a sixth of a core
+RATE = ["--max-jobs-per-timespan", "1000/1m"]
 
 
 def running_snakemake() -> int | None:
@@ -69,7 +72,7 @@ def show_results(name: str, tables: list[str]) -> None:
 
 def snakemake(arguments: list[str], lock: IO | None = None) -> int:
     """Run Snakemake; its exit status. It inherits the lock, its jobs do not."""
-    command = [sys.executable, "-m", "snakemake", "--cores", "all", *arguments]
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", *RATE, *arguments]
     kept = [] if lock is None else [lock.fileno()]
     with subprocess.Popen(command, pass_fds=kept) as process:
         # Ctrl-C reaches Snakemake as well, which ends its jobs and unlocks: wait for it

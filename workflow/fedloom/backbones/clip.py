@@ -130,8 +130,8 @@ class FrozenCLIP:
             templates: as "a photo of a {}.".
         """
         names = _names(tuple(classes))
-        found = [self.encode([template.format(name) for name in names]) for template in templates]
-        return F.normalize(torch.stack(found).mean(0), dim=-1)
+        texts = [[template.replace("{}", name) for name in names] for template in templates]
+        return F.normalize(torch.stack([self.encode(group) for group in texts]).mean(0), dim=-1)
 
     def context(self, length: int, generator: torch.Generator) -> Tensor:
         """A fresh context [L, d] from N(0, 0.02), as CoOp's."""

@@ -101,6 +101,11 @@ class TextTower:
             FedLoomError: the longest prompt does not fit into the tower.
         """
         room = self.room(endings)
+        if room < 0 and not context.shape[1]:
+            raise FedLoomError(
+                f"backbone {self._name}: the longest text has {self.places - room} tokens, but the "
+                f"text tower holds {self.places}; shorten the template or the class's name"
+            )
         if context.shape[1] > room:
             raise FedLoomError(
                 f"backbone {self._name}: a context of {context.shape[1]} tokens and the longest "
