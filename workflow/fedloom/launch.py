@@ -21,9 +21,9 @@ from fedloom.config.reading import read
 LOCK = Path(".fedloom.lock")
 # Snakemake's own words about every rule; the jobs say what they do themselves
 QUIET = ["--quiet", "rules", "reason", "host"]
-# As often as its limit of jobs per time span says, Snakemake looks at every input of all jobs that
-# wait: with the default, every second, that took a sixth of a core
-RATE = ["--max-jobs-per-timespan", "1000/1m"]
+# As often as the time span of its limit says, Snakemake looks at every input of all jobs that wait:
+# with the default, every second, that took a sixth of a core. It also ends that much later.
+RATE = ["--max-jobs-per-timespan", "300/3s"]
 
 
 def running_snakemake() -> int | None:
