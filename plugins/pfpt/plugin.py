@@ -54,6 +54,7 @@ from fedloom.engine import (
     hookimpl,
     insert,
     local_sgd,
+    matches,
     mean,
     shallow_loss,
     shallow_scores,
@@ -61,7 +62,6 @@ from fedloom.engine import (
     tensor_map,
     uploads,
 )
-from fedloom.engine.selection import matches
 from fedloom.engine.tree import leaves
 from fedloom.errors import FedLoomError
 
