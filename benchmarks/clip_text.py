@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 
 import open_clip
 import torch
@@ -34,16 +35,23 @@ tulip turtle wardrobe whale willow_tree wolf woman worm""".split()  # noqa: SIM9
 )
 
 
-def in_77_places(model: open_clip.CLIP, context: Tensor) -> Tensor:
-    """The usual loop: all of [C, 77] tokens, the context in place of placeholders."""
-    texts = ["x " * len(context) + name.replace("_", " ") + "." for name in CLASSES]
-    tokens = open_clip.tokenize(texts)
-    embedded = model.token_embedding(tokens)
+@cache
+def tokenized(
+    model: open_clip.CLIP, length: int, classes: tuple[str, ...]
+) -> tuple[Tensor, Tensor]:
+    """Tokens [C, 77] with placeholders for a context, and their embeddings: once, as CoOp does."""
+    tokens = open_clip.tokenize(["X " * length + name.replace("_", " ") + "." for name in classes])
+    return tokens, model.token_embedding(tokens)
+
+
+def usual_text(model: open_clip.CLIP, context: Tensor, classes: tuple[str, ...]) -> Tensor:
+    """Features [C, d_joint]: all of [C, 77] tokens, the context [L, d] in place of placeholders."""
+    tokens, embedded = tokenized(model, len(context), tuple(classes))
     learned = context.expand(len(tokens), -1, -1)
     x = torch.cat([embedded[:, :1], learned, embedded[:, 1 + len(context) :]], 1)
     x = model.transformer(x + model.positional_embedding, attn_mask=model.attn_mask)
-    ends = x[torch.arange(len(tokens)), tokens.argmax(1)]
-    return F.normalize(model.ln_final(ends) @ model.text_projection, dim=-1)
+    ends = model.ln_final(x)[torch.arange(len(tokens)), tokens.argmax(1)]
+    return F.normalize(ends @ model.text_projection, dim=-1)
 
 
 def seconds(features: Callable[[Tensor], Tensor], context: Tensor) -> float:
@@ -67,7 +75,7 @@ def main() -> None:
     for length in (4, 16, 32):
         context = torch.randn(length, backbone.width).mul_(0.02).requires_grad_()
         ways = {
-            "places": lambda c: in_77_places(model, c),
+            "places": lambda c: usual_text(model, c, CLASSES),
             "packed": lambda c: backbone.text_features(c, CLASSES),
         }
         with torch.no_grad():

@@ -21,7 +21,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +28,7 @@ import numpy as np
 import open_clip
 import torch
 import torch.nn.functional as F
+from clip_text import usual_text
 from torch import Tensor
 
 from fedloom import plugins
@@ -48,25 +48,6 @@ MICRO = {
 }
 LARGE = "ViT-B-16-quickgelu"
 PARTITION = {"scheme": "disjoint", "clients": 10, "held_out": 0, "shots": 8}
-
-
-@cache
-def tokenized(
-    model: open_clip.CLIP, length: int, classes: tuple[str, ...]
-) -> tuple[Tensor, Tensor]:
-    """Tokens [C, 77] with placeholders for a context, and their embeddings: once, as CoOp does."""
-    tokens = open_clip.tokenize(["X " * length + name.replace("_", " ") + "." for name in classes])
-    return tokens, model.token_embedding(tokens)
-
-
-def usual_text(model: open_clip.CLIP, context: Tensor, classes: tuple[str, ...]) -> Tensor:
-    """Features [C, d_joint]: all of [C, 77] tokens, the context [L, d] in place of placeholders."""
-    tokens, embedded = tokenized(model, len(context), tuple(classes))
-    learned = context.expand(len(tokens), -1, -1)
-    x = torch.cat([embedded[:, :1], learned, embedded[:, 1 + len(context) :]], 1)
-    x = model.transformer(x + model.positional_embedding, attn_mask=model.attn_mask)
-    ends = model.ln_final(x)[torch.arange(len(tokens)), tokens.argmax(1)]
-    return F.normalize(ends @ model.text_projection, dim=-1)
 
 
 def left_out(context: Tensor, rho: float) -> Tensor:

@@ -177,10 +177,15 @@ def test_patches_are_projected_as_the_class_token_is(kind, images):
     expected = F.normalize(expected, dim=-1).unflatten(0, (2, 3))
     torch.testing.assert_close(patches, expected[..., 1:, :], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(final, expected[..., 0, :], atol=1e-5, rtol=1e-4)
-    cached = backbone.cached(images.flatten(0, 1))
-    assert torch.equal(cached["final"], final.flatten(0, 1))
-    assert cached["patches"].dtype == torch.float16
-    torch.testing.assert_close(cached["patches"].float(), patches.flatten(0, 1), atol=1e-3, rtol=0)
+    kept = {what: backbone.cached(images.flatten(0, 1), what) for what in ("features", "patches")}
+    assert {what: list(found) for what, found in kept.items()} == {
+        "features": ["final"],
+        "patches": ["patches"],
+    }
+    assert torch.equal(kept["features"]["final"], final.flatten(0, 1))
+    halves = kept["patches"]["patches"]
+    assert halves.dtype == torch.float16
+    torch.testing.assert_close(halves.float(), patches.flatten(0, 1), atol=1e-3, rtol=0)
 
 
 def _attention_pool(pool, x):

@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import ot
@@ -278,6 +279,8 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         ({"random_lengths": [9, 4]}, r"random_lengths \[9, 4\]: give the least and the most"),
         ({"lengths": [4], "random_lengths": [4, 9]}, "set one of them"),
         ({"length": 80}, "a context of 80 tokens, but the text tower holds"),
+        ({"random_lengths": [4, 80]}, "a context of 80 tokens, but the text tower holds"),
+        ({"global_length": 2, "words": "a photo of a"}, "are 4 tokens, and a context has 2"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused(tiny, options, line):
@@ -307,11 +310,16 @@ def test_a_class_without_a_name_is_refused_at_the_start(tiny, name):
         rounds.initial(task, hooks)
 
 
-def test_classes_that_are_mere_numbers_are_refused():
+def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
     setup.check_names({"classes": ["0", "1"]}, "digits")
     line = "^datasets.x: its 2 classes have numbers and no names.*set datasets.x.class_names$"
     with pytest.raises(FedLoomError, match=line):
         setup.check_names({"classes": ["0", "1"], "named": False}, "x")
+    facts = {"classes": ["0", "1"], "named": False}
+    monkeypatch.setattr(setup, "check_receipt", lambda *files: facts)
+    spec = {"method": {"plugin": "promptfl", "wrappers": []}, "run": "x/even/tiny/promptfl/seed0"}
+    with pytest.raises(FedLoomError, match=line):
+        setup.task(spec, *[Path()] * 3, None, None, None, torch.device("cpu"))
 
 
 def test_zero_shot_is_the_mean_of_its_templates(tiny):

@@ -114,6 +114,14 @@ def test_two_methods_of_one_name_are_refused(tmp_path):
         plugins.discover(tmp_path)
 
 
+def test_what_a_family_has_not_cannot_be_needed(tmp_path):
+    toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
+    toml.write_text(toml.read_text().replace('["features"]', '["features", "patches"]'))
+    line = "method.toml: needs: a vit method has no patches; known: features, prototypes$"
+    with pytest.raises(FedLoomError, match=line):
+        plugins.discover(tmp_path)
+
+
 def test_unknown_key_of_method_toml_is_named(tmp_path):
     folder = _copy("head_tuning", tmp_path / "head_tuning")
     toml = folder / "method.toml"

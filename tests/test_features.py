@@ -20,14 +20,14 @@ def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path, monkey
         def images(self, rows):
             return pixels[rows]
 
-    def cached(images):
+    def cached(images, what):
         x = images.flatten(1).float()
-        return {"final": x, "patches": x[:, :, None].expand(-1, -1, 5).half() / 3}
+        return {what: x, "other": x[:, :, None].expand(-1, -1, 5).half() / 3}
 
     backbone = SimpleNamespace(device=torch.device("cpu"), cached=cached)
-    features.write(backbone, Store(), tmp_path / "deep" / "x.safetensors")
+    features.write(backbone, Store(), "patches", tmp_path / "deep" / "x.safetensors")
     found = safetensors.torch.load_file(tmp_path / "deep" / "x.safetensors")
-    expected = cached(torch.from_numpy(pixels))
+    expected = cached(torch.from_numpy(pixels), "patches")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.safetensors"]

@@ -12,6 +12,7 @@ from fedloom.config import resolve
 from fedloom.config.methods import FAMILIES
 from fedloom.config.reading import read
 from fedloom.config.runs import Run, run_spec, runs
+from fedloom.entries import entry_of
 from fedloom.errors import FedLoomError
 from fedloom.files import canonical
 from fedloom.plugins import ROOT
@@ -316,7 +317,7 @@ def test_boxes_are_by_the_clients_own_entry(tmp_path):
             if line.get_linewidth() == 1.6  # medianprops
         ]
         assert medians == [16, 20]
-    assert [boxes.entry_of(k, 6, 3) for k in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [entry_of(k, 6, 3) for k in range(6)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_shots_are_means_over_seeds_with_their_deviation(tmp_path):

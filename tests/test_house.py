@@ -11,7 +11,7 @@ from fedloom.plugins import ROOT, discover
 LIBRARY = ROOT / "workflow/fedloom"
 # a module may import from its own floor and those below it
 FLOORS = [
-    {"errors", "files", "rng", "progress", "hookspecs", "heldout"},
+    {"errors", "files", "rng", "progress", "hookspecs", "heldout", "entries"},
     {"schema", "plugins", "inputs", "grids", "config", "outputs"},
     {"data", "backbones"},
     {"engine", "evaluation"},

@@ -1,5 +1,6 @@
 """Every study that ships builds its whole workflow, also where its data and weights are missing."""
 
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -37,6 +38,10 @@ def test_a_dry_run_builds_it_completely(path, tmp_path):
     expected = len(runs(study)) * len(chunk_ends(study["study"]))
     trained = [line for line in done.stdout.splitlines() if line.startswith("rule train_rounds")]
     assert len(trained) == expected
+    needs = {need for run in runs(study) for need in study["methods"][run.method]["needs"]}
+    made = set(re.findall(r"output: results/(features|patches|prototypes)/", done.stdout))
+    # prototypes are of features, and so is the figure of accuracy by block
+    assert made - {"features"} == needs - {"features"}
 
 
 def test_studies_are_named_as_their_files():

@@ -26,7 +26,15 @@ global one leaves out, and pushed away from the global one; prediction uses it a
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import first_context, hookimpl, local_sgd, mean, uploads
+from fedloom.engine import (
+    check_room,
+    entry_of,
+    first_context,
+    hookimpl,
+    local_sgd,
+    mean,
+    uploads,
+)
 from fedloom.errors import FedLoomError
 
 
@@ -42,7 +50,8 @@ def length_of(task, client):
         low, high = options.random_lengths
         return int(torch.randint(low, high + 1, (), generator=task.generator("length", client)))
     if options.lengths:
-        return options.lengths[max(client, 0) * len(options.lengths) // task.data.num_clients]
+        place = entry_of(max(client, 0), task.data.num_clients, len(options.lengths))
+        return options.lengths[place]
     return options.length
 
 
@@ -59,13 +68,7 @@ def init_server(task):
     drawn = options.random_lengths
     if drawn and (len(drawn) == 1 or drawn[0] > drawn[1]):
         raise FedLoomError(f"fedpha: option random_lengths {drawn}: give the least and the most")
-    room = task.backbone.room(task.data.classes)
-    most = max(longest(options), options.global_length)
-    if most > room:
-        raise FedLoomError(
-            f"fedpha: a context of {most} tokens, but the text tower holds {room} before the "
-            "longest class name; lower length, lengths, random_lengths or global_length"
-        )
+    check_room(task, longest(options))
     generator = task.generator("global context")
     return {
         "params": {"context": first_context(task, options.global_length, options.words, generator)}

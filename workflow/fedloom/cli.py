@@ -39,7 +39,7 @@ def partition(args: argparse.Namespace) -> None:
 
 
 def features(args: argparse.Namespace) -> None:
-    """Run the frozen backbone over a dataset once."""
+    """Run the frozen backbone over a dataset once, for what is kept of its images."""
     from fedloom import backbones
     from fedloom.data.store import ImageStore
     from fedloom.engine import features
@@ -48,7 +48,7 @@ def features(args: argparse.Namespace) -> None:
 
     check_receipt(args.store, args.about)
     backbone = backbones.load(args.spec, prepare_torch(args.threads))
-    features.write(backbone, ImageStore(args.store), args.out)
+    features.write(backbone, ImageStore(args.store), args.kept, args.out)
     write_receipt(args.out)
 
 
@@ -92,6 +92,7 @@ def _task(args: argparse.Namespace) -> tuple:
         args.about,
         args.partition,
         args.features,
+        args.patches,
         args.prototypes,
         setup.prepare_torch(args.threads),
     )
@@ -227,16 +228,17 @@ OPTIONS = {
     "spec": {"type": json.loads, "help": "what bears on the result, as JSON"},
     "evaluation-parts": {"type": Path, "nargs": "+", "help": "of the chunks, in order"},
     "rounds-parts": {"type": Path, "nargs": "+", "help": "of the chunks, in order"},
+    "kept": {"choices": ["features", "patches"], "help": "what of every image"},
     "bind": {"type": Path, "nargs": "*", "help": "files whose change voids a checkpoint"},
     "method": {"help": "name of a method"},
     "backbone": {"help": "name of a model of timm, or of open_clip for a CLIP method"},
     "classes": {"type": int, "help": "number of classes"},
 }
-DATA = "spec store about partition [features] [prototypes]"
+DATA = "spec store about partition [features] [patches] [prototypes]"
 STAGES = {  # the options of each, all but those in brackets required
     dataset: "spec store about",
     partition: "spec store about out",
-    features: "spec store about out",
+    features: "spec store about kept out",
     prototypes: "spec store about partition features out",
     init: f"{DATA} out",
     train: f"{DATA} start out evaluation rounds bind",

@@ -56,7 +56,8 @@ rule pretrain_micro_clip:
 
 
 rule features:
-    """What the frozen backbone makes of every image (class tokens; CLIP: features), once."""
+    """What the frozen backbone makes of every image, once: class tokens (of a CLIP, features), or a
+    CLIP's patches."""
     input:
         store=ancient("results/datasets/{dataset}/images.arrow"),
         about="results/datasets/{dataset}/about.json",
@@ -68,14 +69,14 @@ rule features:
             *backbone_sources(w),
         ],
     output:
-        features="results/features/{dataset}/{backbone}.safetensors",
-        receipt="results/features/{dataset}/{backbone}.json",
+        features="results/{kept}/{dataset}/{backbone}.safetensors",
+        receipt="results/{kept}/{dataset}/{backbone}.json",
     params:
         spec=lambda w: canonical(STUDY["backbones"][w.backbone]),
     log:
-        "results/logs/features/{dataset}/{backbone}.log",
+        "results/logs/{kept}/{dataset}/{backbone}.log",
     benchmark:
-        "results/benchmarks/features/{dataset}/{backbone}.tsv"
+        "results/benchmarks/{kept}/{dataset}/{backbone}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
@@ -83,7 +84,8 @@ rule features:
         gpu=0,
     shell:
         "python -m fedloom.cli features --spec {params.spec:q} --store {input.store}"
-        " --about {input.about} --out {output.features} --threads {threads} --log {log}"
+        " --about {input.about} --kept {wildcards.kept} --out {output.features}"
+        " --threads {threads} --log {log}"
 
 
 rule prototypes:

@@ -25,6 +25,7 @@ wildcard_constraints:
     seed=r"\d+",
     end=r"\d{4}",
     label="[^/]+",
+    kept="features|patches",
 
 
 def sources(*names):
@@ -108,7 +109,7 @@ def needed(what, path):
 
 def optional_inputs(wildcards, input):
     """Command-line options for what this method needs beyond images."""
-    names = ("features", "prototypes")
+    names = ("features", "patches", "prototypes")
     return " ".join(f"--{name} {input[name]}" for name in names if input.get(name))
 
 
@@ -124,9 +125,11 @@ TABLE_SOURCES = ("__init__", "accuracy", "layout", "published", "summary")
 RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}"
 FEATURES = "results/features/{dataset}/{backbone}"
+PATCHES = "results/patches/{dataset}/{backbone}"
 PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}"
 LABELS = ("dataset", "partition", "backbone", "method")
 CORE = sources(
+    "entries.py",
     "rng.py",
     "backbones/__init__.py",
     "data/federation.py",
@@ -141,6 +144,8 @@ RUN_INPUTS = {
     "partition_receipt": f"{PARTITION}.json",
     "features": ancient(needed("features", f"{FEATURES}.safetensors")),
     "features_receipt": needed("features", f"{FEATURES}.json"),
+    "patches": ancient(needed("patches", f"{PATCHES}.safetensors")),
+    "patches_receipt": needed("patches", f"{PATCHES}.json"),
     "prototypes": ancient(needed("prototypes", f"{PROTOTYPES}.safetensors")),
     "prototypes_receipt": needed("prototypes", f"{PROTOTYPES}.json"),
     "weights": weights,

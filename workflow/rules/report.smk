@@ -73,6 +73,7 @@ rule figure:
         src=lambda w: sources(
             f"report/figures/{STUDY['figures'][w.label]['kind']}.py",
             *(f"report/figures/{name}.py" for name in FIGURE_SOURCES),
+            "entries.py",
             "evaluation/metrics.py",
         ),
     output:

@@ -38,7 +38,8 @@ rule train_rounds:
         optional=optional_inputs,
         bind=lambda w, input: [
             file
-            for name in ("src", "about", "partition_receipt", "features_receipt", "prototypes_receipt")
+            for name in RUN_INPUTS
+            if name in ("src", "about") or name.endswith("_receipt")
             for file in ([input[name]] if isinstance(input[name], str) else input[name])
         ],
     log:

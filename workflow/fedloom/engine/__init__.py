@@ -2,7 +2,7 @@
 
 from fedloom.backbones.vit import insert, linear, replace
 from fedloom.engine.aggregate import mean, uploads
-from fedloom.engine.contexts import first_context
+from fedloom.engine.contexts import check_room, first_context
 from fedloom.engine.local import Trained, learning_rate, local_sgd
 from fedloom.engine.passes import class_means, slices
 from fedloom.engine.selection import (
@@ -19,6 +19,7 @@ from fedloom.engine.shallow import shallow_loss, shallow_params, shallow_scores
 from fedloom.engine.task import Cohort, Task, Update
 from fedloom.engine.transport import transport_plan
 from fedloom.engine.tree import Tree, stack, tensor_map, unstack
+from fedloom.entries import entry_of
 from fedloom.hookspecs import NOBODY, hookimpl
 
 __all__ = [
@@ -29,7 +30,9 @@ __all__ = [
     "Tree",
     "Update",
     "asked_for",
+    "check_room",
     "class_means",
+    "entry_of",
     "first_context",
     "first_params",
     "for_client_or_image",

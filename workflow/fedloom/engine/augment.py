@@ -69,19 +69,23 @@ class AugmentedBatch(Batch):
             return self._padded(parts).to(self.source.device)
 
     def class_tokens(self, place: int | None) -> Tensor:
-        return self._encoded["final"] if place is None else self._encoded["inputs"][:, :, place - 1]
+        found = self._tokens
+        return found["final"] if place is None else found["inputs"][:, :, place - 1]
 
     @cached_property
     def patches(self) -> Tensor:
-        return self._encoded["patches"].float()
+        return self._encoded("patches")["patches"].float()
 
     @cached_property
-    def _encoded(self) -> dict[str, Tensor]:
-        """What the feature cache would hold of the images, by name, [K, B, ...]."""
+    def _tokens(self) -> dict[str, Tensor]:
+        return self._encoded("features")
+
+    def _encoded(self, what: str) -> dict[str, Tensor]:
+        """What the cache of `what` would hold of the images, by name, [K, B, ...]."""
         images = self.images
         with self._timed("encoded"):  # client by client, so that stacking changes not one bit
             found = [
-                self.task.backbone.cached(images[k, : len(rows)])
+                self.task.backbone.cached(images[k, : len(rows)], what)
                 for k, rows in enumerate(self._real())
             ]
             return {name: self._padded([part[name] for part in found]) for name in found[0]}

@@ -16,18 +16,18 @@ from fedloom.progress import progress
 IMAGES_AT_ONCE = 128
 
 
-def write(backbone: Backbone, store: ImageStore, path: Path) -> None:
+def write(backbone: Backbone, store: ImageStore, what: str, path: Path) -> None:
     """Write `backbone.cached` of every image [N, ...], by name, as safetensors.
 
-    Patch features may be larger than memory: they are gathered in files, beside `path`.
+    Patches may be larger than memory: tensors are gathered in files, beside `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         tensors: dict[str, Tensor] = {}
-        with progress(len(store), f"features of {len(store)} images") as bar:
+        with progress(len(store), f"{what} of {len(store)} images") as bar:
             for rows in np.array_split(np.arange(len(store)), -(-len(store) // IMAGES_AT_ONCE)):
                 images = torch.from_numpy(store.images(rows).copy()).to(backbone.device)
-                for name, value in backbone.cached(images).items():
+                for name, value in backbone.cached(images, what).items():
                     if name not in tensors:
                         shape = (len(store), *value.shape[1:])
                         tensors[name] = _on_disk(Path(folder) / name, shape, value.dtype)

@@ -1,5 +1,6 @@
 """A run's task, from its spec and the files that its rule names."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ def task(
     about: Path,
     partition: Path,
     features: Path | None,
+    patches: Path | None,
     prototypes: Path | None,
     device: torch.device,
 ) -> tuple[Task, object]:
@@ -45,10 +47,9 @@ def task(
     facts = check_receipt(store, about)
     if method.about["family"] == "clip":
         check_names(facts, spec["run"].split("/")[0])
-    for path in (partition, features, prototypes):
+    for path in (partition, features, patches, prototypes):
         if path is not None:
             check_receipt(path)
-    cached = None if features is None else cached_features(features, device)
     prepared = Task(
         seed=spec["seed"],
         options=SimpleNamespace(**spec["method"]["options"]),
@@ -59,8 +60,8 @@ def task(
             partition,
             facts["classes"],
             device,
-            tokens=cached and cached.tokens,
-            patches=cached and cached.patches,
+            tokens=features and cached_tokens(features, device),
+            patches=patches and cached_patches(patches, device),
         ),
         clients_per_round=spec["clients_per_round"],
         stacked=method.about["stacked"],
@@ -73,8 +74,8 @@ def task(
     return prepared, plugins.hooks(method, defaults, wrappers=wrappers)
 
 
-def cached_features(features: Path, device: torch.device) -> SimpleNamespace:
-    """Readers of the feature cache: `tokens(place)` and `patches()`, each read when asked for."""
+def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
+    """See `Federation.tokens`; a place is read when it is asked for."""
 
     @lru_cache
     def tokens(place: int | None) -> Tensor:
@@ -82,11 +83,17 @@ def cached_features(features: Path, device: torch.device) -> SimpleNamespace:
             return state.tensor(features, "final").to(device)
         return state.tensor(features, "inputs", place - 1).to(device)
 
+    return tokens
+
+
+def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
+    """See `Federation.patches`; read when asked for."""
+
     @lru_cache
     def patches() -> Tensor:
-        return state.tensor(features, "patches").to(device)
+        return state.tensor(file, "patches").to(device)
 
-    return SimpleNamespace(tokens=tokens, patches=patches)
+    return patches
 
 
 def check_names(about: dict, dataset: str) -> None:

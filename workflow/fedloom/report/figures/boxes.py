@@ -3,15 +3,11 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedloom.entries import entry_of
 from fedloom.evaluation import metrics
 from fedloom.grids import lists
 from fedloom.hookspecs import NOBODY
 from fedloom.report.figures import style
-
-
-def entry_of(client: int, clients: int, entries: int) -> int:
-    """The entry of a list that a client has: consecutive clients share one."""
-    return client * entries // clients
 
 
 def accuracies(series: list[dict], rounds: list[int]) -> pd.DataFrame:
