@@ -174,7 +174,7 @@ def test_editing_a_method_reruns_only_its_runs(finished):
     file.write_text(text)
     assert {method for _, method, _ in jobs if method} == {"fedvpt"}
     assert {rule for rule, _, _ in jobs} == {
-        "init", "train_rounds", "evaluate", "table", "figure", "all",
+        "train_rounds", "evaluate", "table", "figure", "all",
     }  # fmt: skip
     assert _would_run(folder) == []
 
@@ -187,7 +187,6 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     jobs = _would_run(folder)
     trained = {(method, end) for rule, method, end in jobs if rule == "train_rounds"}
     assert trained == {(method, "0003") for method in METHODS}
-    assert "init" not in {rule for rule, _, _ in jobs}
 
     process = _start(folder, "fedloom.launch")
     run = folder / "results/runs/digits/six/micro_vit"

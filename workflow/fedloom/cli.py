@@ -98,29 +98,19 @@ def _task(args: argparse.Namespace) -> tuple:
     )
 
 
-def init(args: argparse.Namespace) -> None:
-    """The server's state before round 1."""
-    from fedloom.engine import chunk, rounds, state
-    from fedloom.files import write_receipt
-
-    with chunk.exclusive(args.out.parent):
-        ready, hooks = _task(args)
-        first = rounds.initial(ready, hooks)
-        state.save(args.out, first.tree(), run=args.spec["run"], round=0)
-        write_receipt(args.out)
-
-
 def train(args: argparse.Namespace) -> None:
     """Train a chunk of rounds, or what is left of it."""
     from fedloom.engine import chunk
     from fedloom.files import check_receipt, write_receipt
 
     with chunk.exclusive(args.out.parent):
-        check_receipt(args.start)
+        before = []
+        if args.start:
+            check_receipt(args.start)
+            before = [args.start.with_suffix(".json")]
         ready, hooks = _task(args)
         outputs = {"state": args.out, "evaluation": args.evaluation, "rounds": args.rounds}
-        files = [args.start.with_suffix(".json"), *args.bind]
-        bound = chunk.binding(args.spec, files, ready.data.device)
+        bound = chunk.binding(args.spec, [*before, *args.bind], ready.data.device)
         chunk.train(ready, hooks, args.spec, args.start, outputs, bound)
         write_receipt(args.out)
 
@@ -240,8 +230,7 @@ STAGES = {  # the options of each, all but those in brackets required
     partition: "spec store about out",
     features: "spec store about kept out",
     prototypes: "spec store about partition features out",
-    init: f"{DATA} out",
-    train: f"{DATA} start out evaluation rounds bind",
+    train: f"{DATA} [start] out evaluation rounds bind",
     artefact: f"{DATA} start out",
     evaluate: "evaluation-parts rounds-parts evaluation rounds",
     partition_chart: "partition about png pdf",

@@ -195,8 +195,7 @@ def resumes(method: Method, folder: Path, *wrappers: Method) -> None:
     jobs = (("whole", [4]), ("halves", [2, 4]))
     for name, ends in jobs:
         (folder / name).mkdir()
-        start, first = folder / name / "0.safetensors", 0
-        state.save(start, run.start().tree(), round=0)
+        start, first = None, 0
         for last in ends:
             outputs = {
                 kind: folder / name / f"{last}.{kind}" for kind in ("state", "evaluation", "rounds")

@@ -94,6 +94,12 @@ def chunk_spec(wildcards):
     }
 
 
+def chunk_start(wildcards, kind):
+    """A file of the chunk before; the first chunk has none."""
+    end = previous_end(wildcards)
+    return f"{RUN}/rounds/{end:04}.{kind}".format(**wildcards) if end else []
+
+
 def chunk_files(wildcards, kind):
     """A file of every chunk of a run."""
     ends = chunk_ends(STUDY["study"])
@@ -136,7 +142,7 @@ CORE = sources(
     "data/store.py",
     *(f"engine/{name}.py" for name in ENGINE),
 )
-# what `init` and `train_rounds` share; large files are ancient, their receipts are compared
+# what `train_rounds` and `artefact` share; large files are ancient, their receipts are compared
 RUN_INPUTS = {
     "store": ancient("results/datasets/{dataset}/images.arrow"),
     "about": "results/datasets/{dataset}/about.json",

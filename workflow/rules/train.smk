@@ -1,33 +1,11 @@
-rule init:
-    """The state before round 1."""
-    input:
-        **RUN_INPUTS,
-    output:
-        state=f"{RUN}/rounds/0000.safetensors",
-        receipt=f"{RUN}/rounds/0000.json",
-    params:
-        spec=lambda w: canonical(spec_of(w)),
-        optional=optional_inputs,
-    log:
-        "results/logs/init/{dataset}/{partition}/{backbone}/{method}/seed{seed}.log",
-    benchmark:
-        "results/benchmarks/init/{dataset}/{partition}/{backbone}/{method}/seed{seed}.tsv"
-    threads: 1
-    resources:
-        mem_mb=4000,
-        runtime=30,
-        gpu=0,
-    shell:
-        f"python -m fedloom.cli init {RUN_OPTIONS}"
-        " --out {output.state}"
-
-
 rule train_rounds:
-    """A chunk of rounds. Killed, it resumes after its last finished round."""
+    """A chunk of rounds, the first from what the method starts with.
+
+    Killed, it resumes after its last finished round."""
     input:
         **RUN_INPUTS,
-        start=lambda w: ancient(f"{RUN}/rounds/{previous_end(w):04}.safetensors".format(**w)),
-        start_receipt=lambda w: f"{RUN}/rounds/{previous_end(w):04}.json".format(**w),
+        start=lambda w: ancient(chunk_start(w, "safetensors")),
+        start_receipt=lambda w: chunk_start(w, "json"),
     output:
         state=f"{RUN}/rounds/{{end}}.safetensors",
         receipt=f"{RUN}/rounds/{{end}}.json",
@@ -36,6 +14,7 @@ rule train_rounds:
     params:
         spec=lambda w: canonical(chunk_spec(w)),
         optional=optional_inputs,
+        start=lambda w, input: f"--start {input.start}" if input.start else "",
         bind=lambda w, input: [
             file
             for name in RUN_INPUTS
@@ -51,11 +30,9 @@ rule train_rounds:
         mem_mb=6000,
         runtime=1440,
         gpu=0,
-    wildcard_constraints:
-        end="(?!0000)[0-9]{4}",
     shell:
         f"python -m fedloom.cli train {RUN_OPTIONS}"
-        " --start {input.start}"
+        " {params.start}"
         " --out {output.state} --evaluation {output.evaluation} --rounds {output.rounds}"
         " --bind {params.bind:q}"
 

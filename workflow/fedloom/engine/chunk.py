@@ -98,13 +98,15 @@ def _resume(
     return rounds.State.of(tree), done, rows
 
 
-def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], bound: str) -> None:
+def train(
+    task: Task, hooks, spec: dict, start: Path | None, outputs: dict[str, Path], bound: str
+) -> None:
     """Train the rounds after `spec['first']` up to and including `spec['last']`.
 
     Args:
         spec: the run's (fedloom.config.runs.run_spec), with `first`, `last`, `evaluate`, the rounds
             after which all clients are evaluated, and whether the `global_test` set is used too.
-        start: state after round `first`.
+        start: state after round `first`; None for the first chunk, which makes its own.
         outputs: paths `state`, `evaluation`, `rounds`; the first's folder holds the checkpoint.
         bound: the chunk's `binding`.
 
@@ -115,8 +117,11 @@ def train(task: Task, hooks, spec: dict, start: Path, outputs: dict[str, Path], 
     rolling = outputs["state"].parent / "checkpoint.safetensors"
     found = _resume(rolling, bound, spec, task.data.device)
     if found is None:
-        current, done = rounds.State.of(state.load(start, task.data.device)[0]), first
-        rows = {"evaluation": [], "rounds": []}
+        if start is None:
+            current = rounds.initial(task, hooks)
+        else:
+            current = rounds.State.of(state.load(start, task.data.device)[0])
+        done, rows = first, {"evaluation": [], "rounds": []}
     else:
         current, done, rows = found
         log.info("%s: resumed after round %d", spec["run"], done)
