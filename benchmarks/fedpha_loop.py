@@ -148,7 +148,8 @@ def compare(backbone: clip.FrozenCLIP, data: federation.Federation, name: str, p
 
     def encode() -> None:
         for part in np.array_split(rows, -(-len(rows) // 128)):
-            features[part] = backbone.cached(torch.from_numpy(data.store.images(part)))["final"]
+            images = torch.from_numpy(data.store.images(part))
+            features[part] = backbone.cached(images, "features")["final"]
 
     caching, _ = seconds(encode)
     data.tokens = lambda place: features

@@ -280,7 +280,9 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         ({"lengths": [4], "random_lengths": [4, 9]}, "set one of them"),
         ({"length": 80}, "a context of 80 tokens, but the text tower holds"),
         ({"random_lengths": [4, 80]}, "a context of 80 tokens, but the text tower holds"),
-        ({"global_length": 2, "words": "a photo of a"}, "are 4 tokens, and a context has 2"),
+        ({"global_length": 2, "words": "a photo of a"}, "is 4 tokens, but a context has only 2"),
+        ({"lengths": [16, 3], "words": "a photo of a"}, "is 4 tokens, but a context has only 3"),
+        ({"random_lengths": [2, 9], "words": "a photo of a"}, "but a context has only 2"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused(tiny, options, line):

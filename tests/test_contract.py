@@ -114,6 +114,15 @@ def test_two_methods_of_one_name_are_refused(tmp_path):
         plugins.discover(tmp_path)
 
 
+def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
+    toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
+    toml.write_text(toml.read_text().replace('needs = ["features"]', ""))
+    method = plugins.discover(tmp_path)["head_tuning"]
+    line = 'the method reads features, which its method.toml does not ask for; add "features"'
+    with pytest.raises(FedLoomError, match=line):
+        contract.check(method, [method])
+
+
 def test_what_a_family_has_not_cannot_be_needed(tmp_path):
     toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(toml.read_text().replace('["features"]', '["features", "patches"]'))

@@ -1,6 +1,7 @@
 """Local training with a client axis, rounds, guard, checkpoints."""
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -287,6 +288,65 @@ def _chunk(task, hooks, folder, bound="same", last=4):
     evaluate = [r for r in (2, 3, 4) if r <= last]
     spec = {"run": "r", "first": 0, "last": last, "evaluate": evaluate, "global_test": False}
     chunk.train(task, hooks, spec, None, _outputs(folder), bound)
+
+
+class _Odd:
+    """Hooks whose state has keys in no order, and tensors that are not contiguous."""
+
+    def __init__(self, hooks):
+        self._hooks = hooks
+
+    def __getattr__(self, name):
+        return getattr(self._hooks, name)
+
+    def _add(self, server):
+        return {"z": torch.arange(6.0).view(2, 3).T.requires_grad_(), **server, "a": 1}
+
+    def init_server(self, **known):
+        return self._add(self._hooks.init_server(**known))
+
+    def aggregate(self, **known):
+        return self._add(self._hooks.aggregate(**known))
+
+
+def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
+    """Else the job that wrote it and the one that goes on from it could add in another order."""
+    task, hooks = tiny("scaffold_pt")
+    hooks = _Odd(hooks)
+    first = rounds.initial(task, hooks)
+    after, _ = rounds.train_round(task.at(1), hooks, first)
+    for found in (first, after):
+        state.save(tmp_path / "x", found.tree())
+        again = rounds.State.of(state.load(tmp_path / "x")[0])
+        assert list(found.server) == ["a", *sorted(list(found.server)[1:])]
+        assert _order(found.server) == _order(again.server)
+        assert {k: _order(v) for k, v in found.clients.items()} == {
+            k: _order(v) for k, v in again.clients.items()
+        }
+        assert list(found.clients) == list(again.clients)
+        assert not found.server["z"].requires_grad
+
+
+def _order(tree):
+    """Keys and strides, in the tree's own order."""
+    return [
+        (key, _order(value) if isinstance(value, dict) else getattr(value, "stride", int)())
+        for key, value in tree.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "start", "line"),
+    [
+        (2, None, r"rounds 3 to 4 start from the state after round 2: give it \(--start\)"),
+        (0, Path("x"), r"rounds 1 to 4 start from nothing: give no state \(--start\)"),
+    ],
+)
+def test_rounds_start_from_what_they_follow(tiny, tmp_path, first, start, line):
+    task, hooks = tiny("head_tuning")
+    spec = {"run": "r", "first": first, "last": 4, "evaluate": [4], "global_test": False}
+    with pytest.raises(FedLoomError, match=f"^r: {line}$"):
+        chunk.train(task, hooks, spec, start, _outputs(tmp_path), "bound")
 
 
 @pytest.mark.parametrize("killed_in", [1, 3, 4])

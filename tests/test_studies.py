@@ -36,12 +36,14 @@ def test_a_dry_run_builds_it_completely(path, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     study = _resolved(path)
     expected = len(runs(study)) * len(chunk_ends(study["study"]))
-    trained = [line for line in done.stdout.splitlines() if line.startswith("rule train_rounds")]
+    jobs = re.split(r"^rule ", done.stdout, flags=re.MULTILINE)
+    trained = [job for job in jobs if job.startswith("train_rounds:")]
     assert len(trained) == expected
-    needs = {need for run in runs(study) for need in study["methods"][run.method]["needs"]}
-    made = set(re.findall(r"output: results/(features|patches|prototypes)/", done.stdout))
-    # prototypes are of features, and so is the figure of accuracy by block
-    assert made - {"features"} == needs - {"features"}
+    for job in trained:
+        method = study["methods"][re.search(r"wildcards: .*method=([^,]+)", job)[1]]
+        inputs = re.search(r"input: (.*)", job)[1]
+        read = set(re.findall(r"results/(features|patches|prototypes)/", inputs))
+        assert read == set(method["needs"])
 
 
 def test_studies_are_named_as_their_files():

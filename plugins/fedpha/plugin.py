@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 
 from fedloom.engine import (
-    check_room,
+    check_lengths,
     entry_of,
     first_context,
     hookimpl,
@@ -38,9 +38,14 @@ from fedloom.engine import (
 from fedloom.errors import FedLoomError
 
 
+def lengths_of(options):
+    """Tokens that local contexts have; of drawn ones, the least and the most."""
+    return options.random_lengths or options.lengths or [options.length]
+
+
 def longest(options):
     """The most tokens that a local context may have."""
-    return max(options.random_lengths or options.lengths or [options.length])
+    return max(lengths_of(options))
 
 
 def length_of(task, client):
@@ -68,7 +73,7 @@ def init_server(task):
     drawn = options.random_lengths
     if drawn and (len(drawn) == 1 or drawn[0] > drawn[1]):
         raise FedLoomError(f"fedpha: option random_lengths {drawn}: give the least and the most")
-    check_room(task, longest(options))
+    check_lengths(task, lengths_of(options), options.words)
     generator = task.generator("global context")
     return {
         "params": {"context": first_context(task, options.global_length, options.words, generator)}

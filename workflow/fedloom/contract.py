@@ -112,11 +112,19 @@ def tiny_task(
 
     names = ["alpha", "beta", "gamma", "long delta"]
     cpu = torch.device("cpu")
-    data = federation.load(store, division, names, cpu, cached, lambda: patches)
+    needs = method.about["needs"]
+    data = federation.load(
+        store,
+        division,
+        names,
+        cpu,
+        tokens=cached if "features" in needs else None,
+        patches=(lambda: patches) if "patches" in needs else None,
+    )
     training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
     prototypes = None
-    if method.about["family"] == "vit":
+    if "prototypes" in needs:
         warm = warm_start(places[:, :-1], data.labels, chosen, CLASSES)
         prototypes = SimpleNamespace(**warm)
     return Task(

@@ -23,7 +23,7 @@ wildcard_constraints:
     backbone="[^/]+",
     method="[^/]+",
     seed=r"\d+",
-    end=r"\d{4}",
+    end=r"(?!0000)\d{4}",
     label="[^/]+",
     kept="features|patches",
 

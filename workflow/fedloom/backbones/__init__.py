@@ -14,10 +14,10 @@ class Backbone(Protocol):
 
     device: torch.device
 
-    def cached(self, images: torch.Tensor, what: str) -> dict[str, torch.Tensor]:
-        """What the cache of `what` keeps of uint8 images [N, H, W, channels], by name.
+    def cached(self, images: torch.Tensor, kept: str) -> dict[str, torch.Tensor]:
+        """What the cache of `kept` keeps of uint8 images [N, H, W, channels], by name.
 
-        `what` is "features", or of a CLIP "patches", which are many times as large.
+        `kept` is "features", or of a CLIP "patches", which are many times as large.
         """
 
 

@@ -78,14 +78,14 @@ class FrozenCLIP:
         final, patches = (F.normalize(x, dim=-1).unflatten(0, images.shape[:-3]) for x in found)
         return final, patches
 
-    def cached(self, images: Tensor, what: str = "features") -> dict[str, Tensor]:
-        """What the cache of `what` keeps of uint8 images [N, H, W, channels], by name.
+    def cached(self, images: Tensor, kept: str) -> dict[str, Tensor]:
+        """What the cache of `kept` keeps of uint8 images [N, H, W, channels], by name.
 
         Of features `final` [N, d_joint]; of patches `patches` [N, T, d_joint], in half precision
         for their size.
         """
         final, patches = self.image_features(images)
-        return {"final": final} if what == "features" else {"patches": patches.half()}
+        return {"final": final} if kept == "features" else {"patches": patches.half()}
 
     # ---- text ---------------------------------------------------------------------------------
 

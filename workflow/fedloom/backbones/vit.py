@@ -107,16 +107,16 @@ class FrozenViT:
             tokens = self.block(j, tokens)
         return torch.stack([*seen, self.final(tokens)], -2)
 
-    def cached(self, images: Tensor, what: str = "features") -> dict[str, Tensor]:
+    def cached(self, images: Tensor, kept: str) -> dict[str, Tensor]:
         """What the cache keeps of uint8 images [N, H, W, channels], by name.
 
         Class tokens: `inputs` [N, M, d] at every block's input, `final` [N, d].
 
         Raises:
-            FedLoomError: `what` is not features, the only thing kept of a ViT.
+            FedLoomError: `kept` is not features, the only thing kept of a ViT.
         """
-        if what != "features":
-            raise FedLoomError(f"the cache keeps no {what} of a ViT")
+        if kept != "features":
+            raise FedLoomError(f"the cache keeps no {kept} of a ViT")
         tokens = self.class_tokens(images)
         return {"inputs": tokens[:, :-1], "final": tokens[:, -1]}
 

@@ -15,6 +15,18 @@ from fedloom.errors import FedLoomError
 from fedloom.rng import torch_generator
 
 
+def unasked(kept: str) -> Callable[..., torch.Tensor]:
+    """Stands in for the cache of features or patches where the method's needs do not name it."""
+
+    def read(*place: int | None) -> torch.Tensor:
+        raise FedLoomError(
+            f"the method reads {kept}, which its method.toml does not ask for; "
+            f'add "{kept}" to needs'
+        )
+
+    return read
+
+
 @dataclass
 class Federation:
     """All clients' data.
@@ -37,8 +49,10 @@ class Federation:
     labels: torch.Tensor
     priors: torch.Tensor
     domains: list[str]
-    tokens: Callable[[int | None], torch.Tensor] | None = None
-    patches: Callable[[], torch.Tensor] | None = None
+    tokens: Callable[[int | None], torch.Tensor] = field(
+        default_factory=lambda: unasked("features")
+    )
+    patches: Callable[[], torch.Tensor] = field(default_factory=lambda: unasked("patches"))
     classes: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -114,7 +128,8 @@ def load(
     """Read a partition's Parquet file over its image store.
 
     Args:
-        classes, tokens, patches: see Federation.
+        classes: see Federation.
+        tokens, patches: see Federation; None: the method does not need them.
 
     Raises:
         FedLoomError: the file is truncated.
@@ -138,8 +153,8 @@ def load(
         labels=torch.from_numpy(store.labels).to(device),
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
-        tokens=tokens,
-        patches=patches,
+        tokens=tokens or unasked("features"),
+        patches=patches or unasked("patches"),
         classes=tuple(classes),
         device=device,
     )

@@ -2,7 +2,7 @@
 
 from fedloom.backbones.vit import insert, linear, replace
 from fedloom.engine.aggregate import mean, uploads
-from fedloom.engine.contexts import check_room, first_context
+from fedloom.engine.contexts import check_lengths, first_context
 from fedloom.engine.local import Trained, learning_rate, local_sgd
 from fedloom.engine.passes import class_means, slices
 from fedloom.engine.selection import (
@@ -30,7 +30,7 @@ __all__ = [
     "Tree",
     "Update",
     "asked_for",
-    "check_room",
+    "check_lengths",
     "class_means",
     "entry_of",
     "first_context",

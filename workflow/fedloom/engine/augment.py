@@ -2,9 +2,10 @@
 
 Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022: torchvision's
 RandomResizedCrop (8 to 100% of the area, bicubic) and RandomHorizontalFlip. What the feature cache
-holds of an image is no use then, so that a step's images are encoded anew. Of the passes over
-images this concerns the training steps alone: evaluation, and what is counted or averaged over a
-client's images before it trains, see images as they are.
+holds of an image is no use then, so that a step's images are encoded anew (twice, if it reads a
+CLIP's features and its patches). Of the passes over images this concerns the training steps alone:
+evaluation, and what is counted or averaged over a client's images before it trains, see images as
+they are.
 """
 
 import time
@@ -80,12 +81,12 @@ class AugmentedBatch(Batch):
     def _tokens(self) -> dict[str, Tensor]:
         return self._encoded("features")
 
-    def _encoded(self, what: str) -> dict[str, Tensor]:
-        """What the cache of `what` would hold of the images, by name, [K, B, ...]."""
+    def _encoded(self, kept: str) -> dict[str, Tensor]:
+        """What the cache of `kept` would hold of the images, by name, [K, B, ...]."""
         images = self.images
         with self._timed("encoded"):  # client by client, so that stacking changes not one bit
             found = [
-                self.task.backbone.cached(images[k, : len(rows)], what)
+                self.task.backbone.cached(images[k, : len(rows)], kept)
                 for k, rows in enumerate(self._real())
             ]
             return {name: self._padded([part[name] for part in found]) for name in found[0]}

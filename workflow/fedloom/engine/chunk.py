@@ -111,9 +111,16 @@ def train(
         bound: the chunk's `binding`.
 
     Raises:
-        FedLoomError: an unusable checkpoint, or numbers that are not finite.
+        FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
+            finite.
     """
     first, last = spec["first"], spec["last"]
+    if (start is None) != (first == 0):
+        raise FedLoomError(
+            f"{spec['run']}: rounds {first + 1} to {last} start from "
+            + (f"the state after round {first}: give it" if first else "nothing: give no state")
+            + " (--start)"
+        )
     rolling = outputs["state"].parent / "checkpoint.safetensors"
     found = _resume(rolling, bound, spec, task.data.device)
     if found is None:

@@ -1,5 +1,7 @@
 """Contexts of CLIP's text prompts."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,17 +9,24 @@ from fedloom.engine.task import Task
 from fedloom.errors import FedLoomError
 
 
-def check_room(task: Task, length: int) -> None:
-    """Hold a context of so many tokens to what the text tower takes.
+def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
+    """Hold contexts of so many tokens to what the text tower takes, and to their first words.
 
     Raises:
-        FedLoomError: a class without a name, or the context does not fit before their names.
+        FedLoomError: a class without a name, a context that does not fit before their names, or
+            one that is shorter than the words.
     """
     room = task.backbone.room(task.data.classes)
-    if length > room:
+    if max(lengths) > room:
         raise FedLoomError(
-            f"{task.method}: a context of {length} tokens, but the text tower holds {room} before "
-            "the longest class name; lower the option that says how many"
+            f"{task.method}: a context of {max(lengths)} tokens, but the text tower holds {room} "
+            "before the longest class name; lower options.length, or what else counts its tokens"
+        )
+    known = len(task.backbone.words(words)) if words else 0
+    if min(lengths) < known:
+        raise FedLoomError(
+            f"{task.method}: option words '{words}' is {known} tokens, but a context has only "
+            f"{min(lengths)}; use fewer words"
         )
 
 
@@ -25,16 +34,11 @@ def first_context(task: Task, length: int, words: str, generator: torch.Generato
     """Where a context [L, d] starts: N(0, 0.02), its first tokens at embedded words if given.
 
     Raises:
-        FedLoomError: as `check_room`, or the context is shorter than the words.
+        FedLoomError: see `check_lengths`.
     """
-    check_room(task, length)
+    check_lengths(task, [length], words)
     context = task.backbone.context(length, generator)
     if words:
         known = task.backbone.words(words)
-        if len(known) > length:
-            raise FedLoomError(
-                f"{task.method}: option words '{words}' are {len(known)} tokens, and a context has "
-                f"{length}; shorten the words"
-            )
         context = torch.cat([known, context[len(known) :]])
     return context

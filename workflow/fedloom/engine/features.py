@@ -16,7 +16,7 @@ from fedloom.progress import progress
 IMAGES_AT_ONCE = 128
 
 
-def write(backbone: Backbone, store: ImageStore, what: str, path: Path) -> None:
+def write(backbone: Backbone, store: ImageStore, kept: str, path: Path) -> None:
     """Write `backbone.cached` of every image [N, ...], by name, as safetensors.
 
     Patches may be larger than memory: tensors are gathered in files, beside `path`.
@@ -24,10 +24,10 @@ def write(backbone: Backbone, store: ImageStore, what: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         tensors: dict[str, Tensor] = {}
-        with progress(len(store), f"{what} of {len(store)} images") as bar:
+        with progress(len(store), f"{kept} of {len(store)} images") as bar:
             for rows in np.array_split(np.arange(len(store)), -(-len(store) // IMAGES_AT_ONCE)):
                 images = torch.from_numpy(store.images(rows).copy()).to(backbone.device)
-                for name, value in backbone.cached(images, what).items():
+                for name, value in backbone.cached(images, kept).items():
                     if name not in tensors:
                         shape = (len(store), *value.shape[1:])
                         tensors[name] = _on_disk(Path(folder) / name, shape, value.dtype)

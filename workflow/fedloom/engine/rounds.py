@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fedloom.engine.guard import check_updates
 from fedloom.engine.passes import slices
 from fedloom.engine.task import Cohort, Task, cohort
-from fedloom.engine.tree import Tree, count_bytes, stack
+from fedloom.engine.tree import Tree, build, count_bytes, leaves, stack
 from fedloom.errors import FedLoomError
 from fedloom.hookspecs import NOBODY
 
@@ -37,6 +37,15 @@ class State:
 
     @classmethod
     def of(cls, tree: Tree) -> "State":
+        """The state of such a tree: keys in order, tensors contiguous, whether from a file or not.
+
+        Else a resumed job could add in another order than one that went on, and differ from it in
+        the last bits.
+        """
+        tree = build(
+            (path, value.detach().contiguous() if isinstance(value, torch.Tensor) else value)
+            for path, value in leaves(tree)
+        )
         server, kept = tree.get("server", {}), tree.get("clients", {})  # empty: not in a file
         return cls(server, {k: kept.get(str(k), {}) for k in tree["seen"].tolist()})
 
@@ -44,7 +53,8 @@ class State:
 def initial(task: Task, hooks) -> State:
     """The state before round 1; `private` is for wrappers, and they have seen it."""
     server = hooks.init_server(task=task)
-    return State({key: value for key, value in server.items() if key != "private"})
+    public = {key: value for key, value in server.items() if key != "private"}
+    return State.of(State(public).tree())
 
 
 def _personal(task: Task, hooks, state: State, client: int) -> Tree:
@@ -83,8 +93,7 @@ def train_round(task: Task, hooks, state: State) -> tuple[State, dict]:
     for client, update in zip(ids, updates, strict=True):
         update.client = client
     server = hooks.aggregate(task=task, server=state.server, updates=updates)
-    known = state.clients | {u.client: u.client_state for u in updates}
-    clients = dict(sorted(known.items()))  # as a checkpoint gives them: sums over them are alike
+    clients = state.clients | {u.client: u.client_state for u in updates}
     row = {
         "round": task.round,
         "seconds": time.perf_counter() - started,
@@ -93,7 +102,7 @@ def train_round(task: Task, hooks, state: State) -> tuple[State, dict]:
         "train_loss": sum(u.metrics["train_loss"] for u in updates) / len(updates),
         "clients": len(ids),
     }
-    return State(server, clients), row
+    return State.of(State(server, clients).tree()), row
 
 
 def cohorts(task: Task, hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
