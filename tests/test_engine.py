@@ -1,19 +1,16 @@
 """Local training with a client axis, rounds, guard, checkpoints."""
 
-import logging
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.data.federation import shuffled_batches
-from fedloom.engine import Update, chunk, linear, local_sgd, passes, rounds, state, tree
+from fedloom.engine import Update, linear, local_sgd, passes, rounds, tree
 from fedloom.engine.guard import check_updates
 from fedloom.engine.ledger import downlink_floats
 from fedloom.engine.local import learning_rate
@@ -228,194 +225,10 @@ def test_a_parameter_that_the_loss_ignores_stays_as_it_is(tiny):
     assert torch.equal(trained.params["idle"], start["idle"])
 
 
-def test_clients_that_took_part_are_remembered_even_with_nothing_to_keep(tmp_path):
-    before = rounds.State({"params": {"x": torch.ones(1)}}, {3: {}, 1: {"h": torch.ones(2)}})
-    state.save(tmp_path / "x", before.tree())
-    after = rounds.State.of(state.load(tmp_path / "x")[0])
-    assert set(after.clients) == {1, 3}
-    assert after.clients[3] == {}
-
-
 def test_stacking_refuses_plain_numbers_that_differ():
     assert tree.stack([{"n": 1}, {"n": 1}]) == {"n": 1}
     with pytest.raises(ValueError, match="keep it as a tensor"):
         tree.stack([{"n": 1}, {"n": 2}])
-
-
-def test_trees_survive_disk_to_the_bit(tmp_path):
-    value = {
-        "a": {"b": torch.randn(3, 2), "n": 4},
-        "c": torch.arange(3),
-        "empty": torch.zeros(0, 2),
-    }
-    state.save(tmp_path / "x", value, note=[1.1, 0.1 + 0.2])
-    found, facts = state.load(tmp_path / "x")
-    assert facts == {"note": [1.1, 0.1 + 0.2]}
-    assert found["a"]["n"] == 4
-    for path, leaf in tree.leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            assert torch.equal(dict(tree.leaves(found))[path], leaf)
-    state.save(tmp_path / "y", value, note=[1.1, 0.1 + 0.2])
-    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
-
-
-@pytest.mark.parametrize("keep", [0, 5, 100, -1])
-def test_a_truncated_checkpoint_is_named(tmp_path, keep):
-    path = tmp_path / "0010.safetensors"
-    state.save(path, {"a": torch.zeros(100)})
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(FedLoomError, match=r"0010.safetensors: truncated .* run again") as error:
-        state.load(path)
-    assert "\n" not in str(error.value)
-
-
-def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path):
-    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / "x.safetensors")
-    with pytest.raises(FedLoomError, match="not a FedLoom checkpoint"):
-        state.load(tmp_path / "x.safetensors")
-
-
-class _Killed(BaseException):
-    pass
-
-
-def _outputs(folder):
-    return {kind: folder / f"4.{kind}" for kind in ("state", "evaluation", "rounds")}
-
-
-def _chunk(task, hooks, folder, bound="same", last=4):
-    folder.mkdir(exist_ok=True)
-    evaluate = [r for r in (2, 3, 4) if r <= last]
-    spec = {"run": "r", "first": 0, "last": last, "evaluate": evaluate, "global_test": False}
-    chunk.train(task, hooks, spec, None, _outputs(folder), bound)
-
-
-class _Odd:
-    """Hooks whose state has keys in no order, and tensors that are not contiguous."""
-
-    def __init__(self, hooks):
-        self._hooks = hooks
-
-    def __getattr__(self, name):
-        return getattr(self._hooks, name)
-
-    def _add(self, server):
-        return {"z": torch.arange(6.0).view(2, 3).T.requires_grad_(), **server, "a": 1}
-
-    def init_server(self, **known):
-        return self._add(self._hooks.init_server(**known))
-
-    def aggregate(self, **known):
-        return self._add(self._hooks.aggregate(**known))
-
-
-def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
-    """Else the job that wrote it and the one that goes on from it could add in another order."""
-    task, hooks = tiny("scaffold_pt")
-    hooks = _Odd(hooks)
-    first = rounds.initial(task, hooks)
-    after, _ = rounds.train_round(task.at(1), hooks, first)
-    for found in (first, after):
-        state.save(tmp_path / "x", found.tree())
-        again = rounds.State.of(state.load(tmp_path / "x")[0])
-        assert list(found.server) == ["a", *sorted(list(found.server)[1:])]
-        assert _order(found.server) == _order(again.server)
-        assert {k: _order(v) for k, v in found.clients.items()} == {
-            k: _order(v) for k, v in again.clients.items()
-        }
-        assert list(found.clients) == list(again.clients)
-        assert not found.server["z"].requires_grad
-
-
-def _order(tree):
-    """Keys and strides, in the tree's own order."""
-    return [
-        (key, _order(value) if isinstance(value, dict) else getattr(value, "stride", int)())
-        for key, value in tree.items()
-    ]
-
-
-@pytest.mark.parametrize(
-    ("first", "start", "line"),
-    [
-        (2, None, r"rounds 3 to 4 start from the state after round 2: give it \(--start\)"),
-        (0, Path("x"), r"rounds 1 to 4 start from nothing: give no state \(--start\)"),
-    ],
-)
-def test_rounds_start_from_what_they_follow(tiny, tmp_path, first, start, line):
-    task, hooks = tiny("head_tuning")
-    spec = {"run": "r", "first": first, "last": 4, "evaluate": [4], "global_test": False}
-    with pytest.raises(FedLoomError, match=f"^r: {line}$"):
-        chunk.train(task, hooks, spec, start, _outputs(tmp_path), "bound")
-
-
-@pytest.mark.parametrize("killed_in", [1, 3, 4])
-def test_a_killed_job_resumes_to_the_same_bytes(tiny, tmp_path, monkeypatch, caplog, killed_in):
-    task, hooks = tiny("pep_fedpt")
-    _chunk(task, hooks, tmp_path / "whole")
-    real = rounds.train_round
-
-    def dies(task, *rest):
-        if task.round == killed_in:
-            raise _Killed
-        return real(task, *rest)
-
-    monkeypatch.setattr(rounds, "train_round", dies)
-    with pytest.raises(_Killed):
-        _chunk(task, hooks, tmp_path / "killed")
-    assert not any(path.exists() for path in _outputs(tmp_path / "killed").values())
-    monkeypatch.setattr(rounds, "train_round", real)
-    caplog.set_level(logging.INFO)
-    _chunk(task, hooks, tmp_path / "killed")
-    assert (f"resumed after round {killed_in - 1}" in caplog.text) == (killed_in > 1)
-    for kind in ("state", "evaluation"):
-        whole, resumed = (_outputs(tmp_path / name)[kind] for name in ("whole", "killed"))
-        assert whole.read_bytes() == resumed.read_bytes()
-
-
-def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, caplog):
-    """Extending 30 rounds to 40 at 20 per job must not train rounds 21 to 30 again."""
-    task, hooks = tiny("fedvpt")
-    _chunk(task, hooks, tmp_path / "whole")
-    _chunk(task, hooks, tmp_path / "extended", last=3)
-    caplog.set_level(logging.INFO)
-    _chunk(task, hooks, tmp_path / "extended", last=4)
-    assert "resumed after round 3" in caplog.text
-    for kind in ("state", "evaluation"):
-        whole, extended = (_outputs(tmp_path / name)[kind] for name in ("whole", "extended"))
-        assert whole.read_bytes() == extended.read_bytes()
-
-
-def test_the_binding_holds_inputs_sources_and_spec_but_not_the_end(tmp_path):
-    source = tmp_path / "plugin.py"
-    source.write_text("a")
-    spec, cpu = {"lr": 0.1, "last": 10, "evaluate": [10]}, torch.device("cpu")
-    bound = chunk.binding(spec, [source], cpu)
-    assert chunk.binding(spec | {"last": 20, "evaluate": []}, [source], cpu) == bound
-    assert chunk.binding(spec | {"lr": 0.2}, [source], cpu) != bound
-    assert chunk.binding(spec, [source], torch.device("cuda")) != bound
-    source.write_text("b")
-    assert chunk.binding(spec, [source], cpu) != bound
-
-
-def test_a_checkpoint_of_another_configuration_is_not_resumed(tiny, tmp_path, caplog):
-    task, hooks = tiny("fedvpt")
-    _chunk(task, hooks, tmp_path / "a", bound="one")
-    first = _outputs(tmp_path / "a")["state"].read_bytes()
-    caplog.set_level(logging.INFO)
-    task.training.lr = 0.01
-    _chunk(task, hooks, tmp_path / "a", bound="another")
-    assert "of another configuration" in caplog.text
-    assert _outputs(tmp_path / "a")["state"].read_bytes() != first
-
-
-def test_a_truncated_rolling_checkpoint_says_what_to_do(tiny, tmp_path):
-    task, hooks = tiny("head_tuning")
-    _chunk(task, hooks, tmp_path / "a")
-    rolling = tmp_path / "a" / "checkpoint.safetensors"
-    rolling.write_bytes(rolling.read_bytes()[:50])
-    with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: truncated.*after round 0"):
-        _chunk(task, hooks, tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -173,9 +173,7 @@ def test_editing_a_method_reruns_only_its_runs(finished):
     jobs = _would_run(folder)
     file.write_text(text)
     assert {method for _, method, _ in jobs if method} == {"fedvpt"}
-    assert {rule for rule, _, _ in jobs} == {
-        "train_rounds", "evaluate", "table", "figure", "all",
-    }  # fmt: skip
+    assert {rule for rule, _, _ in jobs} == {"train_rounds", "evaluate", "table", "figure", "all"}
     assert _would_run(folder) == []
 
 

@@ -29,7 +29,6 @@ TRAINING = {  # of what neither method.toml nor the study says, as torch has it
     "clip": None,
     "augment": False,
 }
-NEEDS = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # by family
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 
 
@@ -97,12 +96,6 @@ def _read(folder: Path) -> Method:
     about = schema.filled(about, root, root)
     training = schema.load("config")["$defs"]["training"]
     schema.check(about.get("training", {}), training, f"{file}: training")
-    for need in about["needs"]:
-        if need not in NEEDS[about["family"]]:
-            raise FedLoomError(
-                f"{file}: needs: a {about['family']} method has no {need}; "
-                f"known: {', '.join(NEEDS[about['family']])}"
-            )
     for name, entry in about["artefacts"].items():
         for option in entry.get("needs", {}):
             if option not in about["options"]:

@@ -114,8 +114,8 @@ def needed(what, path):
 
 
 def optional_inputs(wildcards, input):
-    """Command-line options for what this method needs beyond images."""
-    names = ("features", "patches", "prototypes")
+    """Command-line options for what this job reads beyond images."""
+    names = ("features", "patches", "prototypes", "start")
     return " ".join(f"--{name} {input[name]}" for name in names if input.get(name))
 
 

@@ -14,7 +14,6 @@ rule train_rounds:
     params:
         spec=lambda w: canonical(chunk_spec(w)),
         optional=optional_inputs,
-        start=lambda w, input: f"--start {input.start}" if input.start else "",
         bind=lambda w, input: [
             file
             for name in RUN_INPUTS
@@ -32,7 +31,6 @@ rule train_rounds:
         gpu=0,
     shell:
         f"python -m fedloom.cli train {RUN_OPTIONS}"
-        " {params.start}"
         " --out {output.state} --evaluation {output.evaluation} --rounds {output.rounds}"
         " --bind {params.bind:q}"
 
@@ -82,4 +80,4 @@ rule artefact:
         gpu=0,
     shell:
         f"python -m fedloom.cli artefact {RUN_OPTIONS}"
-        " --start {input.start} --out {output}"
+        " --out {output}"

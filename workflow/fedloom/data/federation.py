@@ -49,12 +49,14 @@ class Federation:
     labels: torch.Tensor
     priors: torch.Tensor
     domains: list[str]
-    tokens: Callable[[int | None], torch.Tensor] = field(
-        default_factory=lambda: unasked("features")
-    )
-    patches: Callable[[], torch.Tensor] = field(default_factory=lambda: unasked("patches"))
+    tokens: Callable[[int | None], torch.Tensor] | None = None
+    patches: Callable[[], torch.Tensor] | None = None
     classes: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        self.tokens = self.tokens or unasked("features")
+        self.patches = self.patches or unasked("patches")
 
     @property
     def num_clients(self) -> int:
@@ -128,8 +130,7 @@ def load(
     """Read a partition's Parquet file over its image store.
 
     Args:
-        classes: see Federation.
-        tokens, patches: see Federation; None: the method does not need them.
+        classes, tokens, patches: see Federation; None: the method does not need them.
 
     Raises:
         FedLoomError: the file is truncated.
@@ -153,8 +154,8 @@ def load(
         labels=torch.from_numpy(store.labels).to(device),
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
-        tokens=tokens or unasked("features"),
-        patches=patches or unasked("patches"),
+        tokens=tokens,
+        patches=patches,
         classes=tuple(classes),
         device=device,
     )
