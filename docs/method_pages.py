@@ -36,7 +36,7 @@ def summary(plugin: Plugin) -> str:
 
 
 def link(paper: dict) -> str:
-    """Return the citation, linked if method.toml gives a DOI or an arXiv number."""
+    """Return the citation, linked if method.toml gives a DOI, an arXiv number or an address."""
     target = paper.get("link", "")
     if not target:
         return cell(paper["citation"])
