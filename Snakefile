@@ -23,9 +23,6 @@ shell.prefix(
 )
 
 
-container: "docker://python:3.11"
-
-
 report: "workflow/captions/workflow.rst"
 
 

@@ -1,22 +1,13 @@
 """A page per plugin, from its method.toml and the docstring of its plugin.py."""
 
-import ast
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from mkdocs.exceptions import PluginError
 from schema_pages import cell, plain, type_of, value
 
+from fedloom.describe import docstring, summary
 from fedloom.methods.manifest import Plugin
-
-
-def docstring(file: Path) -> str:
-    """Return the docstring of a module, read without importing it."""
-    text = ast.get_docstring(ast.parse(file.read_text()))
-    if not text:
-        raise PluginError(f"{file}: the module has no docstring")
-    return text
 
 
 def as_markdown(text: str) -> str:
@@ -26,13 +17,6 @@ def as_markdown(text: str) -> str:
         part if part.startswith("`") else part.replace("_", "\\_").replace("<", "&lt;")
         for part in parts
     )
-
-
-def summary(plugin: Plugin) -> str:
-    """Return the first line of the docstring, without the method's name before it."""
-    line = docstring(plugin.file).splitlines()[0]
-    text = cell(line.partition(": ")[2] or line)
-    return text[0].upper() + text[1:]
 
 
 def link(paper: dict) -> str:
@@ -112,7 +96,7 @@ def index(plugins: Iterable[Plugin]) -> str:
     head = ["| plugin | title | backbone | what it does |", "|---|---|---|---|"]
     names = {"vit": "ViT", "clip": "CLIP", None: "any"}
     lines = [
-        f"| [`{p.name}`]({p.name}.md) | {p.title} | {names[p.family]} | {summary(p)} |"
+        f"| [`{p.name}`]({p.name}.md) | {p.title} | {names[p.family]} | {cell(summary(p))} |"
         for p in plugins
     ]
     return "\n".join(["## All plugins", "", *head, *lines])

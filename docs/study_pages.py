@@ -2,24 +2,11 @@
 
 from pathlib import Path
 
-from mkdocs.exceptions import PluginError
-
 from fedloom.common.paths import ROOT
+from fedloom.describe import header
 from fedloom.plan.reading import read
 
 STUDIES = ROOT / "workflow/studies"
-
-
-def header(path: Path) -> str:
-    """Return the comment at the head of a study, which says what it shows and what it needs."""
-    lines = []
-    for line in path.read_text().splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
-    if not lines:
-        raise PluginError(f"{path}: a study begins with a comment that says what it shows")
-    return " ".join(lines)
 
 
 def entry(path: Path) -> str:

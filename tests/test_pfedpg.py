@@ -285,8 +285,8 @@ def test_every_generator_trains_and_serves_everyone(tiny, generator):
 
 
 def test_published_tables_agree_with_themselves_and_each_other():
-    """002.yaml: averages over domains, and what Tables 4 and 5 repeat of Tables 1 and 2."""
-    paper = read(ROOT / "workflow/published/002.yaml")["tables"]
+    """pfedpg.yaml: averages over domains, and what Tables 4 and 5 repeat of Tables 1 and 2."""
+    paper = read(ROOT / "workflow/published/pfedpg.yaml")["tables"]
     rows = {number: paper[number]["rows"] for number in paper}
     assert [len(rows[number]) for number in (1, 2, 3, 4, 5)] == [10, 10, 10, 5, 6]
     for row in [*rows[1].values(), *rows[3].values()]:

@@ -27,7 +27,7 @@ losses, prompted, selection, artefacts = (
     for name in ("losses", "prompted", "selection", "artefacts")
 )
 
-PUBLISHED = ROOT / "workflow/published/003.yaml"
+PUBLISHED = ROOT / "workflow/published/sgpt.yaml"
 
 
 def reference_group(h, keys, selected, floor):

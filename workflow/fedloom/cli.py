@@ -1,9 +1,11 @@
 """`fedloom <command>`: the stages that the rules call, and commands for people."""
 
 import argparse
+import ast
 import importlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +17,12 @@ from fedloom.plan.jobs import from_json
 
 log = logging.getLogger("fedloom")
 
-STAGES = {
-    path.stem: f"fedloom.stages.{path.stem}"
-    for path in sorted((Path(__file__).parent / "stages").glob("[a-z]*.py"))
-}
+STAGES = {path.stem: path for path in sorted((Path(__file__).parent / "stages").glob("[a-z]*.py"))}
 
 
 def stage(args: argparse.Namespace) -> None:
     """Run a stage on its job."""
-    module = importlib.import_module(STAGES[args.command])
+    module = importlib.import_module(f"fedloom.stages.{args.command}")
     job = from_json(args.job, get_type_hints(module.run)["job"])
     module.run(job, args.threads)
 
@@ -71,41 +70,67 @@ def studies(args: argparse.Namespace) -> None:
     print(describe.studies())
 
 
+COMMANDS = (methods, datasets, studies, check, communication)
+
+
+def _positive(text: str) -> int:
+    """Return a whole number from 1 on.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse makes one line of it.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
+    return int(text)
+
+
+def _summary(file: Path) -> str:
+    """Return the first line of a module's docstring, read without importing it."""
+    return (ast.get_docstring(ast.parse(file.read_text())) or "").splitlines()[0]
+
+
 def parser() -> argparse.ArgumentParser:
     """Build a subcommand per stage and per command for people."""
     top = argparse.ArgumentParser(prog="fedloom", description=__doc__)
     commands = top.add_subparsers(required=True, metavar="command", dest="command")
 
-    def add(name: str, function: Callable, about: str) -> argparse.ArgumentParser:
+    def add(function: Callable, name: str, about: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=about, description=about)
         sub.set_defaults(function=function)
-        sub.add_argument("--log", type=Path, help="also write the log to this file")
-        sub.add_argument("--threads", type=int, default=1)
         return sub
 
-    for function in (methods, datasets, studies, check, communication):
-        sub = add(function.__name__, function, (function.__doc__ or "").splitlines()[0])
-        if function is methods:
-            sub.add_argument("name", nargs="?", help="a method")
-        if function in (check, communication):
-            required = function is communication
-            sub.add_argument("--method", required=required, help="name of a method")
-        if function is communication:
-            sub.add_argument("--backbone", required=True, help="a model of timm, or of open_clip")
-            sub.add_argument("--classes", type=int, required=True, help="number of classes")
-            sub.add_argument("--options", type=json.loads, default={}, help="the method's, as JSON")
-    for name in STAGES:
-        sub = add(name, stage, f"a stage of the workflow: {name.replace('_', ' ')}")
+    subs = {f: add(f, f.__name__, (f.__doc__ or "").splitlines()[0]) for f in COMMANDS}
+    subs[methods].add_argument("name", nargs="?", help="a method")
+    subs[check].add_argument("--method", help="name of a method; default: every one")
+    subs[communication].add_argument("--method", required=True, help="name of a method")
+    subs[communication].add_argument(
+        "--backbone", required=True, help="a model of timm, or of open_clip"
+    )
+    subs[communication].add_argument(
+        "--classes", type=_positive, required=True, help="number of classes"
+    )
+    subs[communication].add_argument(
+        "--options", type=json.loads, default={}, help="the method's, as JSON"
+    )
+    for name, file in STAGES.items():
+        sub = add(stage, name, f"a rule's job: {_summary(file)}")
         sub.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
+        sub.add_argument("--log", type=Path, help="also write the log to this file")
+    for sub in (subs[check], *map(commands.choices.get, STAGES)):
+        sub.add_argument("--threads", type=_positive, default=1, help="of torch")
     return top
 
 
 def main() -> None:
     """Run one command; an error that a person can mend is one line and exit status 2."""
     args = parser().parse_args()
-    log_to(args.log)
+    log_to(getattr(args, "log", None))
     try:
         args.function(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `fedloom methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except FedLoomError as error:
         log.error("error: %s", error)
         sys.exit(2)

@@ -1,24 +1,59 @@
 """What FedLoom knows of its methods, sources and studies, as text for the terminal."""
 
+import ast
+from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
 from tabulate import tabulate
 
 from fedloom.common import schema
+from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
-from fedloom.methods.manifest import discover, find
+from fedloom.methods.manifest import Plugin, discover, find
 
 WIDTH = 96
 
 
+def docstring(file: Path) -> str:
+    """Return the docstring of a module, read without importing it.
+
+    Raises:
+        FedLoomError: it has none.
+    """
+    text = ast.get_docstring(ast.parse(file.read_text()))
+    if not text:
+        raise FedLoomError(f"{file}: the module has no docstring")
+    return text
+
+
+def summary(plugin: Plugin) -> str:
+    """Return what a plugin does: the first line of its docstring, without its name before it."""
+    line = docstring(plugin.file).splitlines()[0]
+    text = line.partition(": ")[2] or line
+    return text[0].upper() + text[1:]
+
+
+def header(study: Path) -> str:
+    """Return the comment at the head of a study, which says what it shows and what it needs.
+
+    Raises:
+        FedLoomError: it has none.
+    """
+    lines = []
+    for line in study.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    if not lines:
+        raise FedLoomError(f"{study}: a study begins with a comment that says what it shows")
+    return " ".join(lines)
+
+
 def methods() -> str:
-    """Return a line per plugin: name, kind, family, title and what it cites."""
-    rows = [
-        [p.name, p.kind, p.family or "any", p.title, p.paper["citation"].split(",")[0]]
-        for p in discover().values()
-    ]
-    return tabulate(rows, ["name", "kind", "backbone", "title", "paper"])
+    """Return a line per plugin: name, title, backbone and what it does."""
+    rows = [[p.name, p.title, p.family or "any", summary(p)] for p in discover().values()]
+    return tabulate(rows, ["name", "title", "backbone", "what it does"])
 
 
 def method(name: str) -> str:
@@ -74,12 +109,7 @@ def datasets() -> str:
 
 def studies() -> str:
     """Return every study that ships: its file, and the comment at its head."""
-    lines = []
-    for file in sorted((ROOT / "workflow/studies").glob("*.yaml")):
-        head = []
-        for line in file.read_text().splitlines():
-            if not line.startswith("#"):
-                break
-            head.append(line.lstrip("# "))
-        lines += [str(file.relative_to(ROOT)), indent(fill(" ".join(head), WIDTH - 2), "  ")]
-    return "\n".join(lines)
+    files = sorted((ROOT / "workflow/studies").glob("*.yaml"))
+    return "\n".join(
+        f"{file.relative_to(ROOT)}\n{indent(fill(header(file), WIDTH - 2), '  ')}" for file in files
+    )

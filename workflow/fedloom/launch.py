@@ -6,7 +6,6 @@ federated/job.py). Snakemake's own lock, which is only files, outlives a killed 
 then. Settings are in profiles/default, which plain `snakemake` reads too.
 """
 
-import argparse
 import fcntl
 import os
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import psutil
+from snakemake.cli import get_argument_parser, parse_config
 
 from fedloom.plan import paths
 from fedloom.plan.plan import Plan
@@ -39,11 +39,17 @@ def running_snakemake() -> int | None:
     return None
 
 
-def plan(arguments: list[str]) -> Plan:
-    """Return the plan of the study that the arguments of Snakemake name."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--configfile", "--configfiles", nargs="+", default=[], type=Path)
-    return Plan.load(parser.parse_known_args(arguments)[0].configfile)
+def study_of(arguments: list[str]) -> tuple[Plan, bool]:
+    """Return the plan of the study that Snakemake's arguments name, and True for a dry run.
+
+    Snakemake's own parser reads them, so that whatever it accepts (`-np`, `--config a=b`) counts.
+    """
+    options, _ = get_argument_parser().parse_known_args(arguments)
+    try:
+        overrides = parse_config(options.config)
+    except ValueError as error:
+        sys.exit(f"error: --config: {error}")
+    return Plan.load(options.configfile, overrides), bool(options.dryrun)
 
 
 def snakemake(arguments: list[str], lock: IO | None = None) -> int:
@@ -113,8 +119,8 @@ def main() -> int:
     arguments = sys.argv[1:]
     reporting = arguments[:1] == ["report"]
     arguments = arguments[reporting:]
-    study = plan(arguments)
-    if {"-n", "--dry-run", "--dryrun"} & set(arguments):
+    study, dry = study_of(arguments)
+    if dry:
         return snakemake(arguments)
     with LOCK.open("w") as lock:
         try:

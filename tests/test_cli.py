@@ -1,0 +1,52 @@
+"""The command line: `fedloom <command>`, and what the launcher reads of Snakemake's arguments."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedloom import cli, launch
+from fedloom.common.paths import ROOT
+
+
+def _complaint(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        cli.parser().parse_args(words)
+    assert end.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_number_of_classes_is_at_least_one(capsys):
+    words = ("communication", "--method", "fedvpt", "--backbone", "x", "--classes")
+    for text in ("-3", "0", "ten"):
+        assert f"'{text}' is no whole number from 1 on" in _complaint(capsys, *words, text)
+    assert cli.parser().parse_args([*words, "3"]).classes == 3
+
+
+def test_the_list_of_methods_says_what_each_does(capsys):
+    cli.methods(cli.parser().parse_args(["methods"]))
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["head_tuning"].endswith(
+        "Federated averaging of a linear head on the frozen backbone's class token."
+    )
+    assert "Matches" not in lines["pfpt"] and "PFPT" in lines["pfpt"]
+
+
+def test_a_reader_that_stops_early_gets_no_traceback():
+    command = f"{sys.executable} -m fedloom studies | true"  # which ends before a line is written
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT / "workflow")},
+    )  # fmt: skip
+    assert not done.stderr
+
+
+def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    study, dry = launch.study_of(["-np", "--config", 'study={"name": "other"}', "--cores", "2"])
+    assert study.name == "other" and dry
+    assert not launch.study_of(["--cores", "2", "-p"])[1]
+    file = ROOT / "workflow/studies/micro_vit.yaml"
+    assert launch.study_of([f"--configfile={file}"])[0].name == "micro_vit"
+    with pytest.raises(SystemExit, match="error: --config"):
+        launch.study_of(["--config", "study"])
