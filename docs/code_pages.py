@@ -1,11 +1,16 @@
-"""The reference of hooks and toolbox, from signatures and docstrings, read without importing."""
+"""The reference of hooks, their arguments and the toolbox, from signatures and docstrings.
+
+Modules are read, not imported.
+"""
 
 import ast
 import re
 from pathlib import Path
 
 from mkdocs.exceptions import PluginError
+from schema_pages import cell, type_of
 
+from fedloom.common import schema
 from fedloom.common.paths import ROOT
 
 LIBRARY = ROOT / "workflow/fedloom"
@@ -13,6 +18,19 @@ SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes):$")
 ENTRY = re.compile(r"^ {4}(\w+): (.*)$")
 
 Definition = ast.FunctionDef | ast.ClassDef
+
+# what hooks get and give, in the words of a plugin: title, module, class
+ARGUMENTS = {
+    "task": ("federated/task.py", "Task"),
+    "task.data": ("data/federation.py", "Federation"),
+    "task.backbone of a ViT method": ("backbones/vit.py", "FrozenViT"),
+    "task.backbone of a CLIP method": ("backbones/clip/model.py", "FrozenCLIP"),
+    "task.prototypes": ("federated/task.py", "WarmStart"),
+    "clients": ("federated/task.py", "Cohort"),
+    "batch": ("data/federation.py", "Batch"),
+    "Update, which client_update returns": ("federated/task.py", "Update"),
+    "Trained, which train_locally returns": ("federated/local_training.py", "Trained"),
+}
 
 
 def definitions(path: Path) -> dict[str, Definition]:
@@ -25,7 +43,8 @@ def signature(node: Definition) -> str:
     """Return the line that defines a function or class, as code; a class with its fields."""
     if isinstance(node, ast.FunctionDef):
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        text = f"{node.name}({ast.unparse(node.args)}){returns}"
+        arguments = ast.unparse(node.args).removeprefix("self").removeprefix(", ")
+        text = f"{node.name}({arguments}){returns}"
         return re.sub(r"(: |-> )'([^']+)'", r"\1\2", text)  # annotations that are strings
     fields = [ast.unparse(item) for item in node.body if isinstance(item, ast.AnnAssign)]
     return "\n    ".join([f"class {node.name}:", *fields])
@@ -64,6 +83,95 @@ def hooks_page() -> str:
     head = ast.get_docstring(ast.parse(path.read_text()))
     chapters = [chapter(node) for node in definitions(path).values() if node.decorator_list]
     return "\n\n".join(["# Hooks", head, *chapters])
+
+
+def described(node: ast.ClassDef) -> dict[str, str]:
+    """Return the attributes that a class's docstring describes."""
+    _, _, text = (ast.get_docstring(node) or "").partition("Attributes:\n")
+    entries: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        if match := re.match(r"^ {4}([\w, ]+): (.*)$", line):
+            names = [name.strip() for name in match[1].split(",")]
+            entries |= dict.fromkeys(names, match[2])
+        elif not line.startswith(" " * 8):
+            break
+        else:
+            entries |= {name: f"{entries[name]} {line.strip()}" for name in names}
+    return entries
+
+
+def attributes(node: ast.ClassDef) -> list[tuple[str, str, str]]:
+    """Return name, type and description of the fields and properties of a class.
+
+    Raises:
+        PluginError: one has no description.
+    """
+    texts = described(node)
+    fields = {
+        item.target.id: ast.unparse(item.annotation)
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    rows = [(name, fields.get(name, ""), text) for name, text in texts.items()]
+    rows += [(name, kind, "") for name, kind in fields.items() if name not in texts]
+    for item in methods(node):
+        if is_property(item):
+            text = (ast.get_docstring(item) or "").split("\n\n")[0].removeprefix("Return ")
+            rows.append((item.name, ast.unparse(item.returns) if item.returns else "", text))
+    for name, _, text in rows:
+        if not text:
+            raise PluginError(f"{node.name}.{name}: what a hook gets needs a description")
+    return rows
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    """Return the public methods and properties of a class."""
+    functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+    return [function for function in functions if not function.name.startswith("_")]
+
+
+def is_property(node: ast.FunctionDef) -> bool:
+    """Return True for a property, cached or not."""
+    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def arguments_page() -> str:
+    """Return the reference of what hooks get and give, attribute by attribute."""
+    parts = [
+        "# Arguments of hooks",
+        "Every attribute and method of what a hook gets or gives. Shapes: K clients of a cohort, B"
+        " images, T tokens, P prompts, d width, C classes, N images of the dataset. What stands"
+        " under [hooks](hooks.md) as `Tree` is a nested dict of tensors and plain scalars:"
+        " `server`, `received` (stacked over the cohort, [K, ...]) and `clients.state`.",
+    ]
+    for title, (path, name) in ARGUMENTS.items():
+        node = definitions(LIBRARY / path)[name]
+        assert isinstance(node, ast.ClassDef)
+        head = (ast.get_docstring(node) or "").partition("Attributes:")[0]
+        rows = [
+            f"| `{name}` | {f'`{kind}`' if kind else ''} | {cell(text)} |"
+            for name, kind, text in attributes(node)
+        ]
+        table = "\n".join(["| attribute | type | |", "|---|---|---|", *rows])
+        parts += [f"## {title}", body(head.strip()), table]
+        for item in methods(node):
+            if not is_property(item):
+                parts.append(chapter(item).replace("## ", "### ", 1))
+    keys = schema.load("config")["$defs"]["training"]["properties"]
+    parts += [
+        "## task.training",
+        "The study's training options over the method's own (`[training]` in method.toml), and"
+        " `rounds`, the number of rounds of the learning rate's schedule. `task.options` holds the"
+        " method's own options in the same way, as method.toml defines them.",
+        "| attribute | value | |\n|---|---|---|",
+    ]
+    rows = [
+        f"| `{key}` | {type_of(entry, {})} | {cell(entry.get('description', ''))} |"
+        for key, entry in keys.items()
+    ]
+    parts[-1] = "\n".join([parts[-1], *rows])
+    return "\n\n".join(parts)
 
 
 def toolbox_page() -> str:

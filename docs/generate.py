@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from code_pages import hooks_page, toolbox_page
+from code_pages import arguments_page, hooks_page, toolbox_page
 from method_pages import card, facts, index
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -28,6 +28,7 @@ MADE = {
     "reference/config.md": config_page,
     "reference/method-toml.md": method_page,
     "reference/hooks.md": hooks_page,
+    "reference/arguments.md": arguments_page,
     "reference/toolbox.md": toolbox_page,
     "reference/studies.md": studies_page,
 }

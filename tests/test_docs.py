@@ -1,5 +1,6 @@
 """The documentation is executed: the code blocks of README, CONTRIBUTING and docs, and the site."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -7,14 +8,20 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import yaml
 
+from fedloom.backbones.clip.model import FrozenCLIP
+from fedloom.backbones.vit import FrozenViT
 from fedloom.common import schema
 from fedloom.common.paths import ROOT
+from fedloom.data.federation import Batch, Federation
+from fedloom.federated.local_training import Trained
+from fedloom.federated.task import Cohort, Task, Update, WarmStart
 from fedloom.methods.manifest import discover
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
@@ -219,6 +226,25 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
     studies = (site / "reference/studies/index.html").read_text()
     for path in (ROOT / "workflow/studies").glob("*.yaml"):
         assert f">{path.stem}<" in studies, path
+
+
+def test_the_site_lists_everything_that_a_hook_gets(site):
+    page = (site / "reference/arguments/index.html").read_text()
+    for kind in (
+        Task,
+        Cohort,
+        Update,
+        WarmStart,
+        Batch,
+        Federation,
+        Trained,
+        FrozenViT,
+        FrozenCLIP,
+    ):
+        fields = {field.name for field in dataclasses.fields(kind)} if is_dataclass(kind) else set()
+        for name in fields | {name for name in vars(kind) if not name.startswith("_")}:
+            row, heading = f"<td><code>{name}</code></td>", rf"<h3[^>]*>{name}<"
+            assert row in page or re.search(heading, page), f"{kind.__name__}.{name}"
 
 
 def test_versions_and_licence_agree():

@@ -35,15 +35,19 @@ class Federation:
     """All clients' data.
 
     Attributes:
+        store: the images of all clients, uint8, on disk.
         train, test: rows of the image store, per client id.
-        labels: int64 [N].
+        participating: ids of the clients that may be sampled; the others are held out.
+        labels: class of every image, int64 [N].
         priors: [clients, C], each client's share of every class in its training images
             (PEP-FedPT, Eq. 14).
         tokens: gives the class tokens [N, d] of the unprompted backbone at the input of a block
             (from 1), or the final ones for None, from the cache; of a CLIP, image features.
         patches: gives a CLIP's projected patch tokens [N, T, d], from the cache. Both are in its
             format, and a batch's are float32.
-        classes: their names.
+        domains: name of every client's domain; of several, joined by +.
+        classes: names of the C classes.
+        device: where tensors of a batch are.
     """
 
     store: ImageStore
@@ -60,10 +64,12 @@ class Federation:
 
     @property
     def num_clients(self) -> int:
+        """Return the number of clients, held out or not; ids count from 0."""
         return len(self.train)
 
     @property
     def num_classes(self) -> int:
+        """Return C."""
         return self.priors.shape[1]
 
     @cached_property
@@ -153,9 +159,11 @@ class Batch:
     """B examples of each of K clients; where `mask` is false, one of the client's own fills up.
 
     Attributes:
-        index: rows of the image store [K, B]; `rows` are the same on the device.
+        source: the data that the batch is of.
+        index: rows of the image store [K, B].
         counts: number of each client's examples [K], without those that fill up.
-        mask: [K, B].
+        rows: the same as `index`, on the device.
+        mask: bool [K, B], false where an example fills up.
         seen: while training, how many examples each client [K] has had in this phase before.
     """
 
@@ -168,7 +176,7 @@ class Batch:
 
     @cached_property
     def images(self) -> torch.Tensor:
-        """uint8 [K, B, H, W, channels]."""
+        """Return the images, uint8 [K, B, H, W, channels]."""
         if self.source.resident is not None:
             return self.source.resident[self.rows]
         return self.read().to(self.source.device, non_blocking=True)
@@ -179,12 +187,12 @@ class Batch:
 
     @cached_property
     def labels(self) -> torch.Tensor:
-        """int64 [K, B]."""
+        """Return the classes, int64 [K, B]."""
         return self.source.labels[self.rows]
 
     @cached_property
     def features(self) -> torch.Tensor:
-        """[K, B, d] final class token of the unprompted backbone, from the cache."""
+        """Return the unprompted backbone's final class token [K, B, d], from the cache."""
         return self.class_tokens(None)
 
     def class_tokens(self, block: int | None) -> torch.Tensor:
@@ -196,7 +204,7 @@ class Batch:
 
     @cached_property
     def patches(self) -> torch.Tensor:
-        """[K, B, T, d] projected patch tokens of a CLIP, from the cache."""
+        """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
         return self.source.patches()[self.rows].float()
 
 
