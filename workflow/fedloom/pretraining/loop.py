@@ -125,7 +125,6 @@ def write(path: Path, tensors: dict[str, Tensor], about: dict) -> None:
     """
     with replacing(path) as temporary:
         save_file(tensors, temporary, {"fedloom": canonical(about)})
-        temporary.chmod(0o644)  # safetensors writes files that only their owner may read
 
 
 def digest(classes: Sequence[glyphs.Glyph]) -> str:
