@@ -149,8 +149,8 @@ def test_results_hold_what_the_tables_need(finished):
         assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]
         assert (~evaluation["participating"]).sum() == 2
         rounds = pd.read_parquet(run / "rounds.parquet")
-        columns = ["round", "seconds", "bytes_up", "bytes_down", "train_loss", "clients"]
-        assert list(rounds) == columns
+        columns = ["round", "seconds", "processor_seconds", "threads", "cores", "bytes_up"]
+        assert list(rounds) == [*columns, "bytes_down", "train_loss", "clients"]
         assert rounds["round"].tolist() == [1, 2]
         width = {"head_tuning": 10, "fedvpt": 11, "pep_fedpt": 51}[method]  # rows of 96 floats
         assert rounds["bytes_down"].tolist() == [3 * 4 * 96 * width] * 2
