@@ -171,9 +171,8 @@ def page(table: Texts, caption: str) -> str:
     if groups is not None:
         first = groups.ne(groups.shift(fill_value=groups.iloc[0]))
         styler.set_properties(subset=pd.IndexSlice[first, :], **{"border-top": "1px solid #bbb"})
-    left = {name: [{"selector": "", "props": "text-align: left"}] for name in labels}
-    styler.set_table_styles([{"selector": part, "props": css} for part, css in STYLE])
-    styler.set_table_styles(left, overwrite=False)
+    left = [(f".col{number}", "text-align: left") for number in range(table.labels)]
+    styler.set_table_styles([{"selector": part, "props": css} for part, css in [*STYLE, *left]])
     styler.format(escape="html").set_caption(html.escape(caption))
     return styler.to_html(doctype_html=True, table_uuid="table", encoding="utf-8")
 
