@@ -1,12 +1,18 @@
 """Captions in the report, and what the schema declares of kinds."""
 
+import json
 import string
 
 import pytest
+from docutils.core import publish_doctree, publish_parts
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedloom.common import schema
-from fedloom.plan.kinds import kind_of
+from fedloom.plan.jobs import ShownMethod, from_json, to_json
+from fedloom.plan.kinds import as_rst, kind_of
 from fedloom.plan.needs import NEEDS
+from fedloom.plan.settings import Look
 
 KINDS = [
     (section, name)
@@ -24,3 +30,29 @@ def test_every_kind_declares_a_caption_of_its_own_keys(section, name):
     assert fields <= keys.keys()
     assert kind.shows in ("runs", "grid", "backbones") and kind.seeds in ("all", "first")
     assert set(kind.needs) <= set(NEEDS)
+
+
+TEXT = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1)
+
+
+@given(TEXT)
+def test_any_text_stands_in_a_caption_as_it_is(text):
+    shown = publish_doctree(f"Of {as_rst(text)}.", settings_overrides={"report_level": 1}).astext()
+    assert shown == f"Of {' '.join(text.split())}."
+
+
+@pytest.mark.parametrize(("section", "name"), KINDS)
+def test_every_caption_is_whole_markup(section, name):
+    kind = kind_of(section, name)
+    keys = [key for _, key, _, _ in string.Formatter().parse(kind.caption) if key]
+    caption = kind.caption_of(dict.fromkeys(keys, "a|b_ *c `d`"))
+    page = publish_parts(caption, writer="html", settings_overrides={"report_level": 1})["body"]
+    assert "system-message" not in page
+    assert page.count("a|b_ *c `d`") == len(keys)
+
+
+def test_no_title_ends_the_script_that_the_report_holds_it_in():
+    method = ShownMethod("m", "</script><!--", Look("#000000", 0, "o"))
+    assert "<" not in to_json(method)
+    assert json.loads(to_json(method))["title"] == method.title
+    assert from_json(to_json(method), ShownMethod) == method

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from matplotlib.text import Text
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
@@ -125,6 +126,39 @@ def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
     assert files[0] == files[1]
     assert files[0][0].startswith(b"%PDF") and files[0][1].startswith(b"\x89PNG")
     assert not list(tmp_path.glob("*.tmp"))
+
+
+# what a class, a domain, a column or a title may be called, and matplotlib takes as something else
+NASTY = [r"$x_{$ \frac{ 50% #1 & ~^ \ {", "_hidden $$"]
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
+    """As title, label of a dataset, class, domain, and name of a column."""
+    (run,), settings = series[kind], dict(ENTRIES[kind])
+    if isinstance(run, ShownBackbone):
+        runs = [run, replace(run, dataset=text)]
+    else:
+        for path in filter(None, (run.artefact, run.evaluation)):
+            frame = pd.read_parquet(path)
+            for column in {"domain", "class"} & set(frame):
+                if kind != "soft_weights":  # its classes are numbers
+                    frame[column] = [f"{text}{value}" for value in frame[column]]
+            frame.rename(columns={"size": text}).to_parquet(path)
+        run = replace(run, title=text)
+        runs = [run, replace(run, dataset=text), replace(run, method="n", title=f"{text} n")]
+        if kind == "pool_size":
+            pd.read_parquet(run.artefact).rename(columns={text: "size"}).to_parquet(run.artefact)
+    settings = {key: text if value == "size" else value for key, value in settings.items()}
+    job = figure_job(kind, shots={"p": 4}, **settings)
+    with style.applied():
+        figure = figures.kind(kind).draw(runs, job)
+        style.save(figure, {"pdf": tmp_path / "x.pdf"})
+        shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
+    assert any(text in part for part in shown)
+    if kind in ("convergence", "shots", "pool_size", "lines", "bars"):
+        assert text in [part.strip() for part in shown], "in the legend, whatever it begins with"
 
 
 def test_every_kind_of_the_schema_is_there():

@@ -27,6 +27,18 @@ def test_the_chart_is_the_same_every_time(spec, tmp_path):
         assert first == second
 
 
+def test_classes_and_domains_of_any_name_are_drawn_as_they_are(tmp_path):
+    from fedloom.report import partition_chart
+
+    labels, test, domains = with_domains(0)
+    data = labels, test, np.char.add("$x_{$ ", domains)
+    spec = {"scheme": "domain", "clients_per_domain": 2, "held_out_per_domain": 0}
+    write_partition(tmp_path / "p.parquet", make(spec, 0, data))
+    names = [f"$x_{{$ {c}" for c in range(CLASSES)]
+    partition_chart.draw(tmp_path / "p.parquet", names, tmp_path / "a.png", tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").stat().st_size
+
+
 def test_the_chart_shows_every_count_and_names_the_domains():
     from fedloom.report import partition_chart
 

@@ -1,5 +1,8 @@
 """Every kind of table, by hand."""
 
+import html
+import re
+
 import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_mutual_info_score
@@ -15,6 +18,7 @@ from fedloom.report.tables import (
     accuracy,
     clustering,
     communication,
+    domains,
     held_out,
     layout,
     published,
@@ -94,6 +98,7 @@ def test_latex(outputs):
         assert part in text
     assert r"\underline{70.00 $\pm$ 0.00}" in text
     assert r"test accuracy of clients in \%" in text
+    assert text.startswith("% Needs \\usepackage{booktabs} in the preamble.\n\\begin{table}")
 
 
 def test_numbers(outputs):
@@ -105,9 +110,46 @@ def test_numbers(outputs):
 
 def test_html(outputs):
     text = outputs["html"].read_text()
-    assert "<td><b>90.00 ± 14.14</b></td>" in text
-    assert "<td><u>70.00 ± 0.00</u></td>" in text
-    assert "<td class=label>a_b</td>" in text
+    assert _styled(text, "90.00 ± 14.14") == {"font-weight": "bold"}
+    assert _styled(text, "70.00 ± 0.00") == {"text-decoration": "underline"}
+    assert re.search(r'class="data row0 col0" *>a_b</td>', text)
+    assert not re.search(r"https?:", text), "needs no network"
+
+
+def _styled(page, text):
+    """The style of the first cell that holds `text`, by its id."""
+    (name, *_) = re.findall(rf'<td id="(\w+)"[^>]*>{text}</td>', page)
+    rules = re.findall(r"^(#[^{]+)\{([^}]*)\}", page, re.MULTILINE)
+    (body,) = (body for selectors, body in rules if f"#{name}" in re.split(r"[ ,]+", selectors))
+    lines = [line.strip(" ;\n") for line in body.split(";") if line.strip()]
+    return dict(line.split(": ") for line in lines)
+
+
+NASTY = [r"a|b \ $x_{$ 50% #1 & ~^", "<b>bold</b>", "_x_", "two\nlines", "Mean", "a_std"]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
+    """As a title, and as the name of a domain that is a heading, or ends like a column of ours."""
+    runs = [shown(title=text, method=m, dataset=d) for m in "ab" for d in "xy"]
+    measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
+    table = layout.texts(summary.summarise(runs, measured), domains.column)
+    assert table.titles == ["Dataset", "Method", text, "Mean"]
+    lines = layout.markdown(table, text).splitlines()[2:]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    assert {len(row) for row in cells} == {4}
+    assert cells[2][1].strip().replace("\\|", "|") == " ".join(text.split())
+    page = layout.page(table, text)
+    found = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
+    assert found[1] == text and len(found) == 16
+    heads = re.findall(r"<th [^>]*>([^<]*)</th>", page)
+    assert [html.unescape(cell) for cell in heads] == table.titles
+    assert page == layout.page(table, text), "equal tables give equal bytes"
+    latex = layout.latex(table, text, "tab:x")
+    assert latex.startswith("% Needs \\usepackage{booktabs}")
+    for command in ("textbackslash", "textasciitilde", "ensuremath", "textbf", "underline"):
+        latex = latex.replace(f"\\{command}{{", "{")
+    assert re.search(r"(?<!\\)[$#^]", latex) is None, "nothing that LaTeX takes as a command"
 
 
 def _run(method="x"):
@@ -116,15 +158,18 @@ def _run(method="x"):
 
 def test_one_seed_has_no_deviation():
     frame = summary.summarise([_run()], [{"participating_mean": 100.0}])
-    assert layout.render(frame, accuracy.column, layout.MARKDOWN)["Mean"].tolist() == ["**100.00**"]
+    shown = layout.texts(frame, accuracy.column)
+    assert shown.cells["participating_mean"].tolist() == ["100.00"]
+    assert shown.marks["participating_mean"].tolist() == [layout.BEST]
 
 
 def test_a_number_that_a_group_lacks_is_a_dash():
     runs = [_run("a"), _run("b")]
     frame = summary.summarise(runs, [{"participating_mean": 1.0, "held_out_mean": 2.0},
                                      {"participating_mean": 3.0}])  # fmt: skip
-    shown = layout.render(frame, accuracy.column, layout.MARKDOWN)
-    assert shown["Held-out mean"].tolist() == ["**2.00**", "-"]
+    shown = layout.texts(frame, accuracy.column)
+    assert shown.cells["held_out_mean"].tolist() == ["2.00", "-"]
+    assert shown.marks["held_out_mean"].tolist() == [layout.BEST, ""]
 
 
 def test_held_out_has_two_columns(tmp_path):
@@ -157,30 +202,45 @@ def test_domains_are_means_over_their_clients():
 def _cost(target):
     evaluation = _evaluation(None, {2: (5, 10, 10), 4: (8, 16, 0), 6: (9, 18, 0)}, rounds=(2, 4, 6))
     rounds = pd.DataFrame(
-        {"round": range(1, 7), "seconds": 2.0, "bytes_up": 5e5, "bytes_down": 1e6}
+        {"round": range(1, 7), "processor_seconds": 2.0, "bytes_up": 5e5, "bytes_down": 1e6}
     )
     return until(evaluation, rounds, target)
 
 
 def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():
     found = _cost(80)  # 50, 80, 90 % at rounds 2, 4, 6
-    assert [found[k] for k in ("rounds", "megabytes_up", "megabytes_down", "seconds")] == [
-        4,
-        2,
-        4,
-        8,
-    ]
+    names = ("rounds", "megabytes_up", "megabytes_down", "processor_seconds")
+    assert [found[name] for name in names] == [4, 2, 4, 8]
     assert not found["rounds_above"]
 
 
 def test_a_target_never_reached_is_a_bound_and_never_the_best():
     runs = [_run("a"), _run("a"), _run("b"), _run("b")]
     frame = summary.summarise(runs, [_cost(80), _cost(95), _cost(80), _cost(90)])
-    shown = layout.render(frame, communication.column, layout.MARKDOWN)
-    assert shown["Rounds"].tolist() == ["> 5.0", "**5.0 ± 1.4**"]  # 4 and > 6; 4 and 6
-    assert shown["Seconds"].tolist() == ["> 10.0", "**10.0 ± 2.8**"]
-    latex = layout.render(frame, communication.column, layout.LATEX)
-    assert latex["Rounds"].tolist() == ["$>$ 5.0", r"\textbf{5.0 $\pm$ 1.4}"]
+    shown = layout.texts(frame, communication.column)
+    assert shown.cells["rounds"].tolist() == ["> 5.0", "5.0 ± 1.4"]  # 4 and > 6; 4 and 6
+    assert shown.marks["rounds"].tolist() == ["", layout.BEST]
+    latex = layout.latex(shown, "x", "tab:x")
+    assert r"\ensuremath{>} 5.0 &" in latex and r"\textbf{5.0 $\pm$ 1.4} &" in latex
+
+
+def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path):
+    """Wall seconds of runs that shared the cores would say nothing of the methods."""
+    runs = []
+    for method, spent, threads, cores in (("a", 2.0, 1, 2), ("b", 3.0, 1, 8)):
+        evaluation, rounds = (tmp_path / f"{method}.{name}.parquet" for name in "er")
+        _evaluation(evaluation, {1: (5, 10, 0), 2: (10, 20, 0)})
+        columns = {"round": [1, 2], "seconds": 99.0, "processor_seconds": spent}
+        columns |= {"threads": threads, "cores": cores, "bytes_up": 1, "bytes_down": 1}
+        pd.DataFrame(columns).to_parquet(rounds)
+        runs.append(shown(method=method, title=method, evaluation=evaluation, rounds=rounds))
+    outputs = {kind: tmp_path / f"x.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    tables.write(table_job("communication", target=90), runs, outputs)
+    caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
+    assert "processor seconds of training" in caption
+    assert "1 thread, machine of 2 to 8 cores" in caption
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
+    assert [row[-1] for row in cells] == ["Processor seconds", "4.0", "6.0"]
 
 
 def test_lower_is_better_where_it_is():
@@ -230,19 +290,22 @@ def test_published_numbers_stand_beside_the_measured_ones():
     frame = summary.summarise(runs, [{"participating_mean": 90.0}, {"participating_mean": 91.0}])
     values = {"Ours": {"CIFAR": {"participating_mean": [95.46, 0.16], "rounds": [12]}}}
     entry = {"rows": {"pep": "Ours"}, "columns": {"x/x": "CIFAR"}, "values": values}
-    shown = layout.render(published.beside(frame, entry), accuracy.column, layout.MARKDOWN)
-    assert shown.columns.tolist() == ["Method", "Mean", "Published mean"]
-    assert shown["Published mean"].tolist() == ["95.46 ± 0.16", "-"]
+    shown = layout.texts(published.beside(frame, entry), accuracy.column)
+    assert shown.titles == ["Method", "Mean", "Published mean"]
+    assert shown.cells["participating_mean_published"].tolist() == ["95.46 ± 0.16", "-"]
+    assert not any(shown.marks["participating_mean_published"])
     entry["values"] = {"Ours": {"CIFAR": {"participating_mean": {"above": 80}}}}
-    shown = layout.render(published.beside(frame, entry), accuracy.column, layout.MARKDOWN)
-    assert shown["Published mean"].tolist() == ["> 80.00", "-"]
+    shown = layout.texts(published.beside(frame, entry), accuracy.column)
+    assert shown.cells["participating_mean_published"].tolist() == ["> 80.00", "-"]
 
 
 def test_a_column_without_a_direction_marks_nothing():
     runs = [_run("pep"), _run("mine")]
     frame = summary.summarise(runs, [{"accuracy": 90.0}, {"accuracy": 91.0}])
-    shown = layout.render(frame, clustering.column, layout.MARKDOWN)
-    assert shown["Clustering accuracy"].tolist() == ["90.00", "91.00"]
+    shown = layout.texts(frame, clustering.column)
+    assert shown.titles == ["Method", "Clustering accuracy"]
+    assert shown.cells["accuracy"].tolist() == ["90.00", "91.00"]
+    assert not any(shown.marks["accuracy"])
 
 
 def test_clustering_by_hand(tmp_path):
@@ -296,8 +359,8 @@ def test_fedphas_averages_over_domains_are_those_of_their_rows():
     rows = read(ROOT / "workflow/published/fedpha.yaml")["tables"][2]["rows"]
     assert len(rows) == 6
     for row in rows.values():
-        for cell, domains in ((row["Office31"], 3), (row["OfficeHome"], 4)):
+        for cell, count in ((row["Office31"], 3), (row["OfficeHome"], 4)):
             (mean,) = cell["participating_mean"]
             found = [value[0] for name, value in cell.items() if name.startswith("domain_")]
-            assert len(found) == domains
-            assert abs(sum(found) / domains - mean) < 0.0076, "one is cut off, not rounded"
+            assert len(found) == count
+            assert abs(sum(found) / count - mean) < 0.0076, "one is cut off, not rounded"

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from fedloom.common.paths import ROOT
+import checkout
 
 STUDY = """
 study:
@@ -38,13 +37,7 @@ METHODS = {"head_tuning", "fedvpt", "pep_fedpt"}
 
 
 def _checkout(folder: Path, rounds: int) -> Path:
-    for name in ("workflow", "plugins", "profiles"):
-        shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-        )
-    for name in ("Snakefile", "config.yaml"):
-        shutil.copy(ROOT / name, folder / name)
-    _study(folder, rounds)
+    _study(checkout.copy_to(folder), rounds)
     return folder
 
 
@@ -149,13 +142,22 @@ def test_results_hold_what_the_tables_need(finished):
         assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]
         assert (~evaluation["participating"]).sum() == 2
         rounds = pd.read_parquet(run / "rounds.parquet")
-        columns = ["round", "seconds", "bytes_up", "bytes_down", "train_loss", "clients"]
-        assert list(rounds) == columns
+        columns = ["round", "seconds", "processor_seconds", "threads", "cores", "bytes_up"]
+        assert list(rounds) == [*columns, "bytes_down", "train_loss", "clients"]
         assert rounds["round"].tolist() == [1, 2]
         width = {"head_tuning": 10, "fedvpt": 11, "pep_fedpt": 51}[method]  # rows of 96 floats
         assert rounds["bytes_down"].tolist() == [3 * 4 * 96 * width] * 2
         log = folder / f"results/logs/train/digits/six/micro_vit/{method}/seed0/rounds/0002.log"
         assert "1/1" in log.read_text()
+
+
+def test_a_dry_run_prints_counts_and_no_job_by_job_listing(finished):
+    folder, _ = finished
+    _study(folder, rounds=9)
+    output = _run(folder, "fedloom.launch", "-n")
+    _study(folder, rounds=2)
+    assert re.search(r"^train +21$", output, re.MULTILINE), "three methods, seven rounds each"
+    assert len(output.splitlines()) < 60
 
 
 def test_touching_every_file_reruns_nothing(finished):

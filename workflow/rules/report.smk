@@ -1,3 +1,5 @@
+# A result has one label. Of a second one with two values, each on half of the results, Snakemake's
+# report makes a toggle, and is blank where the other half lacks a result of the same first label.
 TABLE = paths.TABLE.replace("{study}", PLAN.name)
 FIGURE = paths.FIGURE.replace("{study}", PLAN.name)
 
@@ -70,11 +72,7 @@ rule partition_chart:
             paths.PARTITION_CHART,
             caption="../captions/partition.rst",
             category="Partitions",
-            labels={
-                "dataset": "{dataset}",
-                "partition": "{partition}",
-                "seed": "{seed}",
-            },
+            labels={"partition": "{dataset}, {partition}, seed {seed}"},
         ),
         pdf=paths.PARTITION_CHART.replace(".png", ".pdf"),
     log:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,14 +26,18 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, renamed to it only when the block succeeds.
 
     The name carries the host and the process id: a job that outlived its Snakemake may be writing
-    the same file, on another machine of a cluster too.
+    the same file, on another machine of a cluster too. The file gets the permissions that the
+    umask gives, whatever the writer within the block asked for (safetensors: the owner's alone).
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent.resolve())
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        permissions = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
+        temporary.chmod(permissions)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

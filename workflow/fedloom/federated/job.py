@@ -44,6 +44,9 @@ ROUNDS = pa.schema(
     [
         ("round", pa.int32()),
         ("seconds", pa.float64()),
+        ("processor_seconds", pa.float64()),
+        ("threads", pa.int32()),
+        ("cores", pa.int32()),
         ("bytes_up", pa.int64()),
         ("bytes_down", pa.int64()),
         ("train_loss", pa.float64()),

@@ -1,6 +1,9 @@
 """One round of federated training: sample, send, train, check, aggregate."""
 
+import os
 import time
+
+import torch
 
 from fedloom.common.device import exact_float32
 from fedloom.common.tensors import Tree, count_bytes, stack
@@ -53,12 +56,13 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     """Train round `task.round`.
 
     Returns:
-        The next state and a row of rounds.parquet.
+        The next state and a row of rounds.parquet. Wall seconds depend on what else runs on the
+        machine; `processor_seconds` are those of all threads of this process.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not: another shape, say, or NaN.
     """
-    started = time.perf_counter()
+    started, processor = time.perf_counter(), time.process_time()
     chosen = hooks.select_clients(task=task)
     checks.check_selection(task, chosen)
     ids = sorted(chosen)
@@ -84,6 +88,9 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     row = {
         "round": task.round,
         "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - processor,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count() or 1,
         "bytes_up": sum(count_bytes(u.payload) for u in updates),
         "bytes_down": sum(count_bytes(tree) for tree in sent),
         "train_loss": sum(u.metrics["train_loss"] for u in updates) / len(updates),

@@ -7,6 +7,7 @@ x-needs: checks of fedloom.plan.needs that the study must pass
 x-caption: what the report says below it
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,16 @@ class Kind:
     def artefact_of(self, settings: dict[str, Any]) -> str | None:
         """Return the artefact that it is made of: declared, or chosen by the key `artefact`."""
         return self.artefact or settings.get("artefact")
+
+    def caption_of(self, settings: dict[str, Any]) -> str:
+        """Return the caption of a table or figure with these keys, as reStructuredText."""
+        texts = {key: as_rst(str(value)) for key, value in settings.items()}
+        return self.caption.format(**{"metric": "", **texts})
+
+
+def as_rst(text: str) -> str:
+    """Return reStructuredText that shows `text` as it is, on one line."""
+    return re.sub(r"([^\w\s]|_)", r"\\\1", " ".join(text.split()))
 
 
 def kind_of(section: str, name: str) -> Kind:

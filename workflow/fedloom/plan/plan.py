@@ -11,7 +11,7 @@ from typing import Any
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
 from fedloom.plan import jobs, paths, shown, staleness
-from fedloom.plan.kinds import Kind, kind_of
+from fedloom.plan.kinds import Kind, as_rst, kind_of
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, reported_rounds
@@ -302,13 +302,13 @@ class Plan:
     def caption(self, section: str, wildcards: Any) -> str:
         """Return what the report says below a table or figure."""
         output = getattr(self.settings, section)[wildcards.label]
-        return self._kind(output).caption.format(**{"metric": "", **output.settings})
+        return self._kind(output).caption_of(output.settings)
 
     @cached_property
     def overview(self) -> dict[str, str]:
-        """Return what the report's first page says of the study, by heading."""
+        """Return what the report's first page says of the study, by heading, as its markup."""
         select, study = self.settings.select, self.settings.study
-        return {
+        texts = {
             "Data sets": ", ".join(select.datasets),
             "Partitions": ", ".join(select.partitions),
             "Backbones": ", ".join(select.backbones),
@@ -316,6 +316,7 @@ class Plan:
             "Rounds": f"{study.rounds}, with {study.clients_per_round} clients each",
             "Seeds": ", ".join(map(str, study.seeds)),
         }
+        return {heading: as_rst(text) for heading, text in texts.items()}
 
 
 def _run(wildcards: Any) -> Run:

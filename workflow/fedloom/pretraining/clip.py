@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import open_clip
 import safetensors.torch
 import torch
+from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -63,7 +65,7 @@ class Recipe:
     threads: int = 1  # torch's threads: sums are split among them, so they bear on the last bit
 
 
-def pretrain(weights: Path, card: Path, seed: int = 0, **changes: int | float) -> dict[str, float]:
+def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[str, float]:
     """Train, save, measure what was saved, write the card. Returns `quality`'s numbers.
 
     As fedloom.backbones.pretrain_vit.pretrain.
@@ -158,6 +160,7 @@ class Texts:
 
     def __init__(self, names: Sequence[str]):
         tokenizer = open_clip.get_tokenizer(micro_clip.NAME)
+        assert isinstance(tokenizer, SimpleTokenizer)
         ids = {text: tokenizer.encode(text) for text in (*FILLERS, *(f"{n}." for n in names))}
         before = tokenizer.encode(TEMPLATE.partition("{}")[0])
         ends = [tokenizer.sot_token_id, tokenizer.eot_token_id]
@@ -176,7 +179,7 @@ class Texts:
         All of a batch are in the template, or all behind equally many fillers: less padding.
         """
         plain = torch.rand((), generator=generator) < recipe.template
-        count = torch.randint(recipe.fillers + 1, (), generator=generator)
+        count = int(torch.randint(recipe.fillers + 1, (), generator=generator))
         words = torch.randint(len(FILLERS), (len(chosen), count), generator=generator)
         texts = []
         for name, drawn in zip(chosen.tolist(), words.tolist(), strict=True):

@@ -20,12 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class Schedule(Protocol):
-    """Of a recipe, what `descend` reads."""
+    """What `descend` reads of a recipe."""
 
-    steps: int
-    peak_rate: float
-    weight_decay: float
-    clip_norm: float
+    @property
+    def steps(self) -> int: ...
+    @property
+    def peak_rate(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def clip_norm(self) -> float: ...
 
 
 def descend(
@@ -99,11 +103,11 @@ def augment(images: Tensor, strength: float, generator: torch.Generator) -> Tens
         x.lerp(-F.max_pool2d(-x, 3, 1, 1), (-bolder).clamp(min=0)),
     )
 
-    rng = np.random.default_rng(torch.randint(2**62, (), generator=generator).item())
+    rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     affine = torch.from_numpy(glyphs.jitters(rng, batch, noise=1.5 * strength)).float()
     warp = 0.05 * strength * torch.randn(batch, 2, 4, 4, generator=generator)
     warp = F.interpolate(warp, size=x.shape[2:], mode="bicubic").permute(0, 2, 3, 1)
-    grid = F.affine_grid(affine, x.shape, align_corners=False) + warp
+    grid = F.affine_grid(affine, list(x.shape), align_corners=False) + warp
     x = F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
     # a quarter of the images (at full strength) lose 3 of 4 pixels a side, a quarter every other
@@ -125,7 +129,6 @@ def write(path: Path, tensors: dict[str, Tensor], about: dict) -> None:
     """
     with replacing(path) as temporary:
         save_file(tensors, temporary, {"fedloom": canonical(about)})
-        temporary.chmod(0o644)  # safetensors writes files that only their owner may read
 
 
 def digest(classes: Sequence[glyphs.Glyph]) -> str:

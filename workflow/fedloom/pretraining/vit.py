@@ -9,10 +9,12 @@ import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,7 +47,7 @@ class Recipe:
     threads: int = 2  # torch's threads: sums are split among them, so they bear on the last bit
 
 
-def pretrain(weights: Path, card: Path, seed: int = 0, **changes: int | float) -> dict[str, float]:
+def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[str, float]:
     """Train, save, measure what was saved, write the card. Returns `quality`'s numbers.
 
     `changes` are other fields of :class:`Recipe`, for trials; the shipped file has none.
@@ -80,8 +82,8 @@ def reached(found: dict[str, float]) -> bool:
 # ---- training ---------------------------------------------------------------------------------
 
 
-def train(recipe: Recipe) -> nn.Module:
-    """A micro ViT without its head, trained on the source glyphs and left in eval mode."""
+def train(recipe: Recipe) -> VisionTransformer:
+    """Return a micro ViT without its head, trained on the source glyphs and left in eval mode."""
     images, labels, _, names = glyphs.render_set(
         glyphs.classes("source", recipe.classes), noise=0.0
     )
@@ -91,6 +93,7 @@ def train(recipe: Recipe) -> nn.Module:
         torch.manual_seed(recipe.seed)
         # "jax" is Xavier's rule, which follows the width; timm's fixed 0.02 was made for width 768
         model = timm.create_model("micro_vit", num_classes=len(names), weight_init="jax").train()
+    assert isinstance(model, VisionTransformer)
     picked = batches(len(images), recipe.batch, generator)
 
     def loss(step: int) -> tuple[Tensor, Tensor]:
@@ -142,12 +145,13 @@ def _linear_probe(backbone: vit.FrozenViT) -> float:
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
 
-    digits = load_digits()
-    scans = np.round(digits.images * 255 / 16).astype(np.uint8)[..., None]
+    pixels, labels = load_digits(return_X_y=True)  # [N, 64] in 0..16, [N]
+    pixels, labels = np.asarray(pixels), np.asarray(labels)
+    scans = np.round(pixels.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)[..., None]
     tokens = _class_tokens(backbone, scans).numpy()
-    test = test_split(digits.target, 0.3)
-    probe = LogisticRegression(max_iter=5000).fit(tokens[~test], digits.target[~test])
-    return float(probe.score(tokens[test], digits.target[test]))
+    test = test_split(labels, 0.3)
+    probe = LogisticRegression(max_iter=5000).fit(tokens[~test], labels[~test])
+    return float(probe.score(tokens[test], labels[test]))
 
 
 def _prototypes(backbone: vit.FrozenViT) -> float:

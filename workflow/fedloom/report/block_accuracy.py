@@ -1,4 +1,4 @@
-"""How well class prototypes tell test images apart at every block (PEP-FedPT, Fig. 2)."""
+"""Measure how well class means tell test images apart at every block (PEP-FedPT, Fig. 2)."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from fedloom.data.store import ImageStore
 
 
 def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[float, float]:
-    """Top-1 and top-5 accuracy in percent of the test images, by distance to the class means.
+    """Compute top-1 and top-5 accuracy in percent of the test images, by distance to class means.
 
     Args:
-        tokens: [N, d].
+        tokens: class tokens [N, d].
         labels: [N].
-        test: bool [N]; the other images make the class means, and a class without any is never
-            near.
+        test: bool [N]; the other images make the class means. A class that has none of them is
+            never near.
     """
     classes = int(labels.max()) + 1
     tokens, train = tokens.float(), ~test
@@ -34,13 +34,15 @@ def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[flo
 
 
 def write(store: ImageStore, features: Path, out: Path) -> None:
-    """Write `block` (1 to M for the input of a block, M + 1 for the output), `top1`, `top5`.
+    """Write a row per block: `block`, `top1` and `top5`.
+
+    `block` is 1 to M for the inputs of the M blocks and M + 1 for the network's output.
 
     Args:
-        features: safetensors with `inputs` [N, M, d] and `final` [N, d].
+        features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
 
     Raises:
-        FedLoomError: the file is truncated, or of another set of images.
+        FedLoomError: the file is truncated, or made from another set of images.
     """
     labels, test = torch.from_numpy(store.labels), torch.tensor(store.test)
     rows = []

@@ -1,35 +1,53 @@
-"""Numbers of a run, from evaluation.parquet alone."""
+"""Read the numbers of runs from their Parquet files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
+from fedloom.plan.shown import ShownRun
 
 
-def frame(path) -> pd.DataFrame:
-    """Read a Parquet file of ours as a data frame (see `read_table`)."""
+def frame(path: Path) -> pd.DataFrame:
+    """Read a Parquet file of FedLoom as a data frame (see `read_table`)."""
     return read_table(path).to_pandas()
 
 
-def join(parts: list, out) -> None:
-    """Write the jobs' rows as one Parquet file, in the order given."""
+def artefact(run: ShownRun) -> pd.DataFrame:
+    """Read the method's own table of a run, for a kind that declares `x-artefact`."""
+    return frame(artefact_file(run))
+
+
+def artefact_file(run: ShownRun) -> Path:
+    """Return the file of the method's own table of a run."""
+    assert run.artefact is not None, "the kind declares no artefact"
+    return run.artefact
+
+
+def join(parts: Sequence[Path], out: Path) -> None:
+    """Write the rows of a run's jobs as one Parquet file, in the order given."""
     write_table(out, pa.concat_tables([read_table(part) for part in parts]))
 
 
 def accuracies(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:
-    """Accuracies in percent, each the mean over `rounds`.
+    """Compute accuracies in percent, each the mean over `rounds`.
 
-    Mean is the unweighted mean over clients, worst the minimum over clients (PEP-FedPT, Section
-    5), apart for clients that took part in training and those held out; `global` is on all test
-    images. A group without rows has no entry.
+    Args:
+        evaluation: rows of evaluation.parquet.
+
+    Returns:
+        `participating_mean`, `participating_worst`, `held_out_mean`, `held_out_worst`: the
+        unweighted mean and the minimum over the clients that take part in training, and over those
+        held out (PEP-FedPT, Section 5); `global` on all test images. A group without rows has no
+        entry.
     """
     rows = evaluation[evaluation["round"].isin(rounds)]
     percent = 100 * rows["num_correct"] / rows["num_test"]
-    everyone = rows["client_id"] == SERVER_MODEL
-    overall, rows, percent = percent[everyone], rows[~everyone], percent[~everyone]
+    server = rows["client_id"] == SERVER_MODEL
+    overall, rows, percent = percent[server], rows[~server], percent[~server]
     result = {}
     for name, group in (("participating", True), ("held_out", False)):
         chosen = percent[rows["participating"] == group].groupby(rows["round"])

@@ -1,6 +1,7 @@
-"""Who holds what, to look at: a bubble per client and class, as large as its training images."""
+"""Draw who holds what: a bubble per client and class, as large as its training images are many."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedloom.common.ids import UNASSIGNED
-from fedloom.common.io import read_table, replacing
+from fedloom.common.io import read_table
+from fedloom.report.figures import style
 
 # blue and vermilion of Okabe and Ito, told apart by all; held-out bubbles are hollow too
 PARTICIPATING, HELD_OUT = "#0072B2", "#D55E00"
@@ -18,7 +20,7 @@ NAMED = 40  # up to so many classes are named, and clients numbered; more have t
 
 
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
-    """Draw a partition's Parquet file; the same bytes on every call."""
+    """Draw a partition's Parquet file; equal partitions give equal bytes."""
     columns = ("client_id", "label", "test", "participating", "domain")
     table = read_table(partition, columns)
     assigned = table["client_id"].to_numpy() != UNASSIGNED  # few-shot training leaves images out
@@ -28,15 +30,13 @@ def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) 
     counts = np.zeros((client.max() + 1, len(class_names)), int)  # [K, C]
     np.add.at(counts, (client[~test], label[~test]), 1)
     held_out = np.isin(np.arange(len(counts)), client[~participating])
-    figure = _figure(counts, held_out, _domains(client, domain), class_names)
-    for path, about in ((out_png, {"Software": None}), (out_pdf, {"CreationDate": None})):
-        with replacing(path) as temporary:
-            kind = Path(path).suffix.removeprefix(".")
-            figure.savefig(temporary, format=kind, dpi=150, metadata=about)
+    with style.applied():
+        figure = _figure(counts, held_out, _domains(client, domain), class_names)
+        style.save(figure, {"png": out_png, "pdf": out_pdf})
 
 
 def _domains(client: np.ndarray, domain: np.ndarray) -> list[str]:
-    """Domain of every client [K], several joined by "+"; empty if there is one domain in all."""
+    """Return the domain of every client [K], several joined by "+"; [] if there is one in all."""
     domain = domain.astype(str)
     if (domain == domain[0]).all():
         return []
@@ -46,11 +46,10 @@ def _domains(client: np.ndarray, domain: np.ndarray) -> list[str]:
 def _figure(
     counts: np.ndarray, held_out: np.ndarray, domains: list[str], class_names: list[str]
 ) -> Figure:
-    """The chart of `counts` [K, C], clients from left to right, the first class at the top."""
+    """Draw `counts` [K, C], clients from left to right, the first class at the top."""
     clients, classes = counts.shape
     wide, high = (float(np.clip(CELL * n, 2.4, most)) for n, most in ((clients, 11), (classes, 9)))
-    figure = Figure((wide + 2.6, high + 1.8), layout="constrained")
-    axes = figure.add_subplot()
+    figure, ((axes,),) = style.grid(1, 1, (wide + 2.6, high + 1.8))
     area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()  # points^2
     for out in (False, True):
         k, c = np.nonzero(counts * (held_out == out)[:, None])
@@ -58,10 +57,7 @@ def _figure(
     axes.set(xlabel="client", ylabel="class")
     axes.set_xlim(-0.6, clients - 0.4)
     axes.set_ylim(classes - 0.4, -0.6)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7)
-    axes.grid(color="0.92", linewidth=0.5)
-    axes.set_axisbelow(True)
     if clients <= NAMED:
         axes.set_xticks(range(clients))
     if classes <= NAMED:
@@ -72,19 +68,20 @@ def _figure(
     return figure
 
 
-def _style(held_out: bool) -> dict:
+def _style(held_out: bool) -> dict[str, Any]:
+    """Return the look of a group's bubbles, for Axes.scatter."""
     if held_out:
         return {"facecolors": "none", "edgecolors": HELD_OUT, "linewidths": LINE}
     return {"facecolors": PARTICIPATING, "edgecolors": "none", "linewidths": 0}
 
 
 def _width(area: np.ndarray, held_out: bool) -> np.ndarray:
-    """Width in points to draw at, so that the bubble covers `area` with its line."""
+    """Return the widths in points such that bubbles cover `area`, in points^2, with their line."""
     return np.maximum(np.sqrt(area) - held_out * LINE, 0.7)
 
 
 def _label_domains(axes: Axes, domains: list[str]) -> None:
-    """Name the domains above their clients, a line between them."""
+    """Name the domains above their clients, with a line between two of them."""
     if any("+" in name for name in domains):
         names = sorted({part for name in domains for part in name.split("+")})
         axes.set_title(f"clients hold several of {len(names)} domains", fontsize=8, loc="left")
@@ -108,6 +105,7 @@ def _label_domains(axes: Axes, domains: list[str]) -> None:
 
 
 def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: float) -> None:
+    """Draw bubbles of three numbers of images, at `area` points^2 per image, and a held-out one."""
     most = int(counts.max())
     sizes = sorted({max(1, round(most * share)) for share in (0.1, 0.4, 1)})
     handles = [_bubble(f"{size}", size * area, False) for size in sizes]
@@ -117,7 +115,6 @@ def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: floa
         handles=handles,
         title="training images",
         loc="outside right upper",
-        frameon=False,
         fontsize=8,
         title_fontsize=8,
         labelspacing=max(0.5, (area * most) ** 0.5 / 16),
@@ -125,15 +122,16 @@ def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: floa
 
 
 def _bubble(label: str, area: float, held_out: bool) -> Line2D:
-    style = _style(held_out)
+    """Return a bubble of `area` points^2 for the legend."""
+    look = _style(held_out)
     return Line2D(
         [],
         [],
         label=label,
         linestyle="",
         marker="o",
-        markersize=_width(area, held_out),
-        markerfacecolor=style["facecolors"],
-        markeredgecolor=style["edgecolors"],
-        markeredgewidth=style["linewidths"],
+        markersize=float(_width(np.array(area), held_out)),
+        markerfacecolor=look["facecolors"],
+        markeredgecolor=look["edgecolors"],
+        markeredgewidth=look["linewidths"],
     )

@@ -1,17 +1,10 @@
-"""Read the tables that methods give, for kinds of figures that take any column of them."""
+"""Read columns of the tables that methods give, for kinds of figures that draw any of them."""
 
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import suggestion
 from fedloom.plan.shown import ShownRun
-from fedloom.report import metrics
-
-
-def read(run: ShownRun) -> pd.DataFrame:
-    """Read the run's artefact."""
-    assert run.artefact is not None, "the kind declares no artefact"
-    return metrics.frame(run.artefact)
 
 
 def column(frame: pd.DataFrame, name: str, run: ShownRun) -> pd.Series:
@@ -21,7 +14,7 @@ def column(frame: pd.DataFrame, name: str, run: ShownRun) -> pd.Series:
         FedLoomError: there is no such column, or it holds lists.
     """
     if name not in frame:
-        hint = suggestion(name, list(frame))
+        hint = suggestion(name, list(map(str, frame)))
         raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")
     if (
         frame[name]

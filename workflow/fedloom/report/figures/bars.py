@@ -1,4 +1,4 @@
-"""Any artefact's column by another as bars: for tables that methods bring."""
+"""Draw any artefact's column by another as bars."""
 
 import numpy as np
 import pandas as pd
@@ -7,16 +7,17 @@ from matplotlib.figure import Figure
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
-from fedloom.report.figures.artefacts import column, read
+from fedloom.report.figures.artefacts import column
+from fedloom.report.metrics import artefact
 
-WIDTH = 0.8  # of all bars of one x together
+WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
 def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
     """Return mean and sample standard deviation (0 for one seed) over seeds, by method and x."""
     parts = []
     for run in series:
-        frame = read(run)
+        frame = artefact(run)
         values = column(frame, y, run).groupby(column(frame, x, run), sort=False).mean()
         parts.append(
             pd.DataFrame({"method": run.method, "x": values.index, "y": values.to_numpy()})
@@ -39,7 +40,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
             part = frame.loc[label].reindex(values)
             left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
             axis.bar(
-                left, part["mean"], width, yerr=part["std"], label=run.title,
+                left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
                 color=run.look.colour, hatch=run.look.line * "/", edgecolor="white", capsize=2,
             )  # fmt: skip
         axis.set_xticks(range(len(values)), map(str, values))

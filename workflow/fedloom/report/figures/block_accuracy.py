@@ -1,22 +1,24 @@
-"""Where in the network the class token tells classes apart (PEP-FedPT, Fig. 2)."""
+"""Draw where in the network the class token tells classes apart (PEP-FedPT, Fig. 2)."""
+
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
+from fedloom.plan.shown import ShownBackbone
 from fedloom.report import metrics
 from fedloom.report.figures import style
 
 KEYS = ("dataset", "backbone")
 # of the frozen backbone: in no method's colour
-TOP = {
+TOP: dict[str, dict[str, Any]] = {
     "top5": {"label": "Top-5", "color": "#222222", "linestyle": "-", "marker": "o"},
     "top1": {"label": "Top-1", "color": "#888888", "linestyle": "--", "marker": "s"},
 }
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per data set and backbone, top-5 and top-1 by block; "out" is the output."""
+def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
+    """Draw a panel per dataset and backbone, top-5 and top-1 by block; "out" is the output."""
     figure, axes = style.panels(len(series))
     for axis, item in zip(axes, series, strict=True):
         frame = metrics.frame(item.accuracy)

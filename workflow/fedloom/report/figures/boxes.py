@@ -1,4 +1,4 @@
-"""How a client's own entry of a list bears on its accuracy (FedPHA, Fig. 5)."""
+"""Draw how a client's own entry of a list bears on its accuracy (FedPHA, Fig. 5)."""
 
 from collections.abc import Sequence
 
@@ -6,27 +6,28 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedloom.common.ids import SERVER_MODEL, entry_of
-from fedloom.plan.grids import varied_lists
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.report.figures.members import varied_lists
 
 
 def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
-    """One row per participating client and member of the grid.
+    """Return one row per participating client and member of the grid.
 
-    `client_id`, `domain`, `entry` (its place in the list), `value` (its own entry), `method`, and
-    `accuracy` in percent, the mean over `rounds` and seeds.
+    Columns are `client_id`, `domain`, `entry` (the position of the client's entry in the list),
+    `value` (that entry), `method`, and `accuracy` in percent, the mean over `rounds` and seeds.
     """
     parts = []
     for run in series:
-        (values,) = varied_lists(run.member).values()
+        (values,) = varied_lists(run).values()
         rows = metrics.frame(run.evaluation)
         rows = rows[rows["client_id"] != SERVER_MODEL]
-        clients = rows["client_id"].max() + 1
+        clients = int(rows["client_id"].max()) + 1
         rows = rows[rows["round"].isin(rounds) & rows["participating"]]
-        entry = rows["client_id"].map(lambda k, n=clients, v=values: entry_of(k, n, len(v)))
+        ids = rows["client_id"].tolist()
+        entry = pd.Series([entry_of(k, clients, len(values)) for k in ids], rows.index)
         parts.append(
             pd.DataFrame(
                 {
@@ -40,17 +41,17 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
             )
         )
     keys = ["client_id", "entry", "value", "method"]
-    found = pd.concat(parts).groupby(keys, sort=False)
-    return found.agg({"domain": "first", "accuracy": "mean"}).reset_index()
+    grouped = pd.concat(parts).groupby(keys, sort=False)
+    return grouped.agg({"domain": "first", "accuracy": "mean"}).reset_index()
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per setting and client; a box spans the members that give it one value.
+    """Draw a panel per setting and client; a box spans the members that give it one value.
 
     The line is the median, the box the middle half, whiskers reach to the last point within 1.5
     times the box, points beyond them are drawn.
     """
-    (option,) = varied_lists(series[0].member)
+    (option,) = varied_lists(series[0])
     items = []
     for runs in style.settings(series).values():
         frame = accuracies(runs, job.rounds)
@@ -64,13 +65,13 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
             flierprops={"marker": ".", "markersize": 4},
         )  # fmt: skip
         axis.set_xticks(range(1, len(groups) + 1), map(str, groups))
-        about = [style.name(run, series), f"client {client}", _domain(rows, items)]
-        axis.set(xlabel=f"{option}.{rows['entry'].iloc[0]}", title=", ".join(filter(None, about)))
+        title = [style.name(run, series), f"client {client}", _domain(rows, items)]
+        axis.set(xlabel=f"{option}.{rows['entry'].iloc[0]}", title=", ".join(filter(None, title)))
     style.left_label(axes, "Test accuracy (%)")
     return figure
 
 
 def _domain(rows: pd.DataFrame, items: list[tuple]) -> str:
-    """A client's domain, where there are several."""
+    """Return a client's domain, or "" if all clients have the same."""
     domains = {part["domain"].iloc[0] for _, _, part in items}
     return rows["domain"].iloc[0] if len(domains) > 1 else ""

@@ -1,4 +1,4 @@
-"""Accuracy or loss by round (PEP-FedPT, Fig. 3, 6 and 11)."""
+"""Draw accuracy or loss by round (PEP-FedPT, Fig. 3, 6 and 11)."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -18,10 +18,11 @@ AXES = {
 
 
 def curve(run: ShownRun, metric: str) -> pd.Series:
-    """One run's metric by round.
+    """Return a metric of one run by round.
 
-    `accuracy`: mean over participating clients in percent, at the evaluated rounds; `global`: that
-    on all test images; `loss`: the training loss of every round.
+    Args:
+        metric: `accuracy`, the mean over participating clients in percent, at the evaluated rounds;
+            `global`, the accuracy on all test images; `loss`, the training loss of every round.
     """
     if metric == "loss":
         return metrics.frame(run.rounds).set_index("round")["train_loss"]
@@ -31,7 +32,7 @@ def curve(run: ShownRun, metric: str) -> pd.Series:
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per setting."""
+    """Draw a panel per setting."""
     metric, groups = job.settings["metric"], style.settings(series)
     figure, axes = style.panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):

@@ -1,6 +1,6 @@
-"""Numbers by round, or by another column: a line per method, a band over seeds."""
+"""Draw numbers by round, or by another column: a line per method, a band over seeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,14 +10,14 @@ from fedloom.report.figures import style
 
 
 def bands(
-    series: list[ShownRun], metric: str, of: Callable[[dict, str], pd.Series]
+    series: Sequence[ShownRun], metric: str, of: Callable[[ShownRun, str], pd.Series]
 ) -> dict[str, pd.DataFrame]:
     """Return mean and sample standard deviation (0 for one seed) over seeds, by method and round.
 
     Args:
         of: returns a run's metric by round.
     """
-    methods: dict[str, list] = {}
+    methods: dict[str, list[pd.Series]] = {}
     for run in series:
         methods.setdefault(run.method, []).append(of(run, metric))
     return {
@@ -27,14 +27,18 @@ def bands(
 
 
 def lines(
-    axis: Axes, runs: list[ShownRun], curves: dict[str, pd.DataFrame], log: bool, x: str = "Round"
+    axis: Axes,
+    runs: Sequence[ShownRun],
+    curves: dict[str, pd.DataFrame],
+    log: bool,
+    x: str = "Round",
 ) -> None:
     """Draw a line per method, the band one standard deviation wide each way."""
-    about = {run.method: run for run in runs}
+    shown = {run.method: run for run in runs}
     for method, band in curves.items():
-        look = style.of_method(about[method].look)
-        every = max(1, len(band) // 10)
-        axis.plot(band.index, band["mean"], label=about[method].title, markevery=every, **look)
+        look = style.of_method(shown[method].look)
+        every, title = max(1, len(band) // 10), style.legend_text(shown[method].title)
+        axis.plot(band.index, band["mean"], label=title, markevery=every, **look)
         low, high = band["mean"] - band["std"], band["mean"] + band["std"]
         if log:
             low = low.clip(lower=band["mean"] / 10)

@@ -1,4 +1,4 @@
-"""Accuracy over a grid of options as heat maps (FedPHA, Fig. 4 and 8, Table 8)."""
+"""Draw accuracy over a grid of options as heat maps (FedPHA, Fig. 4 and 8, Table 8)."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from fedloom.plan.grids import text, varied_lists
+from fedloom.plan.grids import text
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.report.figures.members import member, varied_lists
 
 MAP = "cividis"  # light and dark in the same order with any colour vision
 LABELLED = 36  # cells of a panel that still have room for their numbers
@@ -22,16 +24,16 @@ SIZE = (2.6, 2.3)
 
 
 def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
-    """One row per member of the grid: its value on every axis, `accuracy` and `even`.
+    """Return one row per member of the grid: its value on every axis, `accuracy` and `even`.
 
     `accuracy` is the mean over participating clients in percent, over `rounds` and seeds; `even`
     says that a list which the grid varies holds the same value throughout.
     """
     records = []
     for run in series:
-        varied = varied_lists(run.member).values()
+        varied = varied_lists(run).values()
         records.append(
-            {axis: text(value) for axis, value in run.member.at.items()}
+            {axis: text(value) for axis, value in member(run).at.items()}
             | {
                 "accuracy": metrics.accuracies(metrics.frame(run.evaluation), rounds)[
                     "participating_mean"
@@ -39,32 +41,34 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
                 "even": any(len(v) > 1 and all(e == v[0] for e in v) for v in varied),
             }
         )
-    axes = list(series[0].member.at)
+    axes = list(member(series[0]).at)
     means = pd.DataFrame(records).groupby(axes, sort=False)
     return means.agg({"accuracy": "mean", "even": "first"}).reset_index()
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per setting and value of the first of three axes; one scale per setting."""
+    """Draw a panel per setting and value of the first of three axes; one scale per setting."""
     settings = style.settings(series)
     frames = [accuracies(runs, job.rounds) for runs in settings.values()]
-    names = list(series[0].member.at)
-    values = [list(dict.fromkeys(text(r.member.at[axis]) for r in series)) for axis in names]
+    names = list(member(series[0]).at)
+    values = [list(dict.fromkeys(text(member(r).at[axis]) for r in series)) for axis in names]
     shown = values[0] if len(names) == 3 else [None]
     alone = len(shown) == 1  # then settings stand beside each other
     across = min(ACROSS, len(frames) if alone else len(shown))
     down = -(-len(frames) // across) if alone else len(frames) * -(-len(shown) // across)
     figure, axes = style.grid(down, across, SIZE)
     rows = list(axes.flat) if alone else axes.reshape(len(frames), -1)
-    for place, (runs, frame) in enumerate(zip(settings.values(), frames, strict=True)):
-        panels = [rows[place]] if alone else list(rows[place])[: len(shown)]
-        about = style.name(runs[0], series)
+    for number, (runs, frame) in enumerate(zip(settings.values(), frames, strict=True)):
+        panels = [rows[number]] if alone else list(rows[number])[: len(shown)]
+        setting = style.name(runs[0], series)
+        image = None
         for axis, value in zip(panels, shown, strict=True):
             part = frame if value is None else frame[frame[names[0]] == value]
             image = _panel(axis, part, names[-2:], values[-2:], frame["accuracy"])
-            of = f"{names[0]} = {value}" if value is not None else ""
-            axis.set_title(", ".join(filter(None, [about, of])))
-        figure.colorbar(image, ax=panels, label="Mean accuracy (%)")
+            first = f"{names[0]} = {value}" if value is not None else ""
+            axis.set_title(", ".join(filter(None, [setting, first])))
+        if image is not None:
+            figure.colorbar(image, ax=panels, label="Mean accuracy (%)")
     for axis in axes.flat:
         if not axis.has_data():
             axis.remove()
@@ -73,8 +77,12 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
 
 def _panel(
     axis: Axes, frame: pd.DataFrame, names: list[str], values: list[list], scale: pd.Series
-) -> object:
-    """One heat map; returns what a colour bar needs. Members that were not run stay white."""
+) -> AxesImage:
+    """Draw one heat map and return what a colour bar needs; members that were not run stay white.
+
+    Args:
+        scale: the accuracies that its colours span.
+    """
     cells = np.full([len(v) for v in reversed(values)], np.nan)
     limits = {"vmin": scale.min(), "vmax": max(scale.max(), scale.min() + 1e-9)}
     for _, row in frame.iterrows():
@@ -88,7 +96,7 @@ def _panel(
     image = axis.imshow(cells, MAP, aspect="auto", origin="lower", **limits)
     for (up, across), value in np.ndenumerate(cells) if cells.size <= LABELLED else ():
         if np.isfinite(value):
-            dark = image.norm(value) < 0.5
+            dark = value - limits["vmin"] < 0.5 * (limits["vmax"] - limits["vmin"])
             axis.text(
                 across, up, f"{value:.1f}", ha="center", va="center", fontsize=7,
                 color="white" if dark else "black",

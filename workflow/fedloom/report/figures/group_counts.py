@@ -1,4 +1,4 @@
-"""Which groups the clients choose, and when (SGPT, Fig. 2c and 3)."""
+"""Draw which groups the clients choose, and when (SGPT, Fig. 2c and 3)."""
 
 import numpy as np
 import pandas as pd
@@ -12,16 +12,17 @@ from fedloom.report.figures import style
 
 
 def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Each group's share of the selections, a row per client or round."""
+    """Return each group's share of the selections, a row per client or round, as `by` says."""
     counts = frame.pivot_table("count", by, "group", "sum", fill_value=0)
     return counts.div(counts.sum(axis=1), axis=0)
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A row per run: shares of the groups by client, all rounds together, and by round."""
+    """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
     figure, axes = style.grid(len(series), 2, (4, 3))
+    image = None
     for row, run in zip(axes, series, strict=True):
-        frame = metrics.frame(run.artefact)
+        frame = metrics.artefact(run)
         for axis, by in zip(row, ("client", "round"), strict=True):
             table = shares(frame, by)
             image = axis.imshow(table.to_numpy(), aspect="auto", cmap="viridis", vmin=0, vmax=1)
@@ -31,5 +32,6 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
             shown = np.linspace(0, len(table) - 1, min(len(table), 8)).round().astype(int)
             axis.set_yticks(shown, table.index[shown])
         row[0].set_title(style.name(run, series, (*style.SETTING, "title")), loc="left")
-    figure.colorbar(image, ax=axes, label="Share of the selections", shrink=0.8)
+    if image is not None:
+        figure.colorbar(image, ax=axes, label="Share of the selections", shrink=0.8)
     return figure

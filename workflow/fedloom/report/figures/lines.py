@@ -1,4 +1,4 @@
-"""Any artefact's column by another, a line per method: for tables that methods bring."""
+"""Draw any artefact's column by another, a line per method."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -6,8 +6,9 @@ from matplotlib.figure import Figure
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
-from fedloom.report.figures.artefacts import column, read
+from fedloom.report.figures.artefacts import column
 from fedloom.report.figures.curves import bands, lines
+from fedloom.report.metrics import artefact
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
@@ -15,7 +16,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     x, y = job.settings["x"], job.settings["y"]
 
     def curve(run: ShownRun, name: str) -> pd.Series:
-        frame = read(run)
+        frame = artefact(run)
         return column(frame, name, run).groupby(column(frame, x, run)).mean()
 
     groups = style.settings(series)

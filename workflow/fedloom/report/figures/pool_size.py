@@ -1,4 +1,4 @@
-"""How many prompts the server keeps (PFPT, Fig. 4)."""
+"""Draw how many prompts the server keeps (PFPT, Fig. 4)."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,12 +11,12 @@ from fedloom.report.figures.curves import bands, lines
 
 
 def curve(run: ShownRun, column: str) -> pd.Series:
-    """A column of one run's table by round."""
-    return metrics.frame(run.artefact).set_index("round")[column]
+    """Return a column of a run's artefact by round."""
+    return metrics.artefact(run).set_index("round")[column]
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per setting, a line per method, on a log scale; round 0 is before training."""
+    """Draw a panel per setting, a line per method, on a log scale; round 0 is before training."""
     groups = style.settings(series)
     figure, axes = style.panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):

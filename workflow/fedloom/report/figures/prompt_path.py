@@ -1,6 +1,7 @@
-"""How a set of prompts moves over rounds (PFPT, Fig. 3 and 5)."""
+"""Draw how a set of prompts moves over rounds (PFPT, Fig. 3 and 5)."""
 
-import numpy as np
+from pathlib import Path
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -14,18 +15,22 @@ from fedloom.report.figures.tsne import embed, sample
 CENTRE, PATH = "#E69F00", "#D55E00"
 
 
-def mapped(path: str) -> pd.DataFrame:
-    """Places `x` and `y` of a run's prompts in one map, by `round`."""
+def mapped(path: Path) -> pd.DataFrame:
+    """Return `round`, `x` and `y` of a run's prompts, all in one t-SNE map.
+
+    Args:
+        path: Parquet file with the columns `round` and `vector`.
+    """
     frame = sample(metrics.frame(path).sort_values("round", kind="stable"))
-    points = embed(np.stack(frame["vector"]), path)
+    points = embed(frame["vector"], path)
     return pd.DataFrame({"round": frame["round"].to_numpy(), "x": points[:, 0], "y": points[:, 1]})
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per run, all its rounds in one map; a triangle at every round's centroid."""
+    """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
     figure, axes = style.panels(len(series))
-    frames = [mapped(run.artefact) for run in series]
-    last = max(frame["round"].max() for frame in frames)
+    frames = [mapped(metrics.artefact_file(run)) for run in series]
+    last, points = max(int(frame["round"].max()) for frame in frames), None
     for axis, run, frame in zip(axes, series, frames, strict=True):
         shade = {"c": frame["round"], "cmap": "viridis", "vmin": 0, "vmax": last}
         points = axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, alpha=0.7, **shade)
@@ -35,6 +40,8 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
         axis.scatter(centre["x"], centre["y"], marker="^", s=28, label="Centroid", **marks)
         style.map_axes(axis)
         axis.set_title(style.name(run, series, (*style.SETTING, "title")) or run.title)
-    figure.colorbar(points, ax=axes, label="Round", shrink=0.8, ticks=MaxNLocator(integer=True))
+    if points is not None:
+        ticks = MaxNLocator(integer=True)
+        figure.colorbar(points, ax=axes, label="Round", shrink=0.8, ticks=ticks)
     style.legend(figure, axes)
     return figure

@@ -1,6 +1,5 @@
-"""Whether every class prompt learns something of its own (PEP-FedPT, Fig. 7)."""
+"""Draw whether every class prompt learns something of its own (PEP-FedPT, Fig. 7)."""
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from fedloom.plan.jobs import FigureJob
@@ -11,11 +10,11 @@ from fedloom.report.figures.tsne import embed
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per run, a point per class, in the colour of the method."""
+    """Draw a panel per run, a point per class, in the colour of the method."""
     figure, axes = style.panels(len(series))
     for axis, run in zip(axes, series, strict=True):
-        frame = metrics.frame(run.artefact).sort_values("class")
-        points = embed(np.stack(frame["vector"]), run.artefact)
+        frame = metrics.artefact(run).sort_values("class")
+        points = embed(frame["vector"], metrics.artefact_file(run))
         look = style.of_method(run.look)
         axis.scatter(*points.T, s=12, color=look["color"], marker=look["marker"], linewidth=0)
         for label, point in zip(frame["class"], points, strict=True):

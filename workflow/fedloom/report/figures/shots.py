@@ -1,4 +1,4 @@
-"""Accuracy by the number of training images per class (FedPHA, Fig. 3)."""
+"""Draw accuracy by the number of training images per class (FedPHA, Fig. 3)."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,9 +12,10 @@ PANEL = ("dataset", "backbone")  # a panel is one of each
 
 
 def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
-    """By method label, the mean and sample standard deviation (0 for one seed) by shots.
+    """Return mean and sample standard deviation over seeds (0 for one seed), by method and shots.
 
-    Of the mean accuracy over participating clients in percent, over the reported rounds.
+    The number of a seed is the mean accuracy over participating clients in percent, averaged over
+    the reported rounds.
     """
     records = [
         (
@@ -25,28 +26,26 @@ def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
         for run in series
     ]
     frame = pd.DataFrame(
-        [(method, shots, found["participating_mean"]) for method, shots, found in records],
+        [(method, shots, numbers["participating_mean"]) for method, shots, numbers in records],
         columns=["method", "shots", "accuracy"],
     )
     return {
-        method: rows.groupby("shots")["accuracy"].agg(["mean", "std"]).fillna({"std": 0})
+        str(method): rows.groupby("shots")["accuracy"].agg(["mean", "std"]).fillna({"std": 0})
         for method, rows in frame.groupby("method", sort=False)
     }
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A panel per data set and backbone, a line per method, bars of one standard deviation."""
-    panels: dict[tuple, list[dict]] = {}
-    for run in series:
-        panels.setdefault(tuple(getattr(run, key) for key in PANEL), []).append(run)
+    """Draw a panel per dataset and backbone, a line per method, bars of one standard deviation."""
+    panels = style.settings(series, PANEL)
     figure, axes = style.panels(len(panels))
     for axis, runs in zip(axes, panels.values(), strict=True):
-        about = {run.method: run for run in runs}
+        shown = {run.method: run for run in runs}
         for method, curve in curves(runs, job).items():
-            look = style.of_method(about[method].look)
+            look = style.of_method(shown[method].look)
             axis.errorbar(
                 curve.index, curve["mean"], curve["std"],
-                label=about[method].title, capsize=2.5, elinewidth=1, **look,
+                label=style.legend_text(shown[method].title), capsize=2.5, elinewidth=1, **look,
             )  # fmt: skip
         shots = sorted(job.shots.values())
         axis.set_xscale("log", base=2)

@@ -1,4 +1,4 @@
-"""How much of every class's prompt goes into the mixed prompt (PEP-FedPT, Fig. 8)."""
+"""Draw how much of every class's prompt goes into the mixed prompt (PEP-FedPT, Fig. 8)."""
 
 from matplotlib.figure import Figure
 
@@ -13,14 +13,14 @@ SHADES = (1.0, 0.55, 0.3)
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """A row per run, a panel per true class, a line per block; the true class is marked.
+    """Draw a row per run, a panel per true class, a line per block; the true class is marked.
 
     Raises:
         FedLoomError: there is no test image of a class asked for.
     """
     classes = job.settings["classes"]
     figure, axes = style.grid(len(series), len(classes), sharey=True)
-    frames = [metrics.frame(run.artefact) for run in series]
+    frames = [metrics.artefact(run) for run in series]
     blocks = sorted({block for frame in frames for block in frame["block"]})
     for row, run, frame in zip(axes, series, frames, strict=True):
         for axis, label in zip(row, classes, strict=True):
@@ -29,11 +29,11 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
                 raise FedLoomError(f"{run.artefact}: no test image of class {label}")
             axis.axvspan(label - 0.5, label + 0.5, color="#dddddd", linewidth=0)
             for block, rows in chosen.sort_values("class").groupby("block"):
-                place = blocks.index(block)  # a block looks the same in every row
+                number = blocks.index(block)  # a block looks the same in every row
                 look = style.of_method(run.look) | {
-                    "alpha": SHADES[place % len(SHADES)],
-                    "linestyle": style.LINES[place % len(style.LINES)],
-                    "marker": MARKERS[place % len(MARKERS)],
+                    "alpha": SHADES[number % len(SHADES)],
+                    "linestyle": style.LINES[number % len(style.LINES)],
+                    "marker": MARKERS[number % len(MARKERS)],
                 }
                 few = len(rows) <= 20  # markers of 100 classes would hide each other
                 look["marker"] = look["marker"] if few else ""

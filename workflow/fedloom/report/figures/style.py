@@ -1,10 +1,11 @@
-"""One look for all figures; a method's own comes with its run (fedloom.plan.looks)."""
+"""One look for all figures; a method's own colour and marker come with its run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
@@ -13,7 +14,7 @@ from fedloom.common.io import replacing
 from fedloom.plan.settings import Look
 from fedloom.plan.shown import ShownBackbone, ShownRun
 
-# As many as fedloom.plan.looks deals out.
+# as many as fedloom.plan.looks deals out
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision
 CLASSES = (
@@ -34,6 +35,7 @@ LOOK = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "pdf.fonttype": 42,  # text stays text
+    "text.parse_math": False,  # a label such as "$x_{$" is no formula
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
@@ -46,7 +48,7 @@ SETTING = ("dataset", "partition", "backbone")
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """The look, and a clean slate: the user's own matplotlibrc has no say."""
+    """Apply the look within the block, whatever the user's own matplotlibrc says."""
     with plt.style.context(["default", LOOK]):
         yield
     plt.close("all")
@@ -57,14 +59,16 @@ def of_method(look: Look) -> dict:
     return {"color": look.colour, "linestyle": LINES[look.line], "marker": look.marker}
 
 
-def grid(rows: int, columns: int, size: tuple = PANEL, **options: object) -> tuple:
-    """A figure and its panels, Axes [rows, columns], of `size` inches each."""
+def grid(
+    rows: int, columns: int, size: tuple[float, float] = PANEL, sharey: bool = False
+) -> tuple[Figure, np.ndarray]:
+    """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
     inches = (size[0] * columns, size[1] * rows)
-    return plt.subplots(rows, columns, figsize=inches, squeeze=False, **options)
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False, sharey=sharey)
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels, at most three in a row."""
+    """Return a figure and its `count` panels, at most three in a row."""
     columns = 2 if count == 4 else min(count, 3)
     rows = -(-count // columns)
     figure, axes = grid(rows, columns)
@@ -73,27 +77,34 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(axes.flat[:count])
 
 
-def settings(series: list[ShownRun]) -> dict[tuple, list[dict]]:
-    """The series by data set, partition and backbone, in their order."""
-    found: dict[tuple, list[dict]] = {}
-    for item in series:
-        found.setdefault(tuple(getattr(item, key) for key in SETTING), []).append(item)
-    return found
+def settings(
+    series: Sequence[ShownRun], keys: tuple[str, ...] = SETTING
+) -> dict[tuple, list[ShownRun]]:
+    """Group the runs by `keys` (dataset, partition and backbone), in their order."""
+    groups: dict[tuple, list[ShownRun]] = {}
+    for run in series:
+        groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
+    return groups
 
 
 def name(
     item: ShownRun | ShownBackbone,
     series: Sequence[ShownRun | ShownBackbone],
-    keys: tuple = SETTING,
+    keys: tuple[str, ...] = SETTING,
 ) -> str:
-    """What tells `item` apart from the other series, e.g. "pathological, micro_vit"."""
+    """Return what tells `item` apart from the other series, e.g. "pathological, micro_vit"."""
     return ", ".join(
         getattr(item, key) for key in keys if len({getattr(other, key) for other in series}) > 1
     )
 
 
-def legend(figure: Figure, axes: list[Axes], most: int = 4) -> None:
-    """One legend, each label once: above the panels, or beside them where there are many labels.
+def legend_text(text: str) -> str:
+    """Return a label that matplotlib shows: it leaves out those that begin with an underscore."""
+    return f" {text}" if text.startswith("_") else text
+
+
+def legend(figure: Figure, axes: Sequence[Axes], most: int = 4) -> None:
+    """Draw one legend, each label once: above the panels, or beside them if there are many labels.
 
     Args:
         most: labels in a row above, at most; fewer where they are long.
@@ -102,12 +113,13 @@ def legend(figure: Figure, axes: list[Axes], most: int = 4) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
-    shown = labels.values(), labels.keys()
-    width, height = figure.get_size_inches()
+    shown = list(labels.values()), list(labels)
+    width, height = map(float, figure.get_size_inches())
     if len(labels) > BESIDE:
         drawn = figure.legend(*shown, loc="outside right upper")
-        room = drawn.get_window_extent().size / figure.dpi + 0.1
-        figure.set_size_inches(width + room[0], max(height, room[1]))
+        room = drawn.get_window_extent()
+        wide, high = (float(size) / figure.dpi + 0.1 for size in (room.width, room.height))
+        figure.set_size_inches(width + wide, max(height, high))
         return
     for across in range(min(most, len(labels)), 0, -1):
         drawn = figure.legend(*shown, loc="outside upper center", ncols=across)
@@ -117,14 +129,14 @@ def legend(figure: Figure, axes: list[Axes], most: int = 4) -> None:
 
 
 class _Plain(LogFormatter):
-    """0.1 instead of 1e-01, at the ticks that LogFormatter would label."""
+    """Write 0.1 instead of 1e-01, at the ticks that LogFormatter would label."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def log_scale(axis: Axes) -> None:
-    """A logarithmic y axis with plain numbers, also where it spans less than a decade."""
+    """Make the y axis logarithmic, with plain numbers, also where it spans less than a decade."""
     axis.set_yscale("log")
     for name in ("major", "minor"):
         plain = _Plain(labelOnlyBase=False, minor_thresholds=(1.5, 0.5))
@@ -132,25 +144,26 @@ def log_scale(axis: Axes) -> None:
 
 
 def whole_numbers(axis: Axes) -> None:
-    """Ticks at whole numbers below."""
+    """Put the ticks of the x axis at whole numbers."""
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def left_label(axes: list[Axes], text: str) -> None:
+def left_label(axes: Sequence[Axes], text: str) -> None:
     """Label the y axis of the first panel of every row."""
     for axis in axes:
-        if axis.get_subplotspec().is_first_col():
+        place = axis.get_subplotspec()
+        if place is not None and place.is_first_col():
             axis.set_ylabel(text)
 
 
 def map_axes(axis: Axes) -> None:
-    """A frame without ticks: distances in a t-SNE map have no unit."""
+    """Draw a frame without ticks: distances in a t-SNE map have no unit."""
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set(visible=True, color="#999999")
 
 
 def save(figure: Figure, outputs: dict[str, Path]) -> None:
-    """Write every format, the same bytes every time."""
+    """Write every format; equal figures give equal bytes."""
     for kind, path in outputs.items():
         with replacing(path) as temporary:
             figure.savefig(temporary, format=kind, metadata=METADATA[kind])

@@ -4,7 +4,7 @@ A kind has
 
     measure(run: ShownRun, job: TableJob) -> {metric: number}   one run, from its Parquet files
     column(metric: str) -> Column                               heading, decimals, which end is best
-    describe(job: TableJob) -> str                              what the caption says is measured
+    describe(job: TableJob, runs: list[ShownRun]) -> str        what the caption says is measured
 
 and an entry of config.schema.yaml's `table`.
 """
@@ -32,7 +32,7 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
     """
     module = kind(job.kind)
     frame = summarise(runs, [module.measure(run, job) for run in runs])
-    text = caption(job, module.describe(job), int(frame["seeds"].min()))
+    text = caption(job, module.describe(job, runs), int(frame["seeds"].min()))
     if job.published is not None:
         frame = published.beside(frame, job.published)
         text += f" Published: {job.published['citation']}, Table {job.published['table']}."

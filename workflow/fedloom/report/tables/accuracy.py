@@ -17,25 +17,27 @@ TITLES = {
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """Mean and worst client, in percent; others only where there are any."""
+    """Return the accuracies of a run in percent, see `metrics.accuracies`."""
     return accuracies(frame(run.evaluation), job.rounds)
 
 
 def column(metric: str) -> Column:
+    """Return how one of the accuracies is shown."""
     return Column(TITLES[metric])
 
 
-def describe(job: TableJob) -> str:
-    found = f"test accuracy of clients in %, {at(job.rounds)}"
+def describe(job: TableJob, runs: list[ShownRun]) -> str:
+    """Say whose accuracy is shown, and at which rounds."""
+    text = f"test accuracy of clients in %, {at(job.rounds)}"
     if job.global_test:
-        found += (
+        text += (
             "; global test set: all test images, with the server's model or, where a method has "
             "none, the participating clients' own, averaged"
         )
-    return found
+    return text
 
 
 def at(rounds: Sequence[int]) -> str:
-    """When it was measured, in words."""
+    """Say at which rounds something was measured."""
     names = ", ".join(map(str, rounds))
     return f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"

@@ -7,28 +7,32 @@ from sklearn.metrics import adjusted_mutual_info_score
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import frame
+from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
 
-TITLES = {
-    "information": "Adjusted mutual information",
-    "accuracy": "Clustering accuracy",
-    "congruence": "Congruence with k-means",
-    "largest": "Largest group",
+COLUMNS = {
+    "information": Column("Adjusted mutual information"),
+    "accuracy": Column("Clustering accuracy", higher_is_better=None),
+    "congruence": Column("Congruence with k-means"),
+    "largest": Column("Largest group", higher_is_better=None),
 }
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """In percent: see `accuracy`, `congruence`; and the largest group's share of test images.
+    """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
-    The mutual information of groups and superclasses is 0 where groups say nothing of the labels,
-    whatever the sizes of both. The paper's accuracy is not: if most images have one label, a single
-    group for all of them has a high one.
+    Mutual information is 0 where groups say nothing of the superclasses, whatever the sizes of
+    both. The paper's accuracy is not: if most images have one superclass, a single group for all
+    images has a high accuracy.
+
+    Returns:
+        `information` (adjusted for chance), `accuracy` and `congruence` (see the functions), and
+        `largest`, the largest group's share of the test images.
 
     Raises:
         FedLoomError: a class that the file of superclasses does not have.
     """
-    images = frame(run.artefact)
+    images = artefact(run)
     coarse = images["class"].map(job.settings["superclass_of"])
     if coarse.isna().any():
         missing = images["class"][coarse.isna()].iloc[0]
@@ -44,17 +48,22 @@ def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
 
 
 def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
-    """Images whose group stands for their superclass, one for one, at best (Hungarian), in %."""
+    """Compute the share of images, in %, whose group is that of their superclass.
+
+    Groups and superclasses are matched one for one such that the share is largest (Hungarian
+    method).
+    """
     counts = pd.crosstab(groups, coarse).to_numpy()
     return 100 * counts[linear_sum_assignment(counts, maximize=True)].sum() / len(groups)
 
 
 def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> float:
-    """Overlap of groups and k-means clusters, over how well k-means keeps classes together, in %.
+    """Divide the overlap of groups and k-means clusters by k-means' own quality, in %.
 
-    The overlap sums the largest entry of each row of the contingency table. Its rows are the groups
-    here (the paper does not say): with clusters as rows, one group for all would be perfect. It can
-    exceed 100.
+    The quality is the share of images that k-means puts with most of their class. The overlap sums
+    the largest entry of each row of the contingency table. Its rows are the groups here (the paper
+    does not say): with clusters as rows, one group for all would be perfect. The result can exceed
+    100.
     """
     overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
     together = pd.crosstab(classes, clusters).max(axis=1).sum()
@@ -62,10 +71,12 @@ def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> fl
 
 
 def column(metric: str) -> Column:
-    return Column(TITLES[metric], {"information": True, "congruence": True}.get(metric))
+    """Return how one of the measures is shown."""
+    return COLUMNS[metric]
 
 
-def describe(job: TableJob) -> str:
+def describe(job: TableJob, runs: list[ShownRun]) -> str:
+    """Say what the four numbers are."""
     return (
         "groups of images after the last round, in %: mutual information of test images' groups "
         "and superclasses, adjusted for chance; test images whose group is that of their coarse "

@@ -7,30 +7,30 @@ from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import frame
 from fedloom.report.tables.layout import Column
 
-TITLES = {
+COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
-    "megabytes_up": Column("Up (MB)", higher_is_better=False, decimals=2),
-    "megabytes_down": Column("Down (MB)", higher_is_better=False, decimals=2),
-    "seconds": Column("Seconds", higher_is_better=False, decimals=1),
+    "megabytes_up": Column("Up (MB)", higher_is_better=False),
+    "megabytes_down": Column("Down (MB)", higher_is_better=False),
+    # of one machine and its load, so that none is best
+    "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
 }
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """See `until`."""
-    evaluation = frame(run.evaluation)
-    return until(evaluation, frame(run.rounds), job.settings["target"])
+    """Return what the run costs until it reaches the table's `target`, see `until`."""
+    return until(frame(run.evaluation), frame(run.rounds), job.settings["target"])
 
 
 def until(evaluation: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
-    """The first evaluated round whose mean accuracy is at least `target`, and the cost up to it.
+    """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
 
     Args:
         target: mean over participating clients, in percent.
 
     Returns:
         `rounds`; `megabytes_up` and `megabytes_down` (10^6 bytes) of all clients together and
-        `seconds` of training, each from round 1. `<name>_above` is true for all of them when the
-        target was never reached: the numbers then belong to the last evaluated round.
+        `processor_seconds` of training, each from round 1. `<name>_above` is true for all of them
+        when the target was never reached: the numbers then belong to the last evaluated round.
     """
     rows = evaluation[evaluation["participating"]]
     percent = 100 * rows["num_correct"] / rows["num_test"]
@@ -40,21 +40,33 @@ def until(evaluation: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict
     spent = rounds[rounds["round"] <= last]
     numbers = {
         "rounds": float(last),
-        "megabytes_up": spent["bytes_up"].sum() / 1e6,
-        "megabytes_down": spent["bytes_down"].sum() / 1e6,
-        "seconds": float(spent["seconds"].sum()),
+        "megabytes_up": float(spent["bytes_up"].sum()) / 1e6,
+        "megabytes_down": float(spent["bytes_down"].sum()) / 1e6,
+        "processor_seconds": float(spent["processor_seconds"].sum()),
     }
     return numbers | {f"{name}_above": not len(reached) for name in numbers}
 
 
 def column(metric: str) -> Column:
-    return TITLES[metric]
+    """Return how a metric of `until` is shown."""
+    return COLUMNS[metric]
 
 
-def describe(job: TableJob) -> str:
+def describe(job: TableJob, runs: list[ShownRun]) -> str:
+    """Say what is counted, and on what machines the processor's seconds were measured."""
+    rounds = pd.concat([frame(run.rounds) for run in runs])
+    threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
     return (
         f"cost of reaching a mean accuracy of {job.settings['target']:g} % over the participating "
-        "clients, at the evaluated rounds: rounds, bytes of all clients together, seconds of "
-        "training; > where it was not reached by the last round; prototypes sent once before "
+        "clients, at the evaluated rounds: rounds, bytes of all clients together, processor "
+        f"seconds of training (of all threads together, without a GPU's time; {threads}, machine "
+        f"of {cores}); > where it was not reached by the last round; prototypes sent once before "
         "round 1 are not counted"
     )
+
+
+def _span(counts: pd.Series, noun: str) -> str:
+    """Write smallest and largest of some counts, as "1 thread" or "2 to 4 threads"."""
+    low, high = int(counts.min()), int(counts.max())
+    number = f"{low}" if low == high else f"{low} to {high}"
+    return f"{number} {noun}{'s' if high > 1 else ''}"

@@ -1,5 +1,7 @@
 """Accuracy by domain (PEP-FedPT, Table 2, where every domain is one client)."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from fedloom.plan.jobs import TableJob
@@ -17,17 +19,18 @@ PREFIX = "domain_"
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """Accuracies in percent of the participating clients, each the mean over `rounds`.
-
-    `domain_<name>` is the unweighted mean over the clients of a domain (one whose images are of
-    several is under "a+b"); `participating_mean` and `_worst` are over all clients; `pooled`
-    counts all their test images together.
-    """
+    """Return the accuracies of a run by domain and over all, see `by_domain`."""
     return by_domain(frame(run.evaluation), job.rounds)
 
 
-def by_domain(evaluation: pd.DataFrame, rounds: list[int]) -> dict[str, float]:
-    """See `measure`."""
+def by_domain(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:
+    """Compute accuracies in percent of the participating clients, each the mean over `rounds`.
+
+    Returns:
+        `domain_<name>`, the unweighted mean over the clients of a domain (a client whose images are
+        of several domains has the domain "a+b"); `participating_mean` and `participating_worst`
+        over all clients; `pooled`, for which all their test images count together.
+    """
     rows = evaluation[evaluation["round"].isin(rounds) & evaluation["participating"]]
     percent = 100 * rows["num_correct"] / rows["num_test"]
     per_domain = percent.groupby([rows["domain"], rows["round"]]).mean().groupby("domain").mean()
@@ -41,12 +44,14 @@ def by_domain(evaluation: pd.DataFrame, rounds: list[int]) -> dict[str, float]:
 
 
 def column(metric: str) -> Column:
+    """Return how an accuracy is shown; a domain's heading is its name."""
     if metric.startswith(PREFIX):
         return Column(metric.removeprefix(PREFIX) or "(none)")
     return Column(TITLES[metric])
 
 
-def describe(job: TableJob) -> str:
+def describe(job: TableJob, runs: list[ShownRun]) -> str:
+    """Say over which clients the accuracies are, and at which rounds."""
     return (
         "test accuracy in % of the participating clients: mean over each domain's clients, mean "
         f"and worst over all, and over all their test images pooled; {at(job.rounds)}"

@@ -9,16 +9,18 @@ TITLES = {"participating_mean": "Participating", "held_out_mean": "Held-out"}
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """Mean accuracy of both groups in percent; a partition that holds none out has no second."""
-    found = accuracy.measure(run, job)
-    return {name: found[name] for name in TITLES if name in found}
+    """Return the mean accuracy of both groups in percent; without held-out clients, of one."""
+    numbers = accuracy.measure(run, job)
+    return {name: numbers[name] for name in TITLES if name in numbers}
 
 
 def column(metric: str) -> Column:
+    """Return how a group's accuracy is shown."""
     return Column(TITLES[metric])
 
 
-def describe(job: TableJob) -> str:
+def describe(job: TableJob, runs: list[ShownRun]) -> str:
+    """Say which two groups of clients are compared, and at which rounds."""
     return (
         "mean test accuracy in % of clients that take part in training and of clients held out, "
         f"{accuracy.at(job.rounds)}"

@@ -1,4 +1,4 @@
-"""A summary as Markdown, LaTeX, HTML, CSV and Parquet."""
+"""Write a summary as Markdown, LaTeX, HTML, CSV and Parquet."""
 
 import html
 from collections.abc import Callable
@@ -7,11 +7,27 @@ from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+from pandas.io.formats.style import Styler
+from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.io import replacing, write_table, write_text
 from fedloom.report.tables.summary import GROUP, metrics
 
 EMPTY = "-"
+# The marks that `texts` gives the best and the second best, and how each format shows them.
+BEST, SECOND = "best", "second"
+MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
+LATEX = {BEST: "textbf: --rwrap", SECOND: "underline: --rwrap", "": ""}
+HTML = {BEST: "font-weight: bold", SECOND: "text-decoration: underline", "": ""}
+PREAMBLE = "% Needs \\usepackage{booktabs} in the preamble.\n"
+LATEX_TEXT = str.maketrans(LATEX_ESCAPE_RULES | {"±": r"$\pm$"})
+STYLE = [
+    ("", "border-collapse: collapse; border: solid #222; border-width: 2px 0; margin: 1.5em"),
+    ("", "font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff"),
+    ("caption", "text-align: left; padding-bottom: .8em"),
+    ("th, td", "padding: .25em 1em; text-align: right; white-space: nowrap"),
+    ("thead th", "border-bottom: 1px solid #222"),
+]
 
 
 class Column(NamedTuple):
@@ -22,38 +38,24 @@ class Column(NamedTuple):
     decimals: int = 2
 
 
-class Markup(NamedTuple):
-    """How a format writes the best and second best, what joins mean and deviation, and more."""
+class Texts(NamedTuple):
+    """A table as plain text.
 
-    best: str
-    second: str
-    plus_minus: str
-    above: str
-    escape: Callable[[str], str] = str
+    Attributes:
+        cells: a column per label that is shown, and per metric.
+        marks: BEST, SECOND or "" of every cell.
+        titles: headings of the columns, which need not differ from each other.
+        labels: the first so many columns are labels, the others numbers.
+    """
 
-
-def _latex(text: str) -> str:
-    for character in "&%$#_{}":
-        text = text.replace(character, "\\" + character)
-    return text.replace("±", r"$\pm$").replace(">", r"$>$")
-
-
-MARKDOWN = Markup("**{}**", "<u>{}</u>", " ± ", "> {}")
-LATEX = Markup(r"\textbf{{{}}}", r"\underline{{{}}}", r" $\pm$ ", r"$>$ {}", _latex)
-HTML = Markup("<b>{}</b>", "<u>{}</u>", " ± ", "&gt; {}", html.escape)
-STYLE = """
-body {font: 15px/1.5 system-ui, sans-serif; margin: 1.5em; color: #222; background: #fff}
-table {border-collapse: collapse; border: solid #222; border-width: 2px 0}
-caption {text-align: left; padding-bottom: .8em}
-th, td {padding: .25em 1em; text-align: right; white-space: nowrap}
-th.label, td.label {text-align: left}
-thead th {border-bottom: 1px solid #222}
-tr.group td {border-top: 1px solid #bbb}
-"""
+    cells: pd.DataFrame
+    marks: pd.DataFrame
+    titles: list[str]
+    labels: int
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
-    """Within GROUP, 1 for the best as printed, 2 for the second.
+    """Rank a metric within GROUP, 1 for the best as printed, 2 for the second.
 
     Equal figures share a rank; bounds and missing numbers have none.
     """
@@ -64,94 +66,122 @@ def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
 
 
-def cell(value: float, std: float, above: bool, decimals: int, markup: Markup) -> str:
-    """One number as text, "-" if it is missing."""
+def cell(value: float, std: float, above: bool, decimals: int) -> str:
+    """Write one number with its deviation; "> " before a bound, "-" if it is missing."""
     if pd.isna(value):
         return EMPTY
     text = f"{value:.{decimals}f}"
     if above:
-        return markup.above.format(text)
-    return text if pd.isna(std) else f"{text}{markup.plus_minus}{std:.{decimals}f}"
+        return f"> {text}"
+    return text if pd.isna(std) else f"{text} ± {std:.{decimals}f}"
 
 
 def _flags(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column of flags, all False where the frame has no such column."""
     return frame[name] if name in frame else pd.Series(False, index=frame.index)
 
 
-def _cells(frame: pd.DataFrame, name: str, decimals: int, markup: Markup) -> list[str]:
+def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> list[str]:
+    """Write a metric's column as text."""
     std, above = frame[f"{name}_std"], _flags(frame, f"{name}_above")
-    return [cell(*row, decimals, markup) for row in zip(frame[name], std, above, strict=True)]
+    rows = zip(frame[name], std, above, strict=True)
+    return [cell(value, deviation, bound, decimals) for value, deviation, bound in rows]
 
 
-def labels_shown(frame: pd.DataFrame) -> list[str]:
-    """The labels that tell rows apart."""
-    return [key for key in GROUP if frame[key].nunique() > 1]
+def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
+    """Return the labels that tell rows apart, then every metric, published numbers beside theirs.
 
-
-def render(frame: pd.DataFrame, column: Callable[[str], Column], markup: Markup) -> pd.DataFrame:
-    """The table as text: label columns, then a column per metric, published ones beside theirs."""
-    table = frame[[*labels_shown(frame), "title"]].rename(columns=str.capitalize)
-    table = table.rename(columns={"Title": "Method"}).map(markup.escape)
+    Args:
+        frame: of `summarise`.
+        column: says how to show a metric.
+    """
+    keys = [key for key in GROUP if frame[key].nunique() > 1]
+    titles = [*map(str.capitalize, keys), "Method"]
+    cells, marks = frame[[*keys, "title"]].astype(str), {}
     for name in metrics(frame):
         shown = column(name)
-        place = ranks(frame, name, shown)
-        marks = place.map({1: markup.best, 2: markup.second}).fillna("{}")
-        texts = _cells(frame, name, shown.decimals, markup)
-        table[markup.escape(shown.title)] = [
-            mark.format(text) for mark, text in zip(marks, texts, strict=True)
-        ]
-        if f"{name}_published" in frame:
-            texts = _cells(frame, f"{name}_published", shown.decimals, markup)
-            title = f"Published {shown.title[0].lower()}{shown.title[1:]}"
-            table[markup.escape(title)] = texts
-    return table
+        cells[name] = _numbers(frame, name, shown.decimals)
+        marks[name] = ranks(frame, name, shown).map({1: BEST, 2: SECOND})
+        titles.append(shown.title)
+        published = f"{name}_published"
+        if published in frame:
+            cells[published] = _numbers(frame, published, shown.decimals)
+            titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
+    marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
+    return Texts(cells, marked, titles, len(keys) + 1)
 
 
 def write(
     frame: pd.DataFrame,
     column: Callable[[str], Column],
-    words: str,
+    caption: str,
     label: str,
     outputs: dict[str, Path],
 ) -> None:
-    """Write every format; text formats show `words` as the caption, LaTeX also has the `label`."""
+    """Write every format; those of text show the caption, LaTeX also has the label."""
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
-    markdown = render(frame, column, MARKDOWN).to_markdown(index=False, disable_numparse=True)
-    write_text(outputs["md"], f"{words}\n\n{markdown}\n")
-    table = render(frame, column, LATEX)
-    count = len(labels_shown(frame)) + 1
-    text = table.style.hide(axis="index").to_latex(
+    table = texts(frame, column)
+    write_text(outputs["md"], markdown(table, caption))
+    write_text(outputs["tex"], latex(table, caption, label))
+    write_text(outputs["html"], page(table, caption))
+
+
+def markdown(table: Texts, caption: str) -> str:
+    """Write the table as Markdown, the caption above it."""
+    cells = pd.DataFrame(
+        {
+            name: [
+                MARKDOWN[mark].format(_in_a_row(text))
+                for mark, text in zip(table.marks[name], table.cells[name], strict=True)
+            ]
+            for name in table.cells
+        }
+    )
+    headers = [_in_a_row(title) for title in table.titles]
+    rows = cells.to_markdown(index=False, headers=headers, disable_numparse=True)
+    return f"{' '.join(caption.split())}\n\n{rows}\n"
+
+
+def _in_a_row(text: str) -> str:
+    """Escape what would end a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def latex(table: Texts, caption: str, label: str) -> str:
+    """Write the table as LaTeX, with the rules of the package booktabs."""
+    cells = table.cells.map(lambda text: text.translate(LATEX_TEXT))
+    columns = "l" * table.labels + "r" * (len(table.titles) - table.labels)
+    titles = [title.translate(LATEX_TEXT) for title in table.titles]
+    text = _styler(cells, table.marks, LATEX, titles).to_latex(
         hrules=True,
-        column_format="l" * count + "r" * (table.shape[1] - count),
-        caption=_latex(words),
+        column_format=columns,
+        caption=caption.translate(LATEX_TEXT),
         label=label,
     )
-    write_text(outputs["tex"], text)
-    write_text(outputs["html"], _page(render(frame, column, HTML), count, words))
+    return PREAMBLE + text
 
 
-def _page(table: pd.DataFrame, count: int, words: str) -> str:
-    """A page of its own for the report, of `count` label columns and numbers."""
+def page(table: Texts, caption: str) -> str:
+    """Write the table as an HTML page of its own, for the report: a line between groups of rows."""
+    styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
+    labels = table.cells.columns[: table.labels]
+    groups = table.cells[labels[:-1]].agg("\0".join, axis=1) if table.labels > 1 else None
+    if groups is not None:
+        first = groups.ne(groups.shift(fill_value=groups.iloc[0]))
+        styler.set_properties(subset=pd.IndexSlice[first, :], **{"border-top": "1px solid #bbb"})
+    left = [(f".col{number}", "text-align: left") for number in range(table.labels)]
+    styler.set_table_styles([{"selector": part, "props": css} for part, css in [*STYLE, *left]])
+    styler.format(escape="html").set_caption(html.escape(caption))
+    return styler.to_html(doctype_html=True, table_uuid="table", encoding="utf-8")
 
-    def row(cells: list[str], tag: str, name: str = "") -> str:
-        marked = [
-            f"<{tag}{' class=label' if i < count else ''}>{text}</{tag}>"
-            for i, text in enumerate(cells)
-        ]
-        return f"<tr{name}>{''.join(marked)}</tr>"
 
-    lines, last = [], None
-    for cells in table.astype(str).to_numpy().tolist():
-        group = cells[: count - 1]
-        new = last is not None and group != last
-        lines.append(row(cells, "td", " class=group" if new else ""))
-        last = group
-    return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><style>{STYLE}</style>\n'
-        f"<table><caption>{html.escape(words)}</caption>\n"
-        f"<thead>{row(list(table.columns), 'th')}</thead>\n<tbody>\n"
-        + "\n".join(lines)
-        + "\n</tbody></table></html>\n"
-    )
+def _styler(
+    cells: pd.DataFrame, marks: pd.DataFrame, look: dict[str, str], titles: list[str]
+) -> Styler:
+    """Return pandas' Styler of the cells, without row numbers, the best and second best marked."""
+    headings = dict(zip(cells, titles, strict=True))
+    styler = Styler(cells, cell_ids=False).hide(axis="index")
+    styler.format_index(lambda name: headings[name], axis="columns")
+    return styler.apply(lambda _: marks.map(lambda mark: look[mark]), axis=None)

@@ -1,4 +1,4 @@
-"""A paper's numbers beside the measured ones."""
+"""Put a paper's numbers beside the measured ones."""
 
 import pandas as pd
 
@@ -6,9 +6,9 @@ from fedloom.report.tables.summary import metrics
 
 
 def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """`frame` with `<metric>_published`, `_published_std` and `_published_above`.
+    """Return `frame` with the columns `<metric>_published`, `_published_std`, `_published_above`.
 
-    Only metrics of which the paper has a number in one of the rows shown get such columns.
+    Only metrics of which the paper has a number in one of the rows get such columns.
 
     Args:
         frame: of `summarise`.
@@ -27,14 +27,14 @@ def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
 
 
 def _cell(row: pd.Series, entry: dict) -> dict:
-    """The paper's metrics for a row of the table, {} if it has none."""
+    """Return the paper's metrics for a row of the table, {} if it has none."""
     column = entry["columns"].get(f"{row['dataset']}/{row['partition']}")
     name = entry["rows"].get(row["method"])
     return entry["values"].get(name, {}).get(column, {})
 
 
 def _value(value: list | dict) -> tuple[float, float, bool]:
-    """Number, deviation, whether the number is only a lower bound."""
+    """Return a number, its deviation, and whether the number is only a lower bound."""
     nan = float("nan")
     if isinstance(value, dict):
         return float(value["above"]), nan, True

@@ -1,4 +1,4 @@
-"""From the numbers of runs to one row per method: mean and standard deviation over seeds."""
+"""Summarise the numbers of runs as one row per method: mean and deviation over seeds."""
 
 import pandas as pd
 
@@ -9,17 +9,17 @@ SUFFIXES = ("_std", "_above", "_published", "_published_std", "_published_above"
 
 
 def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
-    """One row per method, partition, dataset and backbone, in the order of `runs`.
+    """Return one row per method, partition, dataset and backbone, in the order of `runs`.
 
     Args:
-        runs: labels of each run (GROUP, `method`, `title`).
+        runs: give the labels of a row: GROUP, `method`, `title`.
         measured: metrics of each run. `<metric>_above`, a bool, says that the number is only a
             lower bound ("> 20 rounds").
 
     Returns:
         GROUP, `method`, `title`, `seeds`, and for every metric its mean and `<metric>_std` over
-        seeds (sample standard deviation; missing for a single seed). Is the number of some seed
-        a bound, then so is the mean: `<metric>_above`, and without deviation.
+        seeds (sample standard deviation; missing for a single seed). If the number of any seed is
+        a bound, `<metric>_above` is true: the mean is a bound too, and has no deviation.
     """
     labels = [*GROUP, "method", "title"]
     records = [
@@ -40,6 +40,11 @@ def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
 
 
 def metrics(frame: pd.DataFrame) -> list[str]:
-    """The columns that hold numbers of runs."""
+    """List the columns that hold numbers of runs."""
     labels = {*GROUP, "method", "title", "seeds"}
-    return [name for name in frame if name not in labels and not name.endswith(SUFFIXES)]
+    return [name for name in map(str, frame) if name not in labels and not _belongs(name, frame)]
+
+
+def _belongs(name: str, frame: pd.DataFrame) -> bool:
+    """Return True if a column says more of a metric; a domain's name may end like one of those."""
+    return any(name.endswith(end) and name.removesuffix(end) in frame for end in SUFFIXES)

@@ -1,0 +1,67 @@
+"""Run a study's stages in one process, then make its report.
+
+    python tests/one_process.py study.yaml        (in a checkout)
+
+Snakemake starts an interpreter for every job, and each imports torch: a study of seconds then takes
+minutes. The workflow itself is tested in test_workflow.py.
+"""
+
+import importlib
+import sys
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace as Wildcards
+
+from fedloom import launch
+from fedloom.plan import paths
+from fedloom.plan.plan import Plan
+from fedloom.plan.runs import job_ends
+
+
+def run(stage: str, job: object) -> None:
+    """Run a stage as `python -m fedloom <stage>` does."""
+    importlib.import_module(f"fedloom.stages.{stage}").run(job, threads=1)
+
+
+def train(plan: Plan, setting: Wildcards, method: str, artefacts: set[str]) -> None:
+    """Train and evaluate a run, and compute those of the artefacts that its method gives."""
+    chosen = Wildcards(**vars(setting), method=method)
+    for number in job_ends(plan.settings.study):
+        run("train", plan.train_job(Wildcards(**vars(chosen), end=paths.end(number))))
+    run("evaluate", plan.evaluate_job(chosen))
+    for artefact in artefacts & set(plan.settings.methods[method].artefacts):
+        run("artefact", plan.artefact_job(Wildcards(**vars(chosen), artefact=artefact)))
+
+
+def run_all(plan: Plan) -> None:
+    """Run every stage of a study of ViTs, in an order in which each finds its inputs."""
+    select, seeds = plan.settings.select, plan.settings.study.seeds
+    figures = [plan.figure_job(Wildcards(label=label)) for label in select.figures]
+    artefacts = {job.shown.artefact for job in figures if job.shown and job.shown.artefact}
+    for dataset in select.datasets:
+        run("dataset", plan.dataset_job(Wildcards(dataset=dataset)))
+    for dataset, backbone in product(select.datasets, select.backbones):
+        chosen = Wildcards(dataset=dataset, backbone=backbone, cache="features")
+        run("cache", plan.cache_job(chosen))
+        run("block_accuracy", plan.block_accuracy_job(chosen))
+    for dataset, partition, seed in product(select.datasets, select.partitions, seeds):
+        chosen = Wildcards(dataset=dataset, partition=partition, seed=seed)
+        run("partition", plan.partition_job(chosen))
+        if seed == seeds[0]:
+            run("partition_chart", plan.partition_chart_job(chosen))
+        for backbone in select.backbones:
+            setting = Wildcards(**vars(chosen), backbone=backbone)
+            run("prototypes", plan.prototypes_job(setting))
+            for method in select.methods:
+                train(plan, setting, method, artefacts)
+    for label in select.tables:
+        run("table", plan.table_job(Wildcards(label=label)))
+    for job in figures:
+        run("figure", job)
+
+
+if __name__ == "__main__":
+    files = sys.argv[1:]
+    plan = Plan.load([Path(file) for file in files])
+    run_all(plan)
+    sys.exit(launch.report(plan, ["--configfile", *files]))

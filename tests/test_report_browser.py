@@ -1,0 +1,269 @@
+"""The report in a real browser: every entry of every category is clicked, and shows something.
+
+Snakemake draws the report's pages from JavaScript, so that its HTML says little of what is seen.
+The browser is Debian's chromium with chromium-driver, which .ci/run installs; elsewhere the tests
+are skipped where they are missing, but never if FEDLOOM_CI is set.
+"""
+
+import ast
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+import checkout
+from fedloom.common.paths import ROOT
+
+# the default study's tables and figures, of fewer runs; titles are what a person may write
+ODD = "Odd *title* |a| `b`_ c_ <b>d</b> $x_{$ </script>"
+STUDY = f"""
+study:
+  name: cut
+  rounds: 2
+  seeds: [0]
+  clients_per_round: 3
+  rounds_per_job: 2
+  evaluate_every: 1
+  report: {{last_evaluations: 1}}
+methods:
+  odd: {{plugin: pep_fedpt, title: "{ODD}"}}
+tables:
+  odd: {{kind: domains, title: "{ODD}"}}
+figures:
+  weights: {{kind: soft_weights, methods: [odd], classes: [0, 1]}}
+  prompts: {{kind: prompt_tsne, methods: [odd]}}
+  tokens: {{kind: token_tsne, methods: [odd], blocks: [13]}}
+  own: {{kind: bars, artefact: soft_weights, x: class, y: weight}}
+select:
+  partitions: [pathological, iid]
+  methods: [head_tuning, odd]
+  tables: [main, heldout, communication, odd]
+  figures: [accuracy, loss, blocks, weights, prompts, tokens, own]
+"""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--window-size=1400,900",
+)
+ENTRIES = "nav table tbody tr"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    driver = shutil.which("chromedriver")
+    if program is None or driver is None:
+        lack = "no chromium and chromedriver here: apt-get install chromium chromium-driver"
+        assert "FEDLOOM_CI" not in os.environ, lack
+        pytest.skip(lack)
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
+    (folder / "cut.yaml").write_text(STUDY)
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("one_process.py"), "cut.yaml"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "workflow")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not re.search(r"\((WARNING|ERROR)/", done.stderr), "captions are whole markup"
+    return folder / "results/report/cut.html"
+
+
+def _open(browser: webdriver.Chrome, report: Path) -> None:
+    browser.get(report.as_uri())
+    _wait(browser, "nav li")
+    _no_errors(browser)
+
+
+def _wait(browser: webdriver.Chrome, selector: str) -> list:
+    return WebDriverWait(browser, 10).until(
+        lambda _: browser.find_elements(By.CSS_SELECTOR, selector), f"no {selector}"
+    )
+
+
+def _no_errors(browser: webdriver.Chrome) -> None:
+    errors = [line["message"] for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert not errors
+
+
+def _click(browser: webdriver.Chrome, element: WebElement) -> None:
+    """Click by the browser's own event: the page moves while its styles are applied."""
+    assert element.is_displayed()
+    browser.execute_script("arguments[0].click()", element)
+
+
+def _click_in_menu(browser: webdriver.Chrome, name: str) -> None:
+    (item,) = [li for li in _wait(browser, "nav li a") if li.text.strip() == name]
+    _click(browser, item)
+    _no_errors(browser)
+
+
+def _what_is_shown(browser: webdriver.Chrome) -> str:
+    """Say what the page shows beside the menu; fail if it is nothing."""
+    (content,) = _wait(browser, "#app img[src^='data:']:not(nav img), #app iframe")
+    if content.tag_name == "img":
+        WebDriverWait(browser, 10).until(lambda _: content.get_property("naturalWidth") > 0)
+        return f"image, {content.get_property('naturalWidth')} px wide"
+    browser.switch_to.frame(content)
+    cells = [cell.text for cell in _wait(browser, "table tbody td")]
+    caption = browser.find_element(By.CSS_SELECTOR, "table caption").text
+    browser.switch_to.default_content()
+    assert len(caption) > 20 and all(cells)
+    return f"table, {len(cells)} cells"
+
+
+def test_every_entry_of_the_report_shows_its_table_or_figure(browser, report):
+    _open(browser, report)
+    clicks = {}
+    for category in browser.execute_script("return Object.keys(categories)"):
+        _open(browser, report)
+        _click_in_menu(browser, category)
+        names = [row.text.strip() for row in _wait(browser, ENTRIES)]
+        for number, name in enumerate(names):
+            row = _wait(browser, ENTRIES)[number]
+            show, _ = row.find_elements(By.CSS_SELECTOR, "a")
+            _click(browser, show)
+            clicks[category, name] = _what_is_shown(browser)
+            print(f"{category} > {name}: {clicks[category, name]}")
+            _no_errors(browser)
+        for number, name in enumerate(names):  # the second button of a row: about the result
+            row = _wait(browser, ENTRIES)[number]
+            _click(browser, row.find_elements(By.CSS_SELECTOR, "a")[1])
+            (text,) = _wait(browser, "nav .prose")
+            assert len(text.text) > 20 and "system-message" not in text.get_attribute("innerHTML")
+            print(f"{category} > {name} > about: {text.text[:60]}...")
+            _no_errors(browser)
+            _click_in_menu(browser, category)
+    expected = {("Tables", name) for name in ("main", "heldout", "communication", "odd")}
+    figures = ("accuracy", "loss", "blocks", "weights", "prompts", "tokens", "own")
+    expected |= {("Figures", name) for name in figures}
+    expected |= {("Partitions", f"digits, {name}, seed 0") for name in ("pathological", "iid")}
+    assert clicks.keys() == expected
+
+
+def test_the_first_page_shows_the_study_and_any_title_as_it_is(browser, report):
+    _open(browser, report)
+    text = _wait(browser, "#app .prose")[0]
+    assert f"Methods: Head-Tuning, {ODD}" in text.text
+    assert "system-message" not in text.get_attribute("innerHTML")
+    for name in ("Workflow", "Statistics", "About"):
+        _click_in_menu(browser, name)
+
+
+@pytest.mark.parametrize(("term", "count"), [("seed", 2), ("main", 1), ("re:tables|own", 5)])
+def test_a_search_lists_what_it_finds(browser, report, term, count):
+    _open(browser, report)
+    browser.find_element(By.CSS_SELECTOR, "nav input").send_keys(term, Keys.ENTER)
+    assert len(_wait(browser, ENTRIES)) == count
+    _no_errors(browser)
+
+
+def test_every_file_has_the_permissions_of_the_umask(report):
+    umask = os.umask(0o022)
+    os.umask(umask)
+    files = [path for path in (report.parent.parent).rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o666 & ~umask}
+
+
+# ---- studies of any shape --------------------------------------------------------------------
+
+RULES = (ROOT / "workflow/rules/report.smk").read_text()
+CATEGORY = re.compile(r'category="(\w+)",\s*labels=(\{.*?\}),\n', re.DOTALL)
+LABELS = {name: ast.literal_eval(labels) for name, labels in CATEGORY.findall(RULES)}
+NAMES = st.lists(st.from_regex(r"[a-c][0-9_.-]?", fullmatch=True), max_size=4, unique=True)
+
+
+@st.composite
+def shapes(draw) -> dict[str, dict]:
+    """Return the results of a study by their paths, as the report's JavaScript has them."""
+    results = {}
+
+    def add(category: str, path: str, **wildcards: object) -> None:
+        labels = {key: text.format(**wildcards) for key, text in LABELS[category].items()}
+        results[path] = {"category": category, "labels": labels, "name": path}
+        results[path] |= {"mime_type": "image/png", "data_uri": "data:,"}
+
+    for category in ("Tables", "Figures"):
+        for label in draw(NAMES):
+            add(category, f"{category}/{label}", label=label)
+    for dataset in draw(NAMES):
+        for partition in draw(NAMES):  # a report of some targets alone need not have all pairs
+            wildcards = {"dataset": dataset, "partition": partition, "seed": 0}
+            add("Partitions", f"Partitions/{dataset}/{partition}", **wildcards)
+    return results
+
+
+SHOW = """
+    const [shape, term] = arguments;
+    window.results = shape;
+    window.categories = {};
+    for (const [path, result] of Object.entries(shape)) {
+        const category = window.categories[result.category] ||= {Other: []};
+        category.Other.push(path);
+    }
+    const rows = {};
+    const count = () => document.querySelectorAll("nav table tbody tr").length;
+    for (const category of Object.keys(window.categories)) {
+        ReactDOM.flushSync(() => app.setView({navbarMode: "menu"}));
+        ReactDOM.flushSync(() => app.showCategory(category));
+        rows[category] = count();
+    }
+    ReactDOM.flushSync(() => app.setView({navbarMode: "menu"}));
+    ReactDOM.flushSync(() => app.setView({navbarMode: "searchresults", searchTerm: term}));
+    rows.search = count();
+    return rows;
+"""
+
+
+def test_a_study_of_any_shape_has_a_row_for_every_result(browser, report):
+    """Snakemake makes toggles of some labels, and then a page may be blank, or a result missing."""
+    assert LABELS.keys() == {"Tables", "Figures", "Partitions"}
+    _open(browser, report)
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(shapes(), st.data())
+    def check(shape, data):
+        paths = sorted(shape)
+        found = data.draw(st.sets(st.sampled_from(paths))) if paths else set()
+        term = f"re:^({'|'.join(map(re.escape, sorted(found)))})$"
+        rows = browser.execute_script(SHOW, shape, term)
+        expected = {"search": len(found)}
+        for result in shape.values():
+            expected[result["category"]] = expected.get(result["category"], 0) + 1
+        assert rows == expected
+
+    check()
+    _no_errors(browser)
