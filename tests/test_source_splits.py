@@ -88,7 +88,7 @@ def test_a_cell_gives_its_only_image_just_where_the_others_give_too_few():
 
 
 def test_a_domain_of_many_images_is_not_left_without_test_images():
-    """Three images of each class in each of four domains: every fourth image is of three of them."""
+    """Of three images a domain and class, every fourth of the line-up misses one domain."""
     labels, domains = np.repeat(np.arange(20), 12), np.tile(np.repeat(list("abcd"), 3), 20)
     test, _ = fixed_test_split(labels, domains, 0.25)
     assert (_counts(domains, test)[1] == 15).all()

@@ -77,7 +77,8 @@ def log_shared_classes(
     if len(shared):
         hint = "; set class_per_domain: true to keep them apart" if optional else ""
         log.info(
-            "%d of %d classes occur in more than one domain, as '%s' in %d, and are one class each%s",
+            "%d of %d classes occur in more than one domain, as '%s' in %d, and are one class "
+            "each%s",
             len(shared),
             len(classes),
             classes[shared[0]],

@@ -172,7 +172,7 @@ def _examples(
     rgb: bool,
     skipped: list[_Row],
 ) -> Iterator[store.Example]:
-    """Yield the rows' pixels, all in the shape of the first; append unreadable ones to `skipped`."""
+    """Yield the rows' images, all in the shape of the first; append unreadable to `skipped`."""
     first: tuple[str, tuple] | None = None
     read: set[tuple[int, bool]] = set()
     with progress(total, "images") as bar:

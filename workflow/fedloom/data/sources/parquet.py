@@ -272,8 +272,8 @@ def _check_test_classes(
         starts = np.cumsum([0, *rows])
         number = int(np.searchsorted(starts, stray[0], side="right")) - 1
         raise FedLoomError(
-            f"{files[number][0]} row {stray[0] - starts[number]}: class '{classes[labels[stray[0]]]}'"
-            f" has no image in train_files ({len(stray)} such rows); take files of one dataset"
+            f"{files[number][0]} row {stray[0] - starts[number]}: class "
+            f"'{classes[labels[stray[0]]]}' has no image in train_files ({len(stray)} such rows); take files of one dataset"
         )
 
 

@@ -139,8 +139,8 @@ def _missing(dataset: Any, settings: dict[str, Any], error: str) -> str:
         looked.append(f"{root}/{type(dataset).__name__}/raw")
     looked = [path for path in looked if path.startswith(f"{root}/")] or [f"{root}/"]
     return (
-        f"torchvision {settings['name']}: not there, or not whole ({_line(error)}); put its unpacked "
-        f"files at {min(looked, key=len)}, or set download: true"
+        f"torchvision {settings['name']}: not there, or not whole ({_line(error)}); put its "
+        f"unpacked files at {min(looked, key=len)}, or set download: true"
     )
 
 
