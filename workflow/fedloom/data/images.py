@@ -94,6 +94,7 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
             image (no training image) can be read; or nothing is left, or no test image; or there
             are not as many `class_names` as classes, or a name that is not text.
     """
+    _check_list(listed)
     labels, classes, named = listed.labels, listed.classes, listed.named
     if not len(labels):
         raise FedLoomError(f"there are no images ({listed.provenance})")
@@ -111,7 +112,7 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
         rows = (
             _Row(item, int(label), bool(test), str(domain))
             for item, label, test, domain in zip(
-                listed.items(), labels, split.test, domains, strict=True
+                _counted(listed), labels, split.test, domains, strict=True
             )
         )
         skipped: list[_Row] = []
@@ -137,6 +138,48 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
         except _ColourAfterGreyError:
             log.info("grey and coloured images: starting again, all as RGB")
             rgb = True
+
+
+def _check_list(listed: ImageList) -> None:
+    """Require columns of the right types and of one length.
+
+    Raises:
+        FedLoomError: names the column of the list.
+    """
+    kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
+    for name, (kind, words) in kinds.items():
+        column = getattr(listed, name)
+        if column is None and name != "labels":
+            continue
+        column = np.asarray(column)
+        if column.ndim != 1 or (len(column) and column.dtype.kind not in kind):
+            raise FedLoomError(
+                f"the source's {name} are an array {[*column.shape]} of {column.dtype}; expected "
+                f"{words} [N]"
+            )
+        if len(column) != len(listed.labels):
+            raise FedLoomError(
+                f"the source lists {len(listed.labels)} labels, but {len(column)} {name}"
+            )
+    if not all(isinstance(name, str) for name in listed.classes):
+        raise FedLoomError("the source's classes are not all text; name them, if by numbers")
+
+
+def _counted(listed: ImageList) -> Iterator[Item]:
+    """Yield the items of a list.
+
+    Raises:
+        FedLoomError: they are more or fewer than the labels.
+    """
+    count = 0
+    for item in listed.items():
+        count += 1
+        if count > len(listed.labels):
+            break
+        yield item
+    if count != len(listed.labels):
+        more = "more" if count > len(listed.labels) else str(count)
+        raise FedLoomError(f"the source lists {len(listed.labels)} labels, but {more} items")
 
 
 def _check_labels(listed: ImageList, classes: int) -> None:
@@ -179,7 +222,11 @@ def _examples(
         for row in rows:
             bar.update()
             try:
-                pixels = to_pixels(row.item.load(), rgb, settings.get("image_size"))
+                image = row.item.load()
+                if not isinstance(image, Image.Image):
+                    kind = type(image).__name__
+                    raise FedLoomError(f"{row.item.name}: the source loads {kind}, no PIL image")
+                pixels = to_pixels(image, rgb, settings.get("image_size"))
             except FedLoomError:
                 raise
             except UNREADABLE as error:

@@ -273,7 +273,8 @@ def _check_test_classes(
         number = int(np.searchsorted(starts, stray[0], side="right")) - 1
         raise FedLoomError(
             f"{files[number][0]} row {stray[0] - starts[number]}: class "
-            f"'{classes[labels[stray[0]]]}' has no image in train_files ({len(stray)} such rows); take files of one dataset"
+            f"'{classes[labels[stray[0]]]}' has no image in train_files "
+            f"({len(stray)} such rows); take files of one dataset"
         )
 
 
