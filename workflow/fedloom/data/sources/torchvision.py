@@ -115,7 +115,7 @@ def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> An
     Raises:
         FedLoomError: its files are missing or damaged, or it refuses the arguments.
     """
-    dataset = kind.__new__(kind)
+    dataset: Any = object.__new__(kind)  # at hand in the errors of its __init__
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
     try:
