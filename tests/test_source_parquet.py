@@ -192,11 +192,15 @@ def test_bits_that_flip_in_the_footer_are_noticed_or_change_nothing(tmp_path):
     expected = store.images(np.arange(8)).tobytes(), store.labels.tolist(), about["classes"]
     rng = np.random.default_rng(0)
     where = len(whole) - 8 - footer + rng.choice(footer, 250, replace=False)
-    names = whole.index(b'"ant"') + 1, whole.index(b'{"info"'), whole.index(b"\x0bhugg") - 2
+    names = {  # positions and bits: a letter of a name, the JSON, the list that holds it
+        whole.index(b'"ant"') + 1: 1,
+        whole.index(b'{"info"'): 1,
+        whole.index(b"\x0bhugg") - 2: 5,
+    }
     refused = 0
     for position in [*names, *where]:
         damaged = bytearray(whole)
-        damaged[position] ^= 2 if position in names else 1 << rng.integers(8)
+        damaged[position] ^= 1 << names.get(position, rng.integers(8))
         path.write_bytes(damaged)
         try:
             store, about = _parquet(tmp_path)

@@ -18,10 +18,11 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     In PFPT (Section 4), that is 99% of the images from 10% of the classes (at least one), the rest
     from the other classes. Clients are of equal size, and all images are dealt out, so the shares
     can hold only if every class dominates as many clients as any other, and has as many images:
-    the classes are dealt evenly, as in `pathological`, and clients x dominant classes should be a multiple of the
-    number of classes. Where that does not work out, as many images as possible go to clients that
-    their class dominates, in `dominant_share` at most, as evenly as possible; what is left then
-    goes to other clients, and only what these have no room for to the clients of the class.
+    the classes are dealt evenly, as in `pathological`, and clients x dominant classes should be a
+    multiple of the number of classes. Where that does not work out, as many images as possible go
+    to clients that their class dominates, in `dominant_share` at most, as evenly as possible; what
+    is left then goes to other clients, and only what these have no room for to the clients of the
+    class.
 
     Args:
         labels: [N] of the training images.
