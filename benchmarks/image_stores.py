@@ -90,7 +90,8 @@ def build(spec: dict, images: Path) -> tuple[float, int]:
     if spec.get("name") == "CIFAR10":
         trust_cifar(Path(spec["root"]))
     start = time.perf_counter()
-    sources.build(spec, images, images.with_suffix(".json"))
+    settings = {"class_per_domain": False} | spec
+    sources.build(settings.pop("source"), settings, images)
     return time.perf_counter() - start, memory("VmHWM")
 
 

@@ -3,6 +3,7 @@
 import json
 
 from fedloom.common import schema
+from fedloom.plan.data_plugins import entries
 
 SECTIONS = {  # of config.yaml, whose entries are of a kind: the key that names it
     "datasets": "source",
@@ -105,9 +106,9 @@ def table(sub: dict, root: dict, prefix: str = "") -> str:
 
 def kinds(section: str, root: dict) -> str:
     """Return a chapter on a section of config.yaml: each of its kinds with its keys."""
-    key, entries = SECTIONS[section], root["$defs"][section.removesuffix("s")]
+    key = SECTIONS[section]
     parts = [f"## {section}\n\nA label each; `{key}` says which kind of entry it is."]
-    for name, sub in entries.items():
+    for name, sub in entries(section).items():
         parts.append(f"### {key}: {name}\n\n{sentence(sub)}\n\n{table(sub, root)}")
     return "\n\n".join(parts)
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.plan import data_plugins
 
 
 def pytest_collection_modifyitems(items):
@@ -28,6 +29,9 @@ def tiny(tmp_path):
 @pytest.fixture(autouse=True)
 def fresh_plugins():
     """Plugins that a test writes or installs are discovered, and forgotten with it."""
-    manifest.discover.cache_clear()
+    discoveries = (manifest.discover, data_plugins.discover)
+    for discover in discoveries:
+        discover.cache_clear()
     yield
-    manifest.discover.cache_clear()
+    for discover in discoveries:
+        discover.cache_clear()

@@ -80,8 +80,13 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path):
 def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     content = tomllib.loads(block.text)
     if "project" in content:
-        assert set(content["project"]["entry-points"]) == {"fedloom.methods"}
+        groups = {"fedloom.methods", "fedloom.sources", "fedloom.schemes"}
+        assert set(content["project"]["entry-points"]) <= groups
         return
+    for kind in ("source", "scheme"):
+        if block.text.startswith(f"# {kind}.toml"):
+            schema.check(content, schema.load(kind), f"{_name(block)}: ")
+            return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
     schema.check(template | content, schema.load("method"), f"{_name(block)}: ")
 
@@ -105,7 +110,7 @@ def test_the_python_of_a_page_runs(page, tmp_path):
 def _checkout(folder: Path) -> Path:
     """Copy what the commands need, with this interpreter's tools as .venv/bin."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("workflow", "plugins", "profiles", "benchmarks", "tests", "docs"):
+    for name in ("workflow", "plugins", "profiles", "benchmarks", "tests", "docs", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     files = "Snakefile config.yaml Makefile README.md constraints.txt pyproject.toml mkdocs.yml"
     for name in files.split():
@@ -176,7 +181,7 @@ def test_links_and_paths_of_a_page_exist(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
-    top = "workflow|plugins|tests|docs|benchmarks|profiles"
+    top = "workflow|plugins|tests|docs|benchmarks|profiles|examples"
     for path in re.findall(rf"`((?:{top})/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 

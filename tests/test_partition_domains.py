@@ -68,11 +68,15 @@ def test_domains_without_alpha_are_divided_evenly():
         ),
         (
             lambda label, test, d: (label, test | ((d == "oil") & (label == 3)), d),
-            "class 3 has test images but no training image of domain 'oil'",
+            r"class 3 has test images but no training image of domain 'oil' \(1 such classes\)",
         ),
         (
             lambda label, test, d: (label, test & (d != "wax"), d),
-            r"client 4 of domain 'wax' has no test images \(seed 0, 2 such clients\)",
+            r"client 4 of domain 'wax' has no test images \(seed 0, 2 such clients of 6\)",
+        ),
+        (
+            lambda label, test, d: (label, np.zeros(len(test), bool), d),
+            r"client 0 of domain 'ink' has no test images \(seed 0, 6 such clients of 6\)",
         ),
     ],
 )

@@ -190,7 +190,24 @@ def test_few_shots_are_kept_of_every_class_that_a_client_holds(scheme, tmp_path)
     assert not few.equals(other)
 
 
-def test_more_shots_than_images_are_refused_by_name():
-    line = r"shots is 500, but client 0 holds \d+ training images of class \d+ \(seed 0\)"
-    with pytest.raises(FedLoomError, match=line):
-        make({"scheme": "disjoint", "clients": 5, "shots": 500})
+def test_more_shots_than_images_take_all_that_a_client_has_and_say_so(caplog):
+    """There are 3 training images of class 0, 9 of class 1 and 20 of class 2."""
+    labels = np.repeat([0, 1, 2], [6, 12, 23])
+    test = np.concatenate([np.arange(n) < 3 for n in (6, 12, 23)])
+    spec = {"scheme": "disjoint", "clients": 2}
+    full = make(spec, 1, (labels, test, np.full(41, "x"))).to_pandas()
+    few = make(spec | {"shots": 7}, 1, (labels, test, np.full(41, "x"))).to_pandas()
+    left = few[~few["test"] & (few["client_id"] >= 0)]
+    assert left.groupby("label").size().to_dict() == {0: 3, 1: 7, 2: 7}
+    assert (full.loc[left.index, "client_id"] == left["client_id"]).all(), "no image moves"
+    assert full[full["test"]].equals(few[few["test"]]), "the test images stay"
+    holder = left.loc[left["label"] == 0, "client_id"].iloc[0]
+    assert (
+        "shots is 7, but clients hold fewer training images of a class 1 times out of 3 and train "
+        f"on those; the fewest are 3, of class 0 at client {holder} (seed 1)"
+    ) in caplog.text
+
+
+def test_the_log_says_nothing_where_there_are_shots_enough(caplog):
+    make({"scheme": "disjoint", "clients": 5, "shots": 2})
+    assert not caplog.text

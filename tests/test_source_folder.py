@@ -144,8 +144,8 @@ def test_a_truncated_image_is_named_or_counted(suffix, keep, tmp_path, caplog):
 
 
 def test_nothing_readable_is_an_error(tmp_path):
-    for name in "ab":
-        (tmp_path / "root" / name).mkdir(parents=True)
-        (tmp_path / "root" / name / "x.png").write_bytes(b"")
-    with pytest.raises(FedLoomError, match=r"none of 2 images can be read, the first is .*a/x.png"):
-        build(tmp_path, source="folder", root=str(tmp_path / "root"), skip_unreadable=True)
+    root = image_folder(tmp_path / "root", ["a", "b"])
+    for file in root.rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(FedLoomError, match=r"none of 8 images can be read, the first is .*a/0.png"):
+        build(tmp_path, source="folder", root=str(root), skip_unreadable=True)

@@ -76,7 +76,8 @@ def test_a_truncated_image_in_parquet_is_named_or_counted(tmp_path):
         ({"image_column": "number"}, "column 'number' holds int64, not encoded images"),
         ({"label_column": "weight"}, r"x.parquet row 0: 0.5 in column 'weight' .label_column."),
         ({"label_column": "gap"}, r"x.parquet row 1: None in column 'gap' .label_column."),
-        ({"train_files": "none/*.parquet"}, "train_files: no file matches none/"),
+        ({"train_files": "none/*.parquet"}, "train_files: no file matches 'none/"),
+        ({"class_per_domain": True}, "class_per_domain needs domain_column"),
     ],
 )
 def test_a_parquet_file_that_does_not_fit(options, line, tmp_path):
@@ -101,3 +102,124 @@ def test_labels_without_a_name_and_damaged_files_are_named(tmp_path):
     path.write_bytes(data[:100] + b"\xff" * 300 + data[400:])
     with pytest.raises(FedLoomError, match=r"x.parquet"):
         build(tmp_path, **options)
+
+
+def _parquet(tmp_path, **options):
+    return build(
+        tmp_path, **({"source": "parquet", "train_files": f"{tmp_path}/*.parquet"} | options)
+    )
+
+
+def _refused(tmp_path, **options):
+    """The error of a build that must leave nothing behind."""
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(FedLoomError) as error:
+        _parquet(tmp_path, **options)
+    assert {path.name for path in tmp_path.iterdir()} == before, "nothing half-written"
+    assert str(error.value).isprintable(), "one line"
+    return str(error.value)
+
+
+def test_a_file_without_rows(tmp_path):
+    write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
+    write_parquet(tmp_path / "b.parquet", [0, 1])
+    table = pq.read_table(tmp_path / "b.parquet")
+    pq.write_table(table.slice(0, 0), tmp_path / "b.parquet")
+    line = "b.parquet: no rows in it; fetch it again, or leave it out of train_files"
+    assert line in _refused(tmp_path)
+
+
+def test_a_list_of_patterns_of_which_one_matches_nothing(tmp_path):
+    write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
+    files = [f"{tmp_path}/a.parquet", f"{tmp_path}/b*.parquet"]
+    assert f"train_files: no file matches '{files[1]}'; correct" in _refused(
+        tmp_path, train_files=files
+    )
+
+
+def test_a_pattern_that_matches_folders_too(tmp_path):
+    write_parquet(tmp_path / "data" / "a.parquet", [0, 1] * 5)
+    (tmp_path / "data" / "cache").mkdir()
+    line = _refused(tmp_path, train_files=f"{tmp_path}/data/*")
+    assert "data/cache: a folder, pipe or broken link, no Parquet file (train_files)" in line
+    line = _refused(tmp_path, train_files=f"{tmp_path}/data")
+    assert "data: a folder, pipe or broken link, no Parquet file (train_files)" in line
+
+
+def test_a_file_that_is_named_twice(tmp_path):
+    """Its images would be trained on and tested on."""
+    write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
+    write_parquet(tmp_path / "b.parquet", [0, 1] * 5)
+    line = _refused(tmp_path, test_files=f"{tmp_path}/b.parquet")
+    assert "b.parquet: named twice, by train_files and by test_files; name it once" in line
+
+
+@pytest.mark.parametrize("names", [["bee", "ant"], ["ant", "wasp"], ["ant", "bee", "cow"], None])
+def test_files_that_disagree_on_the_classes(tmp_path, names):
+    """The same number would mean another class in the second file."""
+    write_parquet(tmp_path / "a.parquet", [0, 1] * 5, names=["ant", "bee"])
+    write_parquet(tmp_path / "b.parquet", [0, 1] * 5, names=names)
+    line = _refused(tmp_path)
+    assert "b.parquet: other names in the metadata of column 'label' (label_column) than in" in line
+    assert "a.parquet; take files of one dataset" in line
+
+
+def test_files_of_which_one_has_numbers_and_the_other_text(tmp_path):
+    write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
+    write_parquet(tmp_path / "b.parquet", ["0", "1"] * 5)
+    line = _refused(tmp_path)
+    assert "b.parquet row 0: '0' in column 'label' (label_column) is text, unlike in" in line
+
+
+@pytest.mark.parametrize("names", [None, ["ant", "bee", "wasp"]])
+def test_a_class_of_the_test_files_alone(tmp_path, names):
+    write_parquet(tmp_path / "a.parquet", [0, 1] * 5, names=names)
+    write_parquet(tmp_path / "t.parquet", [0, 1, 2, 2], names=names)
+    line = _refused(
+        tmp_path, train_files=f"{tmp_path}/a.parquet", test_files=f"{tmp_path}/t.parquet"
+    )
+    name = "wasp" if names else "2"
+    assert f"t.parquet row 2: class '{name}' has no image in train_files (2 such rows)" in line
+
+
+def test_bits_that_flip_in_the_footer_are_noticed_or_change_nothing(tmp_path):
+    """Class names and counts lie there, without a checksum."""
+    path = tmp_path / "x.parquet"
+    write_parquet(path, [0, 1] * 4, names=["ant", "bee"])
+    whole = path.read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little")
+    store, about = _parquet(tmp_path)
+    expected = store.images(np.arange(8)).tobytes(), store.labels.tolist(), about["classes"]
+    rng = np.random.default_rng(0)
+    where = len(whole) - 8 - footer + rng.choice(footer, 250, replace=False)
+    names = {  # positions and bits: a letter of a name, the JSON, the list that holds it
+        whole.index(b'"ant"') + 1: 1,
+        whole.index(b'{"info"'): 1,
+        whole.index(b"\x0bhugg") - 2: 5,
+    }
+    refused = 0
+    for position in [*names, *where]:
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << names.get(position, rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            store, about = _parquet(tmp_path)
+        except FedLoomError as error:
+            assert "x.parquet" in str(error)
+            refused += 1
+        else:
+            found = store.images(np.arange(8)).tobytes(), store.labels.tolist(), about["classes"]
+            assert found == expected, position
+            assert position not in names
+    assert refused > 50
+
+
+def test_a_class_for_every_domain(tmp_path):
+    styles = ["ink"] * 10 + ["oil"] * 10
+    write_parquet(tmp_path / "x.parquet", [0, 1] * 10, names=["ant", "bee"], style=styles)
+    options = {"domain_column": "style", "class_per_domain": True}
+    store, about = _parquet(tmp_path, **options)
+    assert about["classes"] == ["ink/ant", "ink/bee", "oil/ant", "oil/bee"]
+    assert store.labels.tolist() == [0, 1] * 5 + [2, 3] * 5
+    _, about = _parquet(tmp_path, **options, class_names=["fly", "moth"])
+    assert about["classes"] == ["ink/fly", "ink/moth", "oil/fly", "oil/moth"]

@@ -1,4 +1,4 @@
-"""What all sources share: the fixed test split, and what Snakemake compares."""
+"""What all sources share: one module each, and what Snakemake compares."""
 
 import json
 import os
@@ -6,13 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fedloom.common import schema
 from fedloom.common.paths import ROOT
-from fedloom.data import sources, splits
+from fedloom.data import sources
 from fedloom.plan.listing import listing
 from images_on_disk import dataset_spec, image_folder, noise, save, write_parquet
 
@@ -20,24 +16,6 @@ from images_on_disk import dataset_spec, image_folder, noise, save, write_parque
 def test_every_source_of_the_schema_is_there():
     known = {file.stem for file in Path(sources.__file__).parent.glob("[a-z]*.py")}
     assert set(schema.load("config")["$defs"]["dataset"]) == known
-
-
-@given(st.integers(0, 1000), st.integers(1, 60), st.floats(0.05, 0.95))
-def test_the_fixed_split_is_stratified_as_far_as_counts_allow(seed, count, fraction):
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 4, count)
-    domains = rng.choice(["a", "b", "c"], count)
-    test = splits.fixed_test_split(labels, domains, fraction)
-    assert (test == splits.fixed_test_split(labels, domains, fraction)).all()
-    kept = 0
-    for label in np.unique(labels):
-        for domain in np.unique(domains[labels == label]):
-            cell = test[(labels == label) & (domains == domain)]
-            assert abs(cell.sum() - len(cell) * fraction) < 2
-            assert not cell.all(), "no training image is left"
-            kept += 1
-    assert test.sum() <= count * fraction + 1
-    assert test.sum() >= count * fraction - 1 - kept
 
 
 def _listing(root):

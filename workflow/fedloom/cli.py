@@ -57,7 +57,7 @@ def methods(args: argparse.Namespace) -> None:
 
 
 def datasets(args: argparse.Namespace) -> None:
-    """Print the sources of datasets and their keys."""
+    """Print the sources of datasets and the schemes of partitions, with their keys."""
     from fedloom import describe
 
     print(describe.datasets())

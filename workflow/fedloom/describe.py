@@ -11,6 +11,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
 from fedloom.methods.manifest import Plugin, discover, find
+from fedloom.plan.data_plugins import entries
 
 WIDTH = 96
 
@@ -95,15 +96,16 @@ def _key(name: str, entry: dict[str, Any]) -> str:
 
 
 def datasets() -> str:
-    """Return every source of datasets with its keys."""
+    """Return every source of datasets and every scheme of partitions with its keys."""
     root = schema.load("config")
     lines = []
-    for name, entry in root["$defs"]["dataset"].items():
-        lines += ["", name, indent(fill(entry["description"], WIDTH - 2), "  ")]
-        for key, sub in entry["properties"].items():
-            if key != "source":
-                target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]] if "$ref" in sub else {}
-                lines.append(_key(key, target | sub))
+    for section, kind in (("datasets", "source"), ("partitions", "scheme")):
+        for name, entry in entries(section).items():
+            lines += ["", f"{kind}: {name}", indent(fill(entry["description"], WIDTH - 2), "  ")]
+            for key, sub in entry["properties"].items():
+                if key != kind:
+                    target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]] if "$ref" in sub else {}
+                    lines.append(_key(key, target | sub))
     return "\n".join(lines[1:])
 
 

@@ -1,8 +1,8 @@
-"""Unicode glyphs drawn from the fonts that matplotlib ships: images without a download.
+"""Draw Unicode characters with the fonts that matplotlib ships: images without a download.
 
-Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the
-embedded micro ViT; *target* classes are the data set ``glyphs``, whose domains are four font
-families (each with a regular, a bold and an italic face). How the split is made:
+Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
+backbones; *target* classes are the dataset `glyphs`, whose domains are four font families (each
+with a regular, a bold and an italic face). How the split is made:
 
 1. Pool: characters that every face of DejaVu Sans and DejaVu Serif maps to a glyph (the fonts'
    cmaps are asked, so no "missing glyph" box is ever drawn). Marks, spaces and control
@@ -19,14 +19,14 @@ families (each with a regular, a bold and an italic face). How the split is made
    code point stays. No two classes ever share a bitmap. Pairs that differ by a little, or in some
    faces only (reversed E and "there exists", accents), stay apart among the source classes, where
    they only make pretraining harder; targets keep a wider distance from everything (4, 5).
-4. Targets are the first ``TARGETS`` shapes, in the order of a hash of their code point, that are
+4. Targets are the first `TARGETS` shapes, in the order of a hash of their code point, that are
    letters, are in all twelve faces, do not decompose into a letter and a mark, and are not near
    an earlier target in any face.
 5. Source classes are the other shapes, less every compound (accented form, ligature) of which a
    target shape is the base and whatever comes near a target in any face.
 
 Everything is a function of the font files; nothing is drawn at random except the noise of
-:func:`render_set`, which is seeded.
+`render_set`, which is seeded.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFont
@@ -82,23 +83,31 @@ class Glyph:
 
 
 def faces() -> dict[str, str]:
-    """The twelve faces and the font family (domain) of each, in a fixed order."""
+    """Return the font family (domain) of each of the twelve faces, in a fixed order."""
     return {face: family for face, (family, _) in _FACES.items()}
 
 
 def has(glyph: Glyph, face: str) -> bool:
-    """Whether `face` maps the character to a glyph of its own."""
+    """Return True if the font of `face` has a glyph for the character."""
     return ord(glyph.char) in _codes(face)
 
 
 def draw(
     glyph: Glyph, face: str, size: int = 32, affine: Sequence[Sequence[float]] | None = None
 ) -> np.ndarray:
-    """Draw a glyph in white on black, centred, its longer side ``FILL`` of the canvas.
+    """Draw a glyph in white on black, centred, its longer side `FILL` of the canvas.
 
-    `affine` is a [2, 3] matrix from output to input positions, both in [-1, 1] from edge to edge
-    as in ``torch.nn.functional.affine_grid``. Returns uint8 [size, size]. KeyError for an
-    unknown face, ValueError for a character that the face does not have.
+    Args:
+        size: of the canvas, in pixels.
+        affine: matrix [2, 3] from output to input positions, both in [-1, 1] from edge to edge as
+            in `torch.nn.functional.affine_grid`.
+
+    Returns:
+        uint8 [size, size]
+
+    Raises:
+        KeyError: an unknown face.
+        ValueError: a character that the face does not have.
     """
     if not has(glyph, face):
         raise ValueError(f"{face} has no glyph for U+{ord(glyph.char):04X}")
@@ -116,10 +125,15 @@ def draw(
 
 
 def classes(split: str, limit: int | None = None) -> list[Glyph]:
-    """The classes of a split, ``"source"`` or ``"target"``; the first `limit` of them.
+    """Return the first `limit` classes of a split, or all.
 
-    The order is fixed, so a smaller set is the beginning of a larger one. ValueError for an
-    unknown split or a limit that is not in 1..number of classes.
+    The order is fixed, so that a smaller set is the beginning of a larger one.
+
+    Args:
+        split: source or target.
+
+    Raises:
+        ValueError: an unknown split, or a limit that is not in 1..number of classes.
     """
     if split not in ("source", "target"):
         raise ValueError(f"split must be 'source' or 'target', not {split!r}")
@@ -140,11 +154,16 @@ def render_set(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
     """Draw every glyph `draws` times in each face that has it (or each of the faces `only`).
 
-    `noise` scales the affine jitter; 1 is mild (turns up to 8 degrees, sizes by 10%, shear 0.1,
-    shifts by 6% of the canvas), 0 none. Returns images uint8 [N, 32, 32, 1], labels int64 [N]
-    (index into `glyphs`), the face of each image (str [N]; its domain is ``faces()[face]``) and
-    the class names. Images are ordered by class, face, draw. The jitter of a class depends on
-    its character and `seed` alone, not on the other classes.
+    Images are ordered by class, face and draw. The jitter of a class depends on its character and
+    `seed` alone, not on the other classes.
+
+    Args:
+        noise: scales the affine jitter; 1 is mild (turns up to 8 degrees, sizes by 10%, shear 0.1,
+            shifts by 6% of the canvas), 0 is none.
+
+    Returns:
+        Images uint8 [N, 32, 32, 1]; labels int64 [N], positions in `glyphs`; the face of each
+        image, str [N], whose domain is `faces()[face]`; and the classes' names.
     """
     images, labels, where = [], [], []
     for label, glyph in enumerate(glyphs):
@@ -165,7 +184,7 @@ def render_set(
 
 
 def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndarray:
-    """Random mild affine matrices for :func:`draw`, float64 [count, 2, 3]."""
+    """Draw mild affine matrices for `draw`, float64 [count, 2, 3]."""
     unit = rng.uniform(-1, 1, (count, 6)) * noise
     turn = np.deg2rad(8) * unit[:, 0]
     width, height = 1 / (1 + 0.1 * unit[:, 1]), 1 / (1 + 0.1 * unit[:, 2])
@@ -183,6 +202,7 @@ def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndar
 
 @cache
 def _path(face: str) -> Path:
+    """Return the font file of a face."""
     import matplotlib  # late: takes a moment, and only its folder is needed
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{_FACES[face][1]}.ttf"
@@ -190,31 +210,34 @@ def _path(face: str) -> Path:
 
 @cache
 def _codes(face: str) -> frozenset[int]:
+    """Return the code points that the font of a face has glyphs for."""
     from fontTools.ttLib import TTFont
 
     with TTFont(_path(face), lazy=True) as font:
-        return frozenset(code for code, name in font.getBestCmap().items() if name != ".notdef")
+        table = font.getBestCmap() or {}  # code point -> name of the glyph
+        return frozenset(code for code, name in table.items() if name != ".notdef")
 
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
+    """Return the font of a face, at `_EM` pixels."""
     # the basic layout draws one code point as it is, whether or not raqm is installed
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
 def _fitted(char: str, face: str, size: int) -> Image.Image:
-    """The glyph cut out and scaled into the middle of a size x size canvas, mode L."""
+    """Draw a glyph scaled into the middle of a size x size canvas, mode L."""
     canvas = Image.new("L", (size, size))
-    ink = _font(face).getmask(char, "L")
+    ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
     cut = Image.frombytes("L", ink.size, bytes(ink))
     box = cut.getbbox()
     if box is None:
         return canvas  # no ink
     cut = cut.crop(box)
     scale = FILL * size / max(cut.size)
-    fitted = tuple(max(1, round(scale * side)) for side in cut.size)
-    cut = cut.resize(fitted, Image.Resampling.BILINEAR)
-    canvas.paste(cut, tuple((size - side) // 2 for side in fitted))
+    width, height = (max(1, round(scale * side)) for side in cut.size)
+    cut = cut.resize((width, height), Image.Resampling.BILINEAR)
+    canvas.paste(cut, ((size - width) // 2, (size - height) // 2))
     return canvas
 
 
@@ -222,16 +245,17 @@ def _fitted(char: str, face: str, size: int) -> Image.Image:
 
 
 def _is_number(char: str) -> bool:
-    """Whether it or a part of it counts: 3, superscript 3, one half, Roman two."""
+    """Return True if a part of the character counts: 3, superscript 3, one half, Roman two."""
     parts = char + unicodedata.normalize("NFKD", char)
     return any(unicodedata.numeric(part, None) is not None for part in parts)
 
 
 def likeness(chars: Sequence[str]) -> np.ndarray:
-    """How alike two characters are at most, float32 [N, N]: 1 is the same shape.
+    """Compute how alike the shapes of characters are, float32 [N, N]: 1 is the same shape.
 
-    The greatest cosine over the faces of their drawings, or 1 where one's drawing in some face
-    is, bit for bit, the other's in another face (an underscore in bold, a macron in STIX).
+    It is the greatest cosine of their drawings over the faces, or 1 where the drawing of one in
+    some face is, bit for bit, that of the other in another (an underscore in bold, a macron in
+    STIX).
     """
     alike = np.zeros((len(chars), len(chars)), np.float32)
     drawn: dict[bytes, int] = {}
@@ -250,6 +274,7 @@ def likeness(chars: Sequence[str]) -> np.ndarray:
 
 @cache
 def _split() -> dict[str, tuple[Glyph, ...]]:
+    """Choose source and target classes; the head of this module says how."""
     common = [face for face, family in faces().items() if family in ("DejaVu Sans", "DejaVu Serif")]
     pool = [
         char
@@ -270,27 +295,31 @@ def _split() -> dict[str, tuple[Glyph, ...]]:
         first = int(same.argmax())  # itself, if it is like none before it
         stands_for[chars[index]] = stands_for.get(chars[first], chars[first])
     shapes = sorted({char for char in stands_for.values() if not char.isdigit()})
-    place = {char: index for index, char in enumerate(chars)}
+    position = {char: index for index, char in enumerate(chars)}
 
     def simple(char: str) -> bool:
+        """Return True for a letter of all faces that is not composed of others."""
         whole = unicodedata.normalize("NFKD", char) == char
         return (
             whole and unicodedata.category(char) in ("Lu", "Ll", "Lo") and ord(char) in everywhere
         )
 
     def base(char: str) -> str:
+        """Return the first character that has the shape of this one without its marks."""
         first = unicodedata.normalize("NFKD", char)[0]
         return stands_for.get(first, first)
 
     def order(char: str) -> str:
+        """Return the hash by which candidates are sorted."""
         return hashlib.sha256(f"U+{ord(char):04X}".encode()).hexdigest()
 
     everywhere = frozenset.intersection(*(_codes(face) for face in _FACES))
     target: list[str] = []
     for char in sorted(filter(simple, shapes), key=order):
-        near = alike[place[char], [place[other] for other in target]] >= ALIKE_TARGET
-        if len(target) < TARGETS and not near.any():
+        likest = alike[position[char], [position[other] for other in target]].max(initial=0)
+        if len(target) < TARGETS and likest < ALIKE_TARGET:
             target.append(char)
-    near = (alike[:, [place[char] for char in target]] >= ALIKE_TARGET).any(1)  # itself too
-    source = [char for char in shapes if not near[place[char]] and base(char) not in target]
+    targets = [position[char] for char in target]
+    near = alike[:, targets].max(1) >= ALIKE_TARGET  # [N]; a target is near itself
+    source = [char for char in shapes if not near[position[char]] and base(char) not in target]
     return {"target": tuple(map(Glyph, target)), "source": tuple(map(Glyph, source))}

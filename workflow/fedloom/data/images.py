@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -12,6 +13,8 @@ from PIL import Image
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import progress
 from fedloom.data import store
+from fedloom.data.classes import check_names, log_shared_classes, per_domain, renamed
+from fedloom.data.splits import Split, fixed_test_split
 
 log = logging.getLogger(__name__)
 
@@ -25,111 +28,227 @@ GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
 class Item(NamedTuple):
-    """One image that has not been read yet."""
+    """One image that has not been read yet.
 
-    name: str  # as an error names it
-    load: Callable[[], tuple[Image.Image, int]]  # the image and its class
-    test: bool
-    domain: str
-    label: int | None  # its class, where that is known without loading it
+    Attributes:
+        name: how an error names it, such as its path.
+        load: reads and decodes it.
+    """
+
+    name: str
+    load: Callable[[], Image.Image]
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """What a source returns: its images with their labels, none of them read yet.
+
+    Attributes:
+        items: returns the N images in order; called again if the first ones are grey and a later
+            one is not.
+        labels: int [N], the class of each image.
+        classes: the classes' names, in the order of their numbers.
+        provenance: where the images come from, for the store's receipt.
+        domains: str [N]; None if all images are of one domain.
+        test: bool [N], the official test split; None if there is none.
+        named: False where `classes` are mere numbers, which no prompt can be made of.
+        test_split: how `test` was chosen, in words.
+    """
+
+    items: Callable[[], Iterable[Item]]
+    labels: np.ndarray
+    classes: list[str]
+    provenance: str
+    domains: np.ndarray | None = None
+    test: np.ndarray | None = None
+    named: bool = True
+    test_split: str = "official"
 
 
 class _ColourAfterGreyError(Exception):
-    """The images so far were written with one channel."""
+    """A coloured image follows grey ones, which were written with one channel."""
 
 
-def to_store(
-    items: Callable[[], Iterable[Item]],
-    total: int,
-    classes: list[str],
-    spec: dict,
-    provenance: str,
-    images: Path,
-    named: bool = True,
-) -> None:
-    """Write `items()` into a store, one image in memory at a time.
+class _Row(NamedTuple):
+    """One image of a list, with all that is known before it is read."""
+
+    item: Item
+    label: int
+    test: bool
+    domain: str
+
+
+def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None:
+    """Read the listed images one at a time and write them into the store `path`.
 
     Grey images stay grey and coloured ones become RGB; where both occur, all are RGB. Transparency
     and EXIF orientation are ignored, as torchvision does.
 
     Args:
-        items: called again if the first images are grey and a later one is not.
-        total: how many items there are, for the time left.
-        spec: `image_size` and `class_names` (optional), and `skip_unreadable` are read.
-        named: false where `classes` are mere numbers.
+        settings: of the dataset; the keys `class_names`, `class_per_domain`, `test_fraction`,
+            `image_size` and `skip_unreadable` are read, where they are there.
 
     Raises:
         FedLoomError: names the first image that is unreadable (unless skipped), of another size
             than the first one, or of a class that is not in `classes`; or the class of which no
-            image (no training image) can be read; or nothing is left; or there are not as many
-            `class_names` as classes, or one is not text.
+            image (no training image) can be read; or nothing is left, or no test image; or there
+            are not as many `class_names` as classes, or a name that is not text.
     """
-    if "class_names" in spec:
-        if len(spec["class_names"]) != len(classes):
-            raise FedLoomError(
-                f"class_names has {len(spec['class_names'])} names for {len(classes)} classes"
+    _check_list(listed)
+    labels, classes, named = listed.labels, listed.classes, listed.named
+    if not len(labels):
+        raise FedLoomError(f"there are no images ({listed.provenance})")
+    domains = np.full(len(labels), "all") if listed.domains is None else listed.domains
+    classes, named = renamed(classes, named, settings.get("class_names"))
+    _check_labels(listed, len(classes))
+    if settings.get("class_per_domain"):
+        labels, classes = per_domain(labels, classes, domains)
+    else:
+        log_shared_classes(labels, classes, domains, "class_per_domain" in settings)
+    check_names(classes)
+    split = _split(listed, labels, domains, settings)
+    rgb = False
+    while True:
+        rows = (
+            _Row(item, int(label), bool(test), str(domain))
+            for item, label, test, domain in zip(
+                _counted(listed), labels, split.test, domains, strict=True
             )
-        classes, named = spec["class_names"], True
-    for name in classes:
-        if not name.isprintable():
-            raise FedLoomError(f"class {name!a}: a name that is not UTF-8 text; set class_names")
-    for rgb in (False, True):
-        skipped: list[Item] = []
+        )
+        skipped: list[_Row] = []
         try:
-            examples = _examples(items(), total, classes, spec, rgb, skipped)
+            examples = _examples(rows, len(labels), classes, settings, rgb, skipped)
             first = next(examples, None)
             if first is None:
                 raise FedLoomError(
-                    f"none of {total} images can be read, the first is {skipped[0].name}"
+                    f"none of {len(labels)} images can be read, the first is {skipped[0].item.name}"
                 )
             shape = first.image.shape
-            rest = chain([first], examples)
-            store.write(images, rest, shape, classes, provenance, skipped, named)
+            store.write(
+                path,
+                chain([first], examples),
+                shape,
+                classes,
+                listed.provenance,
+                skipped,
+                named,
+                split.rule,
+            )
             return
         except _ColourAfterGreyError:
             log.info("grey and coloured images: starting again, all as RGB")
+            rgb = True
+
+
+def _check_list(listed: ImageList) -> None:
+    """Require columns of the right types and of one length.
+
+    Raises:
+        FedLoomError: names the column of the list.
+    """
+    kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
+    for name, (kind, words) in kinds.items():
+        column = getattr(listed, name)
+        if column is None and name != "labels":
+            continue
+        column = np.asarray(column)
+        if column.ndim != 1 or (len(column) and column.dtype.kind not in kind):
+            raise FedLoomError(
+                f"the source's {name} are an array {[*column.shape]} of {column.dtype}; expected "
+                f"{words} [N]"
+            )
+        if len(column) != len(listed.labels):
+            raise FedLoomError(
+                f"the source lists {len(listed.labels)} labels, but {len(column)} {name}"
+            )
+    if not all(isinstance(name, str) for name in listed.classes):
+        raise FedLoomError("the source's classes are not all text; name them, if by numbers")
+
+
+def _counted(listed: ImageList) -> Iterator[Item]:
+    """Yield the items of a list.
+
+    Raises:
+        FedLoomError: they are more or fewer than the labels.
+    """
+    count = 0
+    for item in listed.items():
+        count += 1
+        if count > len(listed.labels):
+            break
+        yield item
+    if count != len(listed.labels):
+        more = "more" if count > len(listed.labels) else str(count)
+        raise FedLoomError(f"the source lists {len(listed.labels)} labels, but {more} items")
+
+
+def _check_labels(listed: ImageList, classes: int) -> None:
+    """Require that every label is the number of a class.
+
+    Raises:
+        FedLoomError: names the first image of which it is not.
+    """
+    outside = np.flatnonzero((listed.labels < 0) | (listed.labels >= classes))
+    if len(outside):
+        item = next(item for row, item in enumerate(listed.items()) if row == outside[0])
+        label = listed.labels[outside[0]]
+        raise FedLoomError(f"{item.name}: label {label} is not in 0..{classes - 1}")
+
+
+def _split(
+    listed: ImageList, labels: np.ndarray, domains: np.ndarray, settings: dict[str, Any]
+) -> Split:
+    """Return the official test split, or draw one; log which."""
+    if listed.test is not None:
+        split = Split(listed.test, listed.test_split)
+    else:
+        split = fixed_test_split(labels, domains, settings["test_fraction"])
+    log.info("%d of %d are test images: %s", split.test.sum(), len(labels), split.rule)
+    return split
 
 
 def _examples(
-    items: Iterable[Item],
+    rows: Iterable[_Row],
     total: int,
     classes: list[str],
-    spec: dict,
+    settings: dict[str, Any],
     rgb: bool,
-    skipped: list[Item],
+    skipped: list[_Row],
 ) -> Iterator[store.Example]:
-    """Yield the items' pixels, all in the shape of the first; append what is not to `skipped`."""
+    """Yield the rows' images, all in the shape of the first; append unreadable to `skipped`."""
     first: tuple[str, tuple] | None = None
     read: set[tuple[int, bool]] = set()
     with progress(total, "images") as bar:
-        for item in items:
+        for row in rows:
             bar.update()
             try:
-                image, label = item.load()
-                pixels = to_pixels(image, rgb, spec.get("image_size"))
+                image = row.item.load()
+                if not isinstance(image, Image.Image):
+                    kind = type(image).__name__
+                    raise FedLoomError(f"{row.item.name}: the source loads {kind}, no PIL image")
+                pixels = to_pixels(image, rgb, settings.get("image_size"))
             except FedLoomError:
                 raise
             except UNREADABLE as error:
-                reason = f"{item.name}: unreadable image ({' '.join(str(error).split())})"
-                if not spec["skip_unreadable"]:
+                reason = f"{row.item.name}: unreadable image ({' '.join(str(error).split())})"
+                if not settings.get("skip_unreadable"):
                     raise FedLoomError(
                         f"{reason}; mend or remove it, or set skip_unreadable: true"
                     ) from None
                 log.warning("skipped %s", reason)
-                skipped.append(item)
+                skipped.append(row)
                 continue
-            if not 0 <= label < len(classes):
-                raise FedLoomError(f"{item.name}: label {label} is not in 0..{len(classes) - 1}")
-            first = first or (item.name, pixels.shape)
-            read.add((label, item.test))
-            yield store.Example(_like(first, item.name, pixels), int(label), item.test, item.domain)
+            first = first or (row.item.name, pixels.shape)
+            read.add((row.label, row.test))
+            pixels = _like(first, row.item.name, pixels)
+            yield store.Example(pixels, row.label, row.test, row.domain)
     if skipped:
         log.warning("%d of %d images were unreadable and are left out", len(skipped), total)
     if first is not None:
         _check_classes(classes, read, skipped)
 
 
-def _check_classes(classes: list[str], read: set[tuple[int, bool]], skipped: list[Item]) -> None:
+def _check_classes(classes: list[str], read: set[tuple[int, bool]], skipped: list[_Row]) -> None:
     """Require that images left out take no class, nor its training images, with them.
 
     Args:
@@ -138,16 +257,15 @@ def _check_classes(classes: list[str], read: set[tuple[int, bool]], skipped: lis
     Raises:
         FedLoomError: names the class.
     """
-    for item in skipped:
-        for label in range(len(classes)) if item.label is None else [item.label]:
-            readable = [half for half in (False, True) if (label, half) in read]
-            if readable and (item.label is None or item.test or False in readable):
-                continue
-            images = "training images" if readable else "images"
-            raise FedLoomError(
-                f"class '{classes[label]}': none of its {images} can be read, among them "
-                f"{item.name}; mend them or remove the class"
-            )
+    for row in skipped:
+        readable = [half for half in (False, True) if (row.label, half) in read]
+        if readable and (row.test or False in readable):
+            continue
+        images = "training images" if readable else "images"
+        raise FedLoomError(
+            f"class '{classes[row.label]}': none of its {images} can be read, among them "
+            f"{row.item.name}; mend them or remove the class"
+        )
 
 
 def to_pixels(image: Image.Image, rgb: bool, size: int | None) -> np.ndarray:

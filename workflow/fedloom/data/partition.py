@@ -1,4 +1,4 @@
-"""Who holds what: pure functions from labels to clients, and the Parquet file between.
+"""Divide a dataset over clients, and write the client of every image as Parquet.
 
 A scheme (`fedloom.data.schemes`) divides the training images. The test images follow: those of a
 class go to the clients in proportion to the training images of that class that they hold, so that
@@ -6,6 +6,7 @@ every client is tested on the label distribution that it trains on, and never on
 seen. In a partition by domains this holds within each domain: its clients divide its test images.
 """
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import write_table
 from fedloom.common.seeds import numpy_generator
 from fedloom.data.schemes import groups
+
+log = logging.getLogger(__name__)
 
 COLUMNS = pa.schema(
     [
@@ -31,7 +34,7 @@ COLUMNS = pa.schema(
 
 
 def _held_out(clients: int, spec: dict, seed: int) -> np.ndarray:
-    """Ids of the clients that never train: of all, or so many of each domain."""
+    """Draw the ids of the clients that never train: a share of all, or some of each domain."""
     rng = numpy_generator(seed, "held out")
     count = spec.get("held_out_per_domain", 0)
     if not count:
@@ -50,18 +53,35 @@ def _test_owners(
     rng: np.random.Generator,
     where: str,
 ) -> np.ndarray:
-    """Owner [M] of every test image: per class in proportion to the training images held.
+    """Divide the test images of each class in proportion to the training images of it.
 
     What rounding gives a client too much or too little of one class is made good with the next,
     so that its number of test images is in proportion to its training images as well.
+
+    Args:
+        labels: [M] of the test images.
+        train: [N] labels of the training images.
+        owner: [N] client of every training image.
+        where: words that name the group of images in an error, as " of domain 'ink'".
+
+    Returns:
+        [M] the client of every test image.
+
+    Raises:
+        FedLoomError: some classes have test images but no training image.
     """
+    untrained = np.setdiff1d(labels, train)
+    if len(untrained):
+        raise FedLoomError(
+            f"class {untrained[0]} has test images but no training image{where} "
+            f"({len(untrained)} such classes), and a client is tested on classes that it trains "
+            "on; add training images, or use a scheme that does not keep domains apart"
+        )
     result = np.empty(len(labels), int)
     owed = rng.random(clients) * 1e-6  # ties are broken at random
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         shares = np.bincount(owner[train == label], minlength=clients)
-        if shares.sum() == 0:
-            raise FedLoomError(f"class {label} has test images but no training image{where}")
         exact = len(rows) * shares / shares.sum()
         counts = np.floor(exact).astype(int)
         due = np.where(exact > counts, exact - counts + owed, -np.inf)  # of the class's holders
@@ -72,22 +92,34 @@ def _test_owners(
 
 
 def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Which training images are kept, bool [N]: `shots` of every class that a client holds.
+    """Draw the training images that are kept: at most `shots` of every class that a client holds.
 
-    Raises:
-        FedLoomError: a client that holds fewer of a class.
+    Where a client holds fewer of a class, all of them are kept, and the log says so.
+
+    Args:
+        labels, owner: [N] class and client of the training images.
+
+    Returns:
+        bool [N]
     """
     rng = numpy_generator(seed, "few shots")
     kept = np.zeros(len(labels), bool)
+    fewer: list[tuple[int, int, int]] = []  # number of images, client, class
+    pairs = 0
     for client in np.unique(owner):
         for label in np.unique(labels[owner == client]):
             rows = np.flatnonzero((owner == client) & (labels == label))
+            pairs += 1
             if len(rows) < shots:
-                raise FedLoomError(
-                    f"shots is {shots}, but client {client} holds {len(rows)} training images of "
-                    f"class {label} (seed {seed}); lower it, or give clients more of fewer classes"
-                )
+                fewer.append((len(rows), int(client), int(label)))
             kept[rng.permutation(rows)[:shots]] = True
+    if fewer:
+        count, client, label = min(fewer)
+        log.warning(
+            "shots is %d, but clients hold fewer training images of a class %d times out of %d and "
+            "train on those; the fewest are %d, of class %d at client %d (seed %d)",
+            shots, len(fewer), pairs, count, label, client, seed,
+        )  # fmt: skip
     return kept
 
 
@@ -103,9 +135,9 @@ def divide(
         seed: the run's; the entry's own `seed` goes before it.
 
     Returns:
-        One row per image, in the order of `COLUMNS`, sorted by index. `participating` is false
-        for the clients held out of training. With `shots`, the client of a training image that
-        nobody keeps is UNASSIGNED.
+        One row per image with the columns `COLUMNS`, sorted by index. `participating` is False for
+        the clients held out of training. With `shots`, the client of a training image that is not
+        kept is UNASSIGNED.
 
     Raises:
         FedLoomError: the scheme does not fit the dataset, or a client is left with no data.
@@ -114,21 +146,23 @@ def divide(
     rng = numpy_generator(seed, "partition")
     owner = np.empty(len(labels), int)
     clients = 0
+    of_client: list[str] = []  # the name of each client's group
     for name, here, divide_group, inner in groups(domains, spec["scheme"], spec):
         train, held = here & ~test, here & test
         each = inner["clients"]
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own
         owner[held] = clients + _test_owners(labels[held], labels[train], own, each, rng, name)
-        for kind, split in (("training", train), ("test", held)):
-            empty = np.flatnonzero(np.bincount(owner[split] - clients, minlength=each) == 0)
-            if len(empty):
-                raise FedLoomError(
-                    f"client {clients + empty[0]}{name} has no {kind} images (seed {seed}, "
-                    f"{len(empty)} such clients); use fewer clients, a larger alpha or more "
-                    "classes per client"
-                )
         clients += each
+        of_client += [name] * each
+    for kind, split in (("training", ~test), ("test", test)):
+        empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
+        if len(empty):
+            raise FedLoomError(
+                f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
+                f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
+                "more classes per client"
+            )
     training = ~np.isin(owner, _held_out(clients, spec, seed))
     if "shots" in spec:
         rows = np.flatnonzero(~test)
@@ -140,7 +174,7 @@ def divide(
 
 
 def check_labels(table: pa.Table) -> None:
-    """A client is tested only on classes it holds training images of.
+    """Require that a client is tested only on classes of which it holds training images.
 
     Raises:
         FedLoomError: names the client and the class.
@@ -156,5 +190,6 @@ def check_labels(table: pa.Table) -> None:
 
 
 def write_partition(path: Path, table: pa.Table) -> None:
+    """Write a partition's table as Parquet, its labels checked."""
     check_labels(table)
     write_table(path, table)

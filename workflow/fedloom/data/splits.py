@@ -1,35 +1,150 @@
-"""Split off test images where a dataset has no official split."""
+"""Draw a test split where a dataset has no official one."""
+
+from typing import NamedTuple
 
 import numpy as np
 
+from fedloom.common.errors import FedLoomError
 from fedloom.common.seeds import numpy_generator
 
 
-def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -> np.ndarray:
-    """Choose the test images, stratified by class and domain; always the same.
+class Split(NamedTuple):
+    """A test split.
 
-    Images are lined up by class, within it by domain, within that at random, and every
-    1/fraction-th is taken. So the test images of the whole set, of every class and of every class
-    in a domain are each within one of `fraction`, however few there are. A class keeps at least
-    one training image in each domain that it has images of.
+    Attributes:
+        test: bool [N], True for test images.
+        rule: how they were chosen, in words.
+    """
+
+    test: np.ndarray
+    rule: str
+
+
+class _Cells(NamedTuple):
+    """The cells of a dataset, each the images of one class in one domain, class by class.
+
+    Attributes:
+        starts: [cells] position of each cell's first image in `order`.
+        sizes: [cells] number of images.
+        label, domain: [cells] number of the class and of the domain.
+        order: [N] images, in order of cells and within a cell at random.
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    label: np.ndarray
+    domain: np.ndarray
+    order: np.ndarray
+
+
+def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -> Split:
+    """Choose test images, stratified as finely as the counts allow; always the same ones.
+
+    By class and domain, where that is possible: images are lined up by class, within it by domain,
+    within that at random, and every 1/fraction-th is taken, but one image of each class in each
+    domain is left to train on. The test images of every class, and of every class in a domain, are
+    then within one of `fraction`.
+
+    Leaving one image to train on may cost a class more test images than one, or leave a large
+    domain with none (writers, say, who wrote every letter once). Then `fraction` holds for every
+    class by itself, within one image, and for every domain by itself as nearly as the classes allow
+    (see `_by_class_and_by_domain`). A class keeps at least one training image, not every domain of
+    it.
 
     Args:
         labels: int [N].
         domains: str [N].
         fraction: in (0, 1).
 
-    Returns:
-        bool [N], True for test images.
+    Raises:
+        FedLoomError: no image can be chosen.
     """
+    cells = _cells(labels, domains)
+    counts = _by_cells(cells, fraction)
+    chosen = counts.astype(bool)
+    share = f"{fraction:.6g} of"
+    rule = (
+        f"{share} every class in every domain" if np.ptp(cells.domain) else f"{share} every class"
+    )
+    if not _is_sound(cells, np.add.reduceat(counts, cells.starts), fraction):
+        taken = _by_class_and_by_domain(cells, fraction)
+        position = np.arange(len(labels)) - np.repeat(cells.starts, cells.sizes)
+        chosen = position < np.repeat(taken, cells.sizes)
+        rule = (
+            f"{share} every class and {fraction:.6g} of every domain, but not of every class in "
+            "every domain, where there are too few images"
+        )
+    if not chosen.any():
+        raise FedLoomError(
+            f"test_fraction {fraction:.6g} of {len(labels)} images in {cells.label.max() + 1} "
+            "classes leaves no image to test on, as every class keeps one to train on; raise "
+            "test_fraction, add images, or take a dataset with a test split of its own"
+        )
+    test = np.zeros(len(labels), bool)
+    test[cells.order] = chosen
+    return Split(test, rule)
+
+
+def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
+    """Line up images by class, within it by domain, within that at random."""
     order = numpy_generator(0, "test split").permutation(len(labels))
     order = order[np.lexsort((domains[order], labels[order]))]
-    steps = np.floor(np.arange(len(order) + 1) * fraction + 0.5)
+    _, label = np.unique(labels[order], return_inverse=True)
+    _, domain = np.unique(domains[order], return_inverse=True)
+    starts = np.flatnonzero(np.r_[True, (np.diff(label) != 0) | (np.diff(domain) != 0)])
+    sizes = np.diff(np.r_[starts, len(order)])
+    return _Cells(starts, sizes, label[starts], domain[starts], order)
+
+
+def _by_cells(cells: _Cells, fraction: float) -> np.ndarray:
+    """Take every 1/fraction-th of the images in `cells.order`, except the last one of a cell.
+
+    Returns:
+        int [N], 1 for test images.
+    """
+    steps = np.floor(np.arange(len(cells.order) + 1) * fraction + 0.5)
     chosen = np.diff(steps) > 0
-    starts = np.flatnonzero(
-        np.r_[True, (np.diff(labels[order]) != 0) | (domains[order][1:] != domains[order][:-1])]
-    )
-    full = np.minimum.reduceat(chosen, starts)  # cells that would be left without training images
-    chosen[starts[full]] = False
-    test = np.zeros(len(labels), bool)
-    test[order] = chosen
-    return test
+    full = np.minimum.reduceat(chosen, cells.starts)  # cells that would be left without training
+    chosen[cells.starts[full]] = False
+    return chosen.astype(int)
+
+
+def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
+    """Return True if every class has its share of test images, and every domain has some.
+
+    Args:
+        taken: [cells] number of test images.
+    """
+    short = np.bincount(cells.label, fraction * cells.sizes - taken)
+    due = np.bincount(cells.domain, fraction * cells.sizes) >= 1
+    spare = np.bincount(cells.domain, cells.sizes - 1) >= 1  # images beside one of each class
+    without = np.bincount(cells.domain, taken) == 0
+    return bool(taken.any() and (short < 1 + 1e-9).all() and not (due & spare & without).any())
+
+
+def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
+    """Choose how many images of each cell are test images, so that margins come before cells.
+
+    Every class gets its share, rounded so that the whole set gets its own. A cell gives its share
+    rounded down or up: down first, then up in the order of what its domain is still owed from the
+    classes before, cells that keep a training image before those that do not.
+
+    Returns:
+        int [cells]; a class has a training image left.
+    """
+    exact = fraction * cells.sizes
+    taken = np.floor(exact).astype(int)
+    per_class = np.bincount(cells.label, cells.sizes).astype(int)
+    shares = np.diff(np.floor(np.r_[0, np.cumsum(per_class)] * fraction + 0.5)).astype(int)
+    shares = np.minimum(shares, per_class - 1)
+    rng = numpy_generator(0, "test split of domains")
+    owed = rng.random(cells.domain.max() + 1) * 1e-6  # ties are broken at random
+    for label, share in enumerate(shares):
+        own = np.flatnonzero(cells.label == label)
+        due = exact[own] - taken[own] + owed[cells.domain[own]]
+        last = taken[own] + 1 == cells.sizes[own]
+        whole = exact[own] == taken[own]  # its share is a whole number
+        first = own[np.lexsort((-due, last, whole))]
+        taken[first[: max(0, share - taken[own].sum())]] += 1
+        owed[cells.domain[own]] += exact[own] - taken[own]
+    return taken

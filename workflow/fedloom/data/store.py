@@ -13,7 +13,7 @@ from fedloom.common.io import replacing
 from fedloom.common.receipts import write_receipt
 
 BATCH = 1024  # images of one chunk of the file, at most
-CHUNK = 32 << 20  # bytes of one chunk, about: what writing a store keeps in memory
+CHUNK = 32 << 20  # approximate bytes of one chunk, which is what writing keeps in memory
 
 
 class Example(NamedTuple):
@@ -33,12 +33,18 @@ def write(
     provenance: str,
     skipped: Sized = (),
     named: bool = True,
+    test_split: str = "official",
 ) -> None:
-    """Stream `examples` into `store`, and describe it in its receipt.
+    """Stream `examples` into the file `store`, and describe it in its receipt.
 
     Args:
+        shape: height, width and channels of every image.
         skipped: what was left out; it may grow while `examples` are drawn.
-        named: false where `classes` are mere numbers, which no prompt can be made of.
+        named: False where `classes` are mere numbers, which no prompt can be made of.
+        test_split: how the test images were chosen, in words.
+
+    Raises:
+        FedLoomError: there is no test image, or no training image. Nothing is written then.
     """
     schema = pa.schema(
         [
@@ -49,15 +55,39 @@ def write(
         ],
         metadata={"height": str(shape[0]), "width": str(shape[1]), "channels": str(shape[2])},
     )
-    count = 0
+    counts = {False: 0, True: 0}  # training and test images
     with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
         for group in batched(examples, max(1, min(BATCH, CHUNK // int(np.prod(shape))))):
             rows = [(example.image.tobytes(), *example[1:]) for example in group]
             writer.write_batch(_batch(rows, schema))
-            count += len(rows)
-    facts = {"images": count, "classes": classes, "shape": shape, "skipped": len(skipped)}
+            for example in group:
+                counts[example.test] += 1
+        _check_halves(counts, len(skipped))
+    facts = {
+        "images": sum(counts.values()),
+        "test_images": counts[True],
+        "test_split": test_split,
+        "classes": classes,
+        "shape": shape,
+        "skipped": len(skipped),
+    }
     facts |= {} if named else {"named": False}
     write_receipt(store, **facts, provenance=provenance)
+
+
+def _check_halves(counts: dict[bool, int], skipped: int) -> None:
+    """Require training images (False) and test images (True).
+
+    Raises:
+        FedLoomError: says which of them are missing.
+    """
+    for half, name in ((False, "training"), (True, "test")):
+        if not counts[half]:
+            left_out = f", {skipped} unreadable ones left out" if skipped else ""
+            raise FedLoomError(
+                f"none of the {sum(counts.values())} images{left_out} is a {name} image; name "
+                f"{name} images that can be read, or take a dataset without a test split of its own"
+            )
 
 
 def batched(items: Iterable, size: int) -> Iterator[list]:
@@ -75,20 +105,20 @@ def _batch(rows: list[tuple], schema: pa.Schema) -> pa.RecordBatch:
 
 
 class ImageStore:
-    """View a store without changing it; images are read when they are asked for.
+    """Read a store; the pixels of an image are read from disk when they are asked for.
 
     Attributes:
         shape: height, width, channels.
         labels: int64 [N].
-        test: bool [N], the official (or fixed) test split.
-        domains: str [N].
+        test: bool [N], True for test images.
+        domains: str [N], name of each image's domain.
     """
 
     def __init__(self, path: Path):
-        """Map the file.
+        """Map the file into memory.
 
         Raises:
-            FedLoomError: missing or truncated.
+            FedLoomError: it is missing or truncated.
         """
         try:
             self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -108,7 +138,7 @@ class ImageStore:
         return self._table.num_rows
 
     def _pixels(self, chunk: pa.Array) -> np.ndarray:
-        """Return a chunk of the file, not read yet, as uint8 [rows, H, W, channels]."""
+        """Return a view of a chunk of the file as uint8 [rows, H, W, channels]."""
         flat = np.frombuffer(chunk.buffers()[1], np.uint8)
         size = int(np.prod(self.shape))
         return flat[chunk.offset * size :][: len(chunk) * size].reshape(len(chunk), *self.shape)

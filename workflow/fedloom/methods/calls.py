@@ -11,7 +11,7 @@ import pluggy
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.methods.manifest import Plugin
+from fedloom.methods.manifest import Located, Plugin
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def describe(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int
 
 
 def blame(
-    plugins: Sequence[Plugin],
+    plugins: Sequence[Located],
     error: BaseException,
     hook: str,
     number: int = 0,
@@ -99,7 +99,7 @@ def blame(
     return FedLoomError(f"{describe(names, hook, number, ids)}: {where}{reason}")
 
 
-def _frames(plugins: Sequence[Plugin], error: BaseException) -> list[tuple[Plugin, str, int]]:
+def _frames(plugins: Sequence[Located], error: BaseException) -> list[tuple[Located, str, int]]:
     """Return plugin, file and line of every frame of a plugin's, the innermost last."""
     frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:

@@ -16,13 +16,13 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.methods import hookspecs
 from fedloom.methods.calls import Hooks, blame
-from fedloom.methods.manifest import Plugin
+from fedloom.methods.manifest import Located, Plugin
 
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
 
 
-def import_plugin(plugin: Plugin) -> ModuleType:
+def import_plugin(plugin: Located) -> ModuleType:
     """Import a plugin's plugin.py as a module of a package, so that `from . import x` works.
 
     A folder of the checkout becomes the package `fedloom_plugins.<name>`; an installed one keeps
@@ -39,7 +39,7 @@ def import_plugin(plugin: Plugin) -> ModuleType:
         raise blame([plugin], error, "import of plugin.py") from error
 
 
-def _import(plugin: Plugin) -> ModuleType:
+def _import(plugin: Located) -> ModuleType:
     """Import plugin.py, with whatever it raises."""
     if plugin.module is not None:
         return importlib.import_module(f"{plugin.module}.plugin")

@@ -2,7 +2,8 @@
 
 A plugin is a folder with `method.toml` and `plugin.py`, and more modules if it likes: in `plugins/`
 of the checkout, or in an installed package that declares an entry point of the group
-`fedloom.methods`.
+`fedloom.methods`. A source or a scheme has `source.toml` or `scheme.toml` in its place, and the
+group `fedloom.sources` or `fedloom.schemes` (see fedloom.plan.data_plugins).
 """
 
 import importlib.util
@@ -28,14 +29,34 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
 }
 
 
+FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
+
+
 @dataclass(frozen=True)
-class Plugin:
+class Located:
+    """A plugin of any kind.
+
+    Attributes:
+        folder: where plugin.py and the file of `FILES` lie.
+        module: dotted name of the installed package; None for a folder of the checkout.
+    """
+
+    name: str
+    folder: Path
+    module: str | None
+
+    @property
+    def file(self) -> Path:
+        """The module that holds its functions."""
+        return self.folder / "plugin.py"
+
+
+@dataclass(frozen=True)
+class Plugin(Located):
     """A method or a wrapper, as its method.toml describes it.
 
     Attributes:
         kind: method or wrapper.
-        folder: where method.toml and plugin.py lie.
-        module: dotted name of the installed package; None for a folder of the checkout.
         family: the kind of backbone that a method trains on, vit or clip.
         needs: the caches that a method reads: features, patches, prototypes.
         artefacts: description of each table that its artefact hook gives, and the options
@@ -48,11 +69,8 @@ class Plugin:
         look: colour and marker in figures, where method.toml gives them.
     """
 
-    name: str
     kind: str
     title: str
-    folder: Path
-    module: str | None
     family: str | None
     needs: tuple[str, ...]
     artefacts: dict[str, dict]
@@ -62,11 +80,6 @@ class Plugin:
     training_defaults: dict
     option_schemas: dict[str, dict]
     look: dict
-
-    @property
-    def file(self) -> Path:
-        """The module that holds the hooks."""
-        return self.folder / "plugin.py"
 
     @property
     def features_only(self) -> bool:
@@ -108,12 +121,7 @@ class Plugin:
 def _read(folder: Path, module: str | None = None) -> Plugin:
     """Read and check the method.toml of a folder."""
     file = folder / "method.toml"
-    try:
-        content = tomllib.loads(file.read_text())
-    except FileNotFoundError:
-        raise FedLoomError(f"{folder}: a method needs the file method.toml") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedLoomError(f"{file}: {error}") from None
+    content = read_toml(file)
     root = schema.load("method")
     schema.check(content, root, f"{file}: ")
     content = schema.filled(content, root, root)
@@ -127,8 +135,6 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
                 raise FedLoomError(f"{file}: artefacts.{name}.needs: no option '{option}'; {hint}")
     for name, option in options.items():
         schema.check(option["default"], option, f"{file}: default of options.{name}")
-    if not (folder / "plugin.py").exists():
-        raise FedLoomError(f"{folder}: a method needs the file plugin.py")
     return Plugin(
         name=content["name"],
         kind=content["kind"],
@@ -147,13 +153,53 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
     )
 
 
-def _installed() -> list[tuple[Path, str]]:
+def read_toml(file: Path) -> dict:
+    """Return the content of a plugin's TOML file, and require a plugin.py beside it.
+
+    Raises:
+        FedLoomError: one of them is missing, or the first is no TOML.
+    """
+    try:
+        content = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        kind = file.stem
+        raise FedLoomError(f"{file.parent}: a {kind} needs the file {file.name}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedLoomError(f"{file}: {error}") from None
+    if not (file.parent / "plugin.py").exists():
+        raise FedLoomError(f"{file.parent}: a {file.stem} needs the file plugin.py")
+    return content
+
+
+def locate(kind: str, folder: Path) -> list[tuple[Path, str | None]]:
+    """Return folder and module of every plugin of a kind: those of `folder` and installed ones.
+
+    Args:
+        kind: method (wrappers included), source or scheme. A folder without a file of `FILES` is
+            taken for a method, which then misses its method.toml.
+
+    Raises:
+        FedLoomError: a folder is of two kinds, or an entry point names no module.
+    """
+    local: list[tuple[Path, str | None]] = []
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or path.name[0] in "_.":
+            continue
+        files = [name for name in FILES if (path / name).exists()]
+        if len(files) > 1:
+            raise FedLoomError(f"{path}: {' and '.join(files)}; a plugin is of one kind")
+        if (files or [FILES[0]]) == [f"{kind}.toml"]:
+            local.append((path, None))
+    return [*local, *_installed(f"fedloom.{kind}s")]
+
+
+def _installed(group: str) -> list[tuple[Path, str | None]]:
     """Locate installed plugins, by folder and module, without importing what lies in them."""
-    located = []
-    for entry in entry_points(group="fedloom.methods"):
+    located: list[tuple[Path, str | None]] = []
+    for entry in entry_points(group=group):
         spec = importlib.util.find_spec(entry.module)
         if spec is None or spec.origin is None:
-            raise FedLoomError(f"entry point fedloom.methods:{entry.name}: no module {entry.value}")
+            raise FedLoomError(f"entry point {group}:{entry.name}: no module {entry.value}")
         package = (
             entry.module if spec.submodule_search_locations else entry.module.rpartition(".")[0]
         )
@@ -168,9 +214,8 @@ def discover(folder: Path = ROOT / "plugins") -> dict[str, Plugin]:
     Raises:
         FedLoomError: a broken method.toml, or two plugins of one name.
     """
-    local = [p for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] not in "_."]
     plugins: dict[str, Plugin] = {}
-    for path, module in [*((p, None) for p in local), *_installed()]:
+    for path, module in locate("method", folder):
         plugin = _read(path, module)
         if plugin.name in plugins and plugins[plugin.name].folder != path:
             raise FedLoomError(

@@ -5,15 +5,21 @@ and sizes is part of the dataset's parameters: more, fewer, renamed or longer fi
 again, touching them does not. (A file of the same name and size with other bytes goes unnoticed.)
 """
 
+from collections.abc import Sequence
+
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.paths import matching, resource
 from fedloom.common.receipts import digest
 
 
-def listing(dataset: dict) -> dict | None:
+def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict | None:
     """Return the number and the digest of the files of an entry of the config's `datasets`.
 
+
     Missing files are no error here: a study can be planned (a dry run) where its data is not.
+
+    Args:
+        paths: of a plugin's source, the options that name folders, files or patterns of files.
 
     Returns:
         `files` and `sha256`, or None for a dataset that reads nothing of the user's: one that is
@@ -22,6 +28,10 @@ def listing(dataset: dict) -> dict | None:
     Raises:
         FedLoomError: a folder cannot be listed, or a link leads back up.
     """
+    if paths is not None:
+        given = [key for key in paths if dataset.get(key)]
+        sizes = [[key, *size] for key in given for size in _path_sizes(dataset[key])]
+        return {"files": len(sizes), "sha256": digest(sizes)} if paths else None
     if dataset.get("download"):
         return None
     if "root" in dataset:
@@ -38,6 +48,14 @@ def listing(dataset: dict) -> dict | None:
     return {"files": len(sizes), "sha256": digest(sizes)}
 
 
+def _path_sizes(path: str) -> list[list]:
+    """Return name and size of the files of a folder, or of those that a pattern matches."""
+    root = resource(path)
+    if is_folder(root):
+        return _sizes(str(root))
+    return [[file.name, file.stat().st_size] for file in matching(path) if file.is_file()]
+
+
 def _sizes(root: str) -> list[list]:
     """Return name below the root and size of every file that is not hidden, in order of names."""
     if not is_folder(root):
@@ -51,9 +69,9 @@ def _sizes(root: str) -> list[list]:
     return sorted(sizes, key=lambda item: item[0].split("/"))
 
 
-def described(dataset: dict) -> str:
+def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
     """Return the listing in words, for a store's provenance."""
-    found = listing(dataset)
+    found = listing(dataset, paths)
     if found is None:
         return "downloaded by torchvision, which checks its files"
     return f"{found['files']} files, sha256 of names and sizes {found['sha256']}"

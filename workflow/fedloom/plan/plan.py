@@ -10,7 +10,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
-from fedloom.plan import jobs, paths, shown, staleness
+from fedloom.plan import data_plugins, jobs, paths, shown, staleness
 from fedloom.plan.kinds import Kind, as_rst, kind_of
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
@@ -268,11 +268,19 @@ class Plan:
 
     def dataset_sources(self, wildcards: Any) -> list[str]:
         source = self.settings.datasets[wildcards.dataset].source
-        return self.stage_sources("dataset", f"fedloom.data.sources.{source}")
+        return self._data_sources("dataset", "source", source)
 
     def partition_sources(self, wildcards: Any) -> list[str]:
         scheme = self.settings.partitions[wildcards.partition].scheme
-        return self.stage_sources("partition", f"fedloom.data.schemes.{scheme}")
+        return self._data_sources("partition", "scheme", scheme)
+
+    def _data_sources(self, stage: str, kind: str, name: str) -> list[str]:
+        """Return the sources of a stage and of the source or scheme that it calls."""
+        plugin = data_plugins.discover(kind).get(name)
+        if plugin is None:
+            return self.stage_sources(stage, f"fedloom.data.{kind}s.{name}")
+        own = staleness.relative(staleness.files_of(plugin))
+        return sorted({*self.stage_sources(stage), *own})
 
     def cache_sources(self, wildcards: Any) -> list[str]:
         return self.stage_sources("cache", self._backbone_module(wildcards))

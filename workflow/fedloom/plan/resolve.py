@@ -9,6 +9,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.held_out import held_out_count
 from fedloom.common.receipts import sha256
+from fedloom.plan import data_plugins
 from fedloom.plan.listing import listing
 from fedloom.plan.methods import check_families, expand, implied, resolve_methods
 from fedloom.plan.outputs import resolve_output
@@ -99,7 +100,7 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
 def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
     """Return the entry with defaults, checked against what its scheme, source or kind allows."""
     where, key = f"{CONFIG} {section}.{label}", KINDS[section]
-    kinds = root["$defs"][section.removesuffix("s")]
+    kinds = data_plugins.entries(section)
     if not isinstance(entry.get(key), str) or entry[key] not in kinds:
         hint = schema.suggestion(str(entry.get(key)), list(kinds))
         line = f"{where}.{key}: no {key} '{entry.get(key)}'; {hint}"
@@ -130,10 +131,16 @@ def _datasets(entries: dict[str, dict], selected: list[str]) -> dict[str, Datase
             label,
             entry["source"],
             _without(entry, "source"),
-            listing(entry) if label in selected else None,
+            _listing(entry) if label in selected else None,
         )
         for label, entry in entries.items()
     }
+
+
+def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """Return number and digest of the files that a dataset is made of, see fedloom.plan.listing."""
+    plugin = data_plugins.discover("source").get(entry["source"])
+    return listing(entry, None if plugin is None else plugin.paths)
 
 
 def _backbones(entries: dict[str, dict], selected: list[str]) -> dict[str, Backbone]:
@@ -187,10 +194,10 @@ def _check_cohorts(settings: Settings) -> None:
 
 def _check_held_out(partition: dict, where: str) -> None:
     """Check that a client of every domain is left to train."""
-    count = partition["held_out_per_domain"]
+    count = partition.get("held_out_per_domain", 0)
     if count and partition["held_out"]:
         raise FedLoomError(f"{where}: held_out and held_out_per_domain; set one of them")
-    if count >= partition["clients_per_domain"]:
+    if count and count >= partition["clients_per_domain"]:
         raise FedLoomError(
             f"{where}.held_out_per_domain: {count} of {partition['clients_per_domain']} clients "
             "per domain leave none to train"

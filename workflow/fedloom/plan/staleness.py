@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
-from fedloom.methods.manifest import Plugin, find
+from fedloom.methods.manifest import Located, find
 
 LIBRARY = ROOT / "workflow"
 # They decide which jobs there are, where files lie and how errors read, not what a job computes:
@@ -34,16 +34,17 @@ def library_sources(*modules: str) -> list[str]:
 
 
 def plugin_sources(*names: str) -> list[str]:
-    """Return the files of plugins, what they import of fedloom, and their method.toml.
+    """Return the files of methods and wrappers, see `files_of`."""
+    return relative({file for name in names for file in files_of(find(name))})
+
+
+def files_of(plugin: Located) -> list[Path]:
+    """Return the files of a plugin, what they import of fedloom, and its TOML file.
 
     The modules of an installed plugin's package count wherever they lie in it.
     """
-    files: set[Path] = set()
-    for name in names:
-        plugin = find(name)
-        files |= set(_closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin))
-        files |= set(plugin.folder.rglob("*.toml"))
-    return relative(files)
+    modules = _closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)
+    return [*modules, *plugin.folder.rglob("*.toml")]
 
 
 def relative(files: Iterable[Path]) -> list[str]:
@@ -72,7 +73,7 @@ def _has_effect(file: Path) -> bool:
     return name in WITH_EFFECT or not name.startswith(WITHOUT_EFFECT)
 
 
-def _closure(files: Iterable[Path], plugin: Plugin | None = None) -> list[Path]:
+def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]:
     """Return the files and all of fedloom, or of the plugin's package, that they import."""
     seen: set[Path] = set()
     todo = list(files)
@@ -84,7 +85,7 @@ def _closure(files: Iterable[Path], plugin: Plugin | None = None) -> list[Path]:
     return sorted(file for file in seen if _has_effect(file))
 
 
-def _package_of(file: Path, plugin: Plugin | None) -> tuple[Path, str]:
+def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
     """Return the folder that holds a file's top-level package, and that package's name."""
     if file.is_relative_to(LIBRARY):
         return LIBRARY, "fedloom"

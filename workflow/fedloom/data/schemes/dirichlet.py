@@ -1,12 +1,14 @@
-"""Label proportions from a symmetric Dirichlet distribution."""
+"""Divide images by label proportions from a symmetric Dirichlet distribution."""
+
+from typing import Any
 
 import numpy as np
 
 from fedloom.data.schemes.shares import deal
 
 
-def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Divide images by label proportions from Dir(alpha), in one of the meanings found in papers.
+def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Divide images by label proportions from Dir(alpha), in one of the meanings of papers.
 
     - kind `client` (PEP-FedPT after Acar et al.; PFPT's text): every client draws proportions over
       classes; clients are of equal size and draw their images one by one, in random turns, a class
@@ -22,15 +24,15 @@ def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarr
     Returns:
         [N] the client of every image.
     """
-    clients, alpha = spec["clients"], spec["alpha"]
+    clients, alpha = settings["clients"], settings["alpha"]
     classes, column = np.unique(labels, return_inverse=True)
     owner = np.empty(len(labels), int)
-    if spec["kind"] in ("class", "class_capped"):
+    if settings["kind"] in ("class", "class_capped"):
         held = np.zeros(clients, int)
         for c in range(len(classes)):
             rows = np.flatnonzero(column == c)
             proportions = rng.dirichlet(np.full(clients, alpha))
-            if spec["kind"] == "class_capped":
+            if settings["kind"] == "class_capped":
                 proportions = _capped(proportions, held < len(labels) / clients)
             owner[rows] = deal(rows, proportions, rng)
             held += np.bincount(owner[rows], minlength=clients)

@@ -1,11 +1,13 @@
-"""Every client holds classes that no other client holds (FedPHA, Section 4.1)."""
+"""Give every client classes that no other client holds (FedPHA, Section 4.1)."""
+
+from typing import Any
 
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
 
 
-def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
+def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
     """Give each client classes that no other holds, about equally many (FedPHA, 4.1).
 
     The numbers of classes of two clients differ by at most one. With `rest_to_last`, as in FedPHA's
@@ -20,13 +22,13 @@ def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarr
     Raises:
         FedLoomError: a client would be left without a class.
     """
-    clients = spec["clients"]
+    clients = settings["clients"]
     classes, column = np.unique(labels, return_inverse=True)
     if clients > len(classes):
         raise FedLoomError(
             f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
         )
-    if not spec.get("rest_to_last", False):
+    if not settings.get("rest_to_last", False):
         return rng.permutation(np.arange(len(classes)) % clients)[column]
     each = round(len(classes) / clients)
     if each * (clients - 1) >= len(classes):

@@ -1,4 +1,4 @@
-"""Every client sees one domain, or its part of one."""
+"""Give every client one domain, or a part of one."""
 
 from typing import Any
 

@@ -1,10 +1,12 @@
-"""Images dealt at random."""
+"""Deal images at random."""
+
+from typing import Any
 
 import numpy as np
 
 
-def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Images dealt at random to clients whose sizes differ by at most one.
+def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Deal images at random to clients whose sizes differ by at most one.
 
     Args:
         labels: [N] of the training images.
@@ -12,4 +14,4 @@ def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarr
     Returns:
         [N] the client of every image.
     """
-    return rng.permutation(np.arange(len(labels)) % spec["clients"])
+    return rng.permutation(np.arange(len(labels)) % settings["clients"])

@@ -1,4 +1,6 @@
-"""Most images of every client are of few classes (PFPT, Section 4)."""
+"""Give every client most of its images from few classes (PFPT, Section 4)."""
+
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -10,16 +12,17 @@ from fedloom.data.schemes.shares import deal_classes, largest_remainder
 LOST = 0.1  # by how much a dominant share may fall short before the partition is refused
 
 
-def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """`dominant_share` of each client's images are of `dominant_classes` of the classes (PFPT, 4).
+def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Give each client `dominant_share` of its images from `dominant_classes` of the classes.
 
-    That is 99% of the images from 10% of the classes (at least one), the rest from the other
-    classes. Clients are of equal size, and all images are dealt out, so the shares can hold only if
-    every class dominates as many clients as any other, and has as many images: the classes are
-    dealt evenly, as in `pathological`, and clients x dominant classes should be a multiple of the
-    number of classes. Where that does not work out, as many images as possible go to clients that
-    their class dominates, in `dominant_share` at most, as evenly as possible; what is left then
-    goes to other clients, and only what these have no room for to the clients of the class.
+    In PFPT (Section 4), that is 99% of the images from 10% of the classes (at least one), the rest
+    from the other classes. Clients are of equal size, and all images are dealt out, so the shares
+    can hold only if every class dominates as many clients as any other, and has as many images:
+    the classes are dealt evenly, as in `pathological`, and clients x dominant classes should be a
+    multiple of the number of classes. Where that does not work out, as many images as possible go
+    to clients that their class dominates, in `dominant_share` at most, as evenly as possible; what
+    is left then goes to other clients, and only what these have no room for to the clients of the
+    class.
 
     Args:
         labels: [N] of the training images.
@@ -31,9 +34,9 @@ def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarr
         FedLoomError: a class that would dominate no client, or a client whose dominant share would
             fall short by more than `LOST`.
     """
-    clients, share = spec["clients"], spec["dominant_share"]
+    clients, share = settings["clients"], settings["dominant_share"]
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
-    each = max(1, round(len(classes) * spec["dominant_classes"]))
+    each = max(1, round(len(classes) * settings["dominant_classes"]))
     dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
     sizes = largest_remainder(len(labels), np.ones(clients))
     due = largest_remainder(round(share * len(labels)), sizes)  # of the dominant classes
@@ -58,16 +61,16 @@ def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarr
 def _hand_out(
     supply: np.ndarray, demand: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """As much of the classes' `supply` [C] to clients, up to their `demand` [K], as can be.
+    """Hand out as much of the classes' `supply` [C] as fits into the clients' `demand` [K].
 
-    A maximum flow, through as even parts of the clients' demand as let it through; every class
-    gives the same part of its supply if it can be so.
+    It is a maximum flow, through as even parts of the clients' demand as let it through; every
+    class gives the same part of its supply if it can be so.
 
     Args:
         allowed: bool [K, C], what may go where.
 
     Returns:
-        Whole numbers [K, C].
+        Numbers of images [K, C].
     """
     clients, classes = allowed.shape
     if not demand.any():
@@ -77,6 +80,7 @@ def _hand_out(
     demand = demand[rows]
 
     def flow(given: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """Return the greatest flow [K, C] of at most `given` [C] a class and `most` [K, C]."""
         graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
         graph[-2, :clients] = demand
         graph[:clients, clients:-2] = most

@@ -1,4 +1,6 @@
-"""Every client holds the same number of classes (SGPT, E.1)."""
+"""Give every client the same number of classes (SGPT, E.1)."""
+
+from typing import Any
 
 import numpy as np
 
@@ -6,8 +8,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.data.schemes.shares import deal, deal_classes
 
 
-def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarray:
-    """Each client holds `classes_per_client` classes, with shares from U(0.4, 0.6) (SGPT, E.1).
+def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1).
 
     Classes are dealt evenly: the numbers of clients that hold two classes differ by at most one.
 
@@ -20,7 +22,7 @@ def divide(labels: np.ndarray, spec: dict, rng: np.random.Generator) -> np.ndarr
     Raises:
         FedLoomError: more classes per client than there are, or a class that no client would get.
     """
-    clients, each = spec["clients"], spec["classes_per_client"]
+    clients, each = settings["clients"], settings["classes_per_client"]
     classes = np.unique(labels)
     if each > len(classes):
         raise FedLoomError(

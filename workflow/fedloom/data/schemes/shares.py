@@ -1,4 +1,4 @@
-"""What schemes share: whole numbers in proportion, and classes dealt evenly."""
+"""Round shares to whole numbers, and deal images and classes, for several schemes."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from fedloom.common.errors import FedLoomError
 
 
 def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
-    """Whole numbers [K] that sum to `total` and lie within one of total x shares / sum(shares)."""
+    """Divide `total` in proportion to `shares` [K] into whole numbers [K], each within one."""
     exact = total * shares / shares.sum()
     counts = np.floor(exact).astype(int)
     rest = np.argsort(-(exact - counts), kind="stable")[: total - counts.sum()]
@@ -15,7 +15,7 @@ def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Owner of each of `rows`, in proportion to `shares` [K], which rows being random."""
+    """Deal rows at random to clients, in proportion to `shares` [K]; return each one's client."""
     owners = np.repeat(np.arange(len(shares)), largest_remainder(len(rows), shares))
     return rng.permutation(owners)
 
@@ -23,9 +23,9 @@ def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.n
 def deal_classes(
     clients: int, each: int, classes: int, option: str, rng: np.random.Generator
 ) -> np.ndarray:
-    """Which `each` classes every client gets, bool [K, C].
+    """Choose `each` classes for every client; return them as bool [K, C].
 
-    Evenly: the numbers of clients that get two classes differ by at most one.
+    Classes are dealt evenly: the numbers of clients that get two classes differ by at most one.
 
     Raises:
         FedLoomError: a class that no client would get; names the `option` to raise.

@@ -1,21 +1,29 @@
-"""Where images come from: one module per source of config.schema.yaml's `dataset`.
+"""Where images come from: one module per source of config.schema.yaml's `dataset`, and plugins.
 
-A module has `build(settings, images)`, which writes the store `images` and its receipt.
+A module has `read(settings)`, which returns an ImageList: what images there are, with their labels.
 """
 
 import importlib
+import importlib.util
 from pathlib import Path
 from typing import Any
+
+from fedloom.data.images import write_store
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
     """Write the store of one entry of the config's `datasets`.
 
     Args:
-        source: the module's name.
+        source: the module's name, or a plugin's.
         settings: the entry's other keys, their defaults filled in.
+        images: the store's file.
 
     Raises:
         FedLoomError: names the file that is missing or damaged, or the key to set.
     """
-    importlib.import_module(f"fedloom.data.sources.{source}").build(settings, images)
+    name = f"fedloom.data.sources.{source}"
+    if importlib.util.find_spec(name) is None:
+        importlib.import_module("fedloom.data.plugins").build(source, settings, images)
+        return
+    write_store(importlib.import_module(name).read(settings), settings, images)

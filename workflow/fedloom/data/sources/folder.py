@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -12,8 +12,7 @@ from PIL import Image
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, is_folder, printable, walk
 from fedloom.common.paths import resource
-from fedloom.data.images import Item, to_store
-from fedloom.data.splits import fixed_test_split
+from fedloom.data.images import ImageList, Item
 from fedloom.plan.listing import described
 
 log = logging.getLogger(__name__)
@@ -21,62 +20,66 @@ SPLITS = {"train", "test", "val", "valid", "validation"}
 
 
 class _File(NamedTuple):
+    """An image file, with the names of its folders."""
+
     path: str
     label: str
     domain: str
     test: bool
 
 
-def build(spec: dict, images: Path) -> None:
-    """Write the store of a folder; classes and domains are named as their folders.
+def read(settings: dict[str, Any]) -> ImageList:
+    """List the images of a folder; classes and domains are named as their folders.
 
     Raises:
-        FedLoomError: no such folder, a layout that is not as `domains` and `split` say, a class
-            folder without images, or an image that does not fit (see `to_store`).
+        FedLoomError: there is no such folder, or its layout is not as `domains` and `split` say, or
+            a class folder is without images.
     """
-    root = resource(spec["root"])
+    root = resource(settings["root"])
     if not is_folder(root):
         layout = "[domain/]class/file or {train,test}/[domain/]class/file"
         raise FedLoomError(f"{printable(str(root))}: no such folder; expected {layout} in it")
-    files, official = _files(root, spec)
+    if settings["class_per_domain"] and not settings["domains"]:
+        raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")
+    files, official = _files(root, settings)
     classes = sorted({file.label for file in files})
     number = {name: label for label, name in enumerate(classes)}
     log.info("%s: %d images of %d classes", root, len(files), len(classes))
-    test = np.array([file.test for file in files])
-    if not official:
-        labels = np.array([number[file.label] for file in files])
-        domains = np.array([file.domain for file in files])
-        test = fixed_test_split(labels, domains, spec["test_fraction"])
 
     def items() -> Iterator[Item]:
-        for file, held in zip(files, test, strict=True):
-            load = partial(_load, file.path, number[file.label])
-            label = number[file.label]
-            yield Item(printable(file.path), load, bool(held), file.domain, label)
+        for file in files:
+            yield Item(printable(file.path), partial(_load, file.path))
 
-    to_store(items, len(files), classes, spec, f"folder: {described(spec)}", images)
+    return ImageList(
+        items=items,
+        labels=np.array([number[file.label] for file in files]),
+        classes=classes,
+        provenance=f"folder: {described(settings)}",
+        domains=np.array([file.domain for file in files]),
+        test=np.array([file.test for file in files]) if official else None,
+    )
 
 
-def _load(path: str, label: int) -> tuple[Image.Image, int]:
-    """Read an image, and return it with its class."""
+def _load(path: str) -> Image.Image:
+    """Read an image."""
     check_regular(path)
     with Image.open(path) as image:
         image.load()
-        return image, label
+        return image
 
 
-def _files(root: Path, spec: dict) -> tuple[list[_File], bool]:
+def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
     """Return every image in a fixed order, and True if the folders name the test images."""
-    split = _split(root, spec.get("split"))
+    split = _split(root, settings.get("split"))
     halves = [(root / name, test) for name, test in zip(split, (False, True), strict=False)]
     files, other = [], 0
     for base, test in halves or [(root, False)]:
-        domains = _folders(base) if spec["domains"] else [base]
+        domains = _folders(base) if settings["domains"] else [base]
         for domain in domains:
-            for folder in _class_folders(domain, spec["domains"]):
-                found, left = _images(folder, spec["domains"])
+            for folder in _class_folders(domain, settings["domains"]):
+                found, left = _images(folder, settings["domains"])
                 other += left
-                name = domain.name if spec["domains"] else "all"
+                name = domain.name if settings["domains"] else "all"
                 files += [_File(path, folder.name, name, test) for path in found]
     if other:
         log.info("%d files are no images by their names and are left out", other)

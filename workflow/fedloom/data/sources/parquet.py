@@ -1,10 +1,13 @@
 """Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
 
+import base64
 import io
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,166 +17,302 @@ from PIL import Image
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import matching
-from fedloom.data.images import Item, to_store
-from fedloom.data.splits import fixed_test_split
+from fedloom.data.images import ImageList, Item
 from fedloom.plan.listing import described
 
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
+HUGGING_FACE = b"huggingface"  # key of the metadata in which Hugging Face keeps the classes' names
+ARROW = b"ARROW:schema"  # key of the metadata in which Arrow keeps its schema, metadata included
 
 
-def build(spec: dict, images: Path) -> None:
-    """Write the store of `train_files` and, if given, `test_files`.
+def read(settings: dict[str, Any]) -> ImageList:
+    """List the images of `train_files` and, if given, `test_files`.
 
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
 
     Raises:
         FedLoomError: no or damaged files, a missing column, a label that is missing or unnamed,
-            or an image that does not fit (see `to_store`).
+            files that disagree on what the classes are, or a class of the test files alone.
     """
-    files = [(file, False) for file in _files(spec, "train_files")]
-    if "test_files" in spec:
-        files += [(file, True) for file in _files(spec, "test_files")]
-    labels, classes, named = _column(files, spec, "label_column")
-    domains = np.full(len(labels), "all")
-    if "domain_column" in spec:
-        numbers, names, _ = _column(files, spec, "domain_column")
+    if settings["class_per_domain"] and "domain_column" not in settings:
+        raise FedLoomError("class_per_domain needs domain_column")
+    files = _files(settings)
+    rows = [_rows(file, key) for file, key in files]
+    for file, _ in files:
+        _check_columns(file, settings)
+    labels, classes, named = _column(files, settings, "label_column")
+    domains = test = None
+    if "domain_column" in settings:
+        numbers, names, _ = _column(files, settings, "domain_column")
         domains = np.array(names)[numbers]
-    if "test_files" in spec:
-        test = np.repeat([held for _, held in files], [_rows(file) for file, _ in files])
-    else:
-        test = fixed_test_split(labels, domains, spec["test_fraction"])
+    if "test_files" in settings:
+        test = np.repeat([key == "test_files" for _, key in files], rows)
+        _check_test_classes(files, rows, labels, test, classes)
 
     def items() -> Iterator[Item]:
-        rows = ((file, row) for file, _ in files for row in enumerate(_encoded(file, spec)))
-        for (file, (row, data)), label, held, domain in zip(
-            rows, labels, test, domains, strict=True
-        ):
-            load = partial(_load, data, int(label))
-            yield Item(f"{file} row {row}", load, bool(held), str(domain), int(label))
+        for file, _ in files:
+            for row, data in enumerate(_encoded(file, settings)):
+                yield Item(f"{file} row {row}", partial(_load, data))
 
-    provenance = f"parquet: {described(spec)}"
-    to_store(items, len(labels), classes, spec, provenance, images, named)
+    return ImageList(
+        items=items,
+        labels=labels,
+        classes=classes,
+        provenance=f"parquet: {described(settings)}",
+        domains=domains,
+        test=test,
+        named=named,
+    )
 
 
-def _files(spec: dict, key: str) -> list[Path]:
-    """List the files that the option `key` names.
+def _files(settings: dict[str, Any]) -> list[tuple[Path, str]]:
+    """List the files, each with the key that names it, `train_files` or `test_files`.
 
     Raises:
-        FedLoomError: there are none, or one of them is no file.
+        FedLoomError: a pattern matches nothing or what is no file, or two match one file.
     """
-    files = matching(spec[key])
-    if not files:
-        raise FedLoomError(f"{key}: no file matches {spec[key]}")
-    for file in files:
-        if not file.is_file():
-            raise FedLoomError(f"{file}: a folder, pipe or broken link, no Parquet file ({key})")
-    return files
+    files: dict[Path, str] = {}
+    for key in ("train_files", "test_files"):
+        patterns = settings.get(key, [])
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            found = matching(pattern)
+            if not found:
+                raise FedLoomError(f"{key}: no file matches '{pattern}'; correct the pattern")
+            for file in found:
+                if not file.is_file():
+                    raise FedLoomError(
+                        f"{file}: a folder, pipe or broken link, no Parquet file ({key}); end the "
+                        "pattern with *.parquet, or remove it"
+                    )
+                if file in files:
+                    raise FedLoomError(
+                        f"{file}: named twice, by {files[file]} and by {key}; name it once"
+                    )
+                files[file] = key
+    return list(files.items())
 
 
 def _open(file: Path) -> pq.ParquetFile:
-    """Open a Parquet file whose pages will be read one at a time."""
+    """Open a Parquet file whose pages will be read one at a time.
+
+    Raises:
+        FedLoomError: it is truncated, or its footer is damaged.
+    """
     try:
-        return pq.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
+        parquet = pq.ParquetFile(
+            file, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
+        )
     except (pa.ArrowException, OSError, ValueError):
-        raise FedLoomError(f"{file}: not a whole Parquet file") from None
+        raise FedLoomError(f"{file}: not a whole Parquet file; fetch it again") from None
+    _check_footer(file, parquet.metadata)
+    return parquet
 
 
-def _rows(file: Path) -> int:
-    """Return the number of rows of a file."""
+def _check_footer(file: Path, about: pq.FileMetaData) -> None:
+    """Require that what the footer says twice agrees: it has no checksum.
+
+    Raises:
+        FedLoomError: it does not.
+    """
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    if sum(group.num_rows for group in groups) != about.num_rows:
+        raise _damaged(file, "its footer counts other rows than its parts have")
+    metadata = about.metadata or {}
+    with file.open("rb") as stream:
+        stream.seek(-about.serialized_size - 8, os.SEEK_END)
+        footer = stream.read()
+    for key in (HUGGING_FACE, ARROW):  # as a key of the metadata is written, by Thrift
+        if b"\x18" + bytes([len(key)]) + key + b"\x18" in footer and key not in metadata:
+            raise _damaged(file, "the metadata in its footer cannot be read")
+    if ARROW not in metadata:
+        return  # written by another library, which does not repeat the metadata in a schema
+    try:
+        copy = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[ARROW]))).metadata or {}
+    except (pa.ArrowException, OSError, ValueError):
+        raise _damaged(file, "the schema in its footer cannot be read") from None
+    known = metadata.get(HUGGING_FACE)
+    if copy.get(HUGGING_FACE, known) != known:
+        raise _damaged(file, "its footer holds two versions of Hugging Face's metadata")
+
+
+def _damaged(file: Path, reason: object) -> FedLoomError:
+    """Return the error for a damaged file."""
+    line = " ".join(str(reason).split())
+    return FedLoomError(f"{file}: damaged Parquet file ({line}); fetch it again")
+
+
+def _rows(file: Path, key: str) -> int:
+    """Return the number of rows of a file.
+
+    Raises:
+        FedLoomError: it has none.
+    """
     with _open(file) as parquet:
-        return parquet.metadata.num_rows
+        rows = parquet.metadata.num_rows
+    if not rows:
+        raise FedLoomError(f"{file}: no rows in it; fetch it again, or leave it out of {key}")
+    return rows
 
 
-def _read(file: Path, spec: dict, key: str) -> Iterator[pa.Array]:
-    """Yield the column that the option `key` names, in pieces of ROWS."""
+def _read(file: Path, settings: dict[str, Any], key: str) -> Iterator[pa.Array]:
+    """Yield the column that the option `key` names, in pieces of ROWS.
+
+    Raises:
+        FedLoomError: it cannot be read, or has more or fewer rows than the footer says.
+    """
     with _open(file) as parquet:
-        columns = parquet.schema_arrow.names
-        if spec[key] not in columns:
-            hint = schema.suggestion(spec[key], columns)
-            raise FedLoomError(f"{file}: no column '{spec[key]}' ({key}); {hint}")
+        rows = 0
         try:
-            for batch in parquet.iter_batches(ROWS, columns=[spec[key]]):
+            for batch in parquet.iter_batches(ROWS, columns=[settings[key]]):
+                rows += len(batch)
                 yield batch.column(0)
         except (pa.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise FedLoomError(f"{file}: damaged Parquet file ({reason})") from None
+            raise _damaged(file, error) from None
+        if rows != parquet.metadata.num_rows:
+            raise _damaged(file, f"{rows} rows of column '{settings[key]}', not as in its footer")
 
 
-def _encoded(file: Path, spec: dict) -> Iterator[bytes]:
+def _check_columns(file: Path, settings: dict[str, Any]) -> None:
+    """Require the columns that the options name, and images in the one of images.
+
+    Raises:
+        FedLoomError: names the column.
+    """
+    with _open(file) as parquet:
+        columns = parquet.schema_arrow
+    for key in ("image_column", "label_column", "domain_column"):
+        if key in settings and settings[key] not in columns.names:
+            hint = schema.suggestion(settings[key], columns.names)
+            raise FedLoomError(f"{file}: no column '{settings[key]}' ({key}); {hint}")
+    kind = columns.field(settings["image_column"]).type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    if not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
+        raise FedLoomError(
+            f"{file}: column '{settings['image_column']}' holds {kind}, not encoded images (bytes, "
+            "or a struct with a field 'bytes'); set image_column"
+        )
+
+
+def _encoded(file: Path, settings: dict[str, Any]) -> Iterator[bytes | None]:
     """Yield encoded images: the column holds them, or structs of bytes and path."""
-    for piece in _read(file, spec, "image_column"):
-        if pa.types.is_struct(piece.type) and piece.type.get_field_index("bytes") >= 0:
-            piece = piece.field("bytes")
-        if not pa.types.is_binary(piece.type) and not pa.types.is_large_binary(piece.type):
-            raise FedLoomError(
-                f"{file}: column '{spec['image_column']}' holds {piece.type}, not encoded images "
-                "(bytes, or a struct with a field 'bytes')"
-            )
-        yield from (value.as_py() for value in piece)
+    for piece in _read(file, settings, "image_column"):
+        encoded = piece.field("bytes") if isinstance(piece, pa.StructArray) else piece
+        yield from (value.as_py() for value in encoded)
 
 
-def _load(data: bytes | None, label: int) -> tuple[Image.Image, int]:
-    """Decode an image, and return it with its class."""
+def _load(data: bytes | None) -> Image.Image:
+    """Decode an image."""
     if data is None:
         raise ValueError("no bytes in this row")
     with Image.open(io.BytesIO(data)) as image:
         image.load()
-        return image, label
+        return image
 
 
 def _column(
-    files: list[tuple[Path, bool]], spec: dict, key: str
+    files: list[tuple[Path, str]], settings: dict[str, Any], key: str
 ) -> tuple[np.ndarray, list[str], bool]:
-    """Read a column of classes from all files.
+    """Read a column of classes, or of domains, from all files.
 
     Returns:
         The classes' numbers [N], their names, and True unless the names are mere numbers.
 
     Raises:
         FedLoomError: a missing value, one without a name or that is no text, or neither numbers
-            nor strings.
+            nor strings; or a file that differs from the first in the names, or in having numbers.
     """
-    names = _names(files[0][0], spec[key])
+    first, column = files[0][0], settings[key]
+    names, kind = _names(first, column), None
     values: list = []
     for file, _ in files:
-        for piece in _read(file, spec, key):
-            values += _plain(file, piece, spec[key])
-        for row, value in enumerate(values[len(values) - _rows(file) :]):
+        if _names(file, column) != names:
+            raise FedLoomError(
+                f"{file}: other names in the metadata of column '{column}' ({key}) than in {first};"
+                " take files of one dataset"
+            )
+        for row, value in enumerate(_values(file, settings, key)):
             unnamed = names is not None and not (isinstance(value, int) and 0 <= value < len(names))
             if unnamed or not isinstance(value, int | str):
-                raise FedLoomError(f"{file} row {row}: {value!r} in column '{spec[key]}' ({key})")
+                raise FedLoomError(
+                    f"{file} row {row}: {value!r} in column '{column}' ({key}), which is no "
+                    f"{'text or number' if names is None else 'number of a name'}; correct it"
+                )
+            kind = kind or type(value)
+            if type(value) is not kind:
+                raise FedLoomError(
+                    f"{file} row {row}: {value!r} in column '{column}' ({key}) is "
+                    f"{'text' if isinstance(value, str) else 'a number'}, unlike in {first}; take "
+                    "files of one dataset"
+                )
+            values.append(value)
     if names is not None:
         return np.array(values), names, True
-    found = sorted(set(values), key=lambda value: (isinstance(value, str), value))
+    found = sorted(set(values))
     number = {value: index for index, value in enumerate(found)}
     numbers = np.array([number[value] for value in values])
-    return numbers, [str(value) for value in found], isinstance(found[0], str)
+    return numbers, [str(value) for value in found], kind is str
 
 
-def _plain(file: Path, piece: pa.Array, column: str) -> list:
-    """Return an array's values; strings must be UTF-8, which no reader checks before."""
-    try:
-        return piece.to_pylist()
-    except UnicodeDecodeError as error:
-        raise FedLoomError(f"{file}: column '{column}' is not UTF-8 text ({error})") from None
+def _check_test_classes(
+    files: list[tuple[Path, str]],
+    rows: list[int],
+    labels: np.ndarray,
+    test: np.ndarray,
+    classes: list[str],
+) -> None:
+    """Require training images of every class that test files have.
+
+    Raises:
+        FedLoomError: names the file, the row and the class.
+    """
+    stray = np.flatnonzero(test & ~np.isin(labels, labels[~test]))
+    if len(stray):
+        starts = np.cumsum([0, *rows])
+        number = int(np.searchsorted(starts, stray[0], side="right")) - 1
+        raise FedLoomError(
+            f"{files[number][0]} row {stray[0] - starts[number]}: class "
+            f"'{classes[labels[stray[0]]]}' has no image in train_files "
+            f"({len(stray)} such rows); take files of one dataset"
+        )
+
+
+def _values(file: Path, settings: dict[str, Any], key: str) -> Iterator[Any]:
+    """Yield the values of a column; strings must be UTF-8, which no reader checks before."""
+    for piece in _read(file, settings, key):
+        try:
+            yield from piece.to_pylist()
+        except UnicodeDecodeError as error:
+            raise FedLoomError(
+                f"{file}: column '{settings[key]}' is not UTF-8 text ({error}); correct it"
+            ) from None
 
 
 def _names(file: Path, column: str) -> list[str] | None:
     """Return the names of a ClassLabel column, from what Hugging Face writes into the schema.
 
     Raises:
-        FedLoomError: that is not JSON as Hugging Face writes it.
+        FedLoomError: that is not JSON, or not of the shape that Hugging Face writes.
     """
     with _open(file) as parquet:
-        metadata = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
+        metadata = (parquet.metadata.metadata or {}).get(HUGGING_FACE)
     if metadata is None:
         return None
+    advice = "write the file again without it, and set class_names"
     try:
-        features = json.loads(metadata).get("info", {}).get("features", {})
-        names = features.get(column, {}).get("names")
-    except (ValueError, AttributeError) as error:
-        raise FedLoomError(f"{file}: damaged metadata of Hugging Face ({error})") from None
-    if names is not None and not all(isinstance(name, str) for name in names):
-        raise FedLoomError(f"{file}: the names of column '{column}' are not all text")
+        about = json.loads(metadata)
+        names = about["info"]["features"].get(column, {}).get("names")
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        line = f"{file}: metadata of Hugging Face that is not JSON ({reason}); {advice}"
+        raise FedLoomError(line) from None
+    except (TypeError, KeyError, AttributeError):
+        line = f"{file}: metadata of Hugging Face without info.features by column; {advice}"
+        raise FedLoomError(line) from None
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        line = f"{file}: the names of column '{column}' in its metadata are no list of text"
+        raise FedLoomError(f"{line}; {advice}")
     return names

@@ -1,36 +1,39 @@
 """Handwritten digits that ship with scikit-learn."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from fedloom.data import store
-
-
-def test_split(labels: np.ndarray, fraction: float) -> np.ndarray:
-    """Return the fixed test split, bool [N]: scikit-learn's own stratified one, as is usual."""
-    from sklearn.model_selection import train_test_split
-
-    rows = np.arange(len(labels))
-    _, chosen = train_test_split(rows, test_size=fraction, stratify=labels, random_state=0)
-    return np.isin(rows, chosen)
+from fedloom.data.images import ImageList, Item
 
 
-def build(spec: dict, images: Path) -> None:
-    """Write 1,797 digits of 8 x 8 pixels; their 17 grey levels are stretched to 0..255."""
+def read(settings: dict[str, Any]) -> ImageList:
+    """List 1,797 digits of 8 x 8 pixels; their 17 grey levels are stretched to 0..255.
+
+    The test split is scikit-learn's own stratified one, as is usual for these digits.
+    """
     import sklearn
     from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
 
     digits: Any = load_digits()  # a Bunch, which scikit-learn does not annotate
-    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., None]
-    test = test_split(digits.target, spec["test_fraction"])
+    labels, fraction = np.asarray(digits.target), settings["test_fraction"]
+    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)  # [N, 8, 8]
+    rows = np.arange(len(labels))
+    _, chosen = train_test_split(rows, test_size=fraction, stratify=labels, random_state=0)
 
-    def examples() -> Iterator[store.Example]:
-        for image, label, held in zip(pixels, digits.target, test, strict=True):
-            yield store.Example(image, int(label), bool(held), "scan")
+    def items() -> Iterator[Item]:
+        for row, image in enumerate(pixels):
+            yield Item(f"digit {row}", lambda image=image: Image.fromarray(image))
 
-    names = [str(name) for name in digits.target_names]
-    provenance = f"sklearn.datasets.load_digits, scikit-learn {sklearn.__version__}"
-    store.write(images, examples(), pixels.shape[1:], names, provenance)
+    return ImageList(
+        items=items,
+        labels=labels,
+        classes=[str(name) for name in digits.target_names],
+        provenance=f"sklearn.datasets.load_digits, scikit-learn {sklearn.__version__}",
+        domains=np.full(len(labels), "scan"),
+        test=np.isin(rows, chosen),
+        test_split=f"{fraction:.6g} of every class, by scikit-learn's train_test_split",
+    )

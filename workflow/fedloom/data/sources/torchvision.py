@@ -13,50 +13,46 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.common.paths import resource
-from fedloom.data.images import UNREADABLE, Item, to_store
-from fedloom.data.splits import fixed_test_split
+from fedloom.data.images import UNREADABLE, ImageList, Item
 from fedloom.plan.listing import described
 
 # how torchvision's classes call the two halves of an official split, the first that fits
 OFFICIAL = {"train": (True, False), "split": ("train", "test")}
 
 
-def build(spec: dict, images: Path) -> None:
-    """Write the store of a torchvision dataset; its official test split is kept if it has one.
+def read(settings: dict[str, Any]) -> ImageList:
+    """List the images of a torchvision dataset; its official test split is kept if it has one.
 
     Raises:
-        FedLoomError: an unknown name, data that is not there, arguments that the class refuses,
-            targets that are no class numbers, or an image that does not fit (see `to_store`).
+        FedLoomError: an unknown name, data that is not there, arguments that the class refuses, or
+            targets that are no class numbers.
     """
     import torchvision
 
-    kind = _class(spec["name"])
-    if not spec["download"]:
-        _check_files(str(resource(spec["root"])))
-    halves = [_open(kind, spec, arguments) for arguments in _arguments(kind, spec)]
-    total = sum(map(len, halves))
-    test = np.repeat([False, True][: len(halves)], [len(half) for half in halves])
-    if len(halves) == 1:
-        labels = _labels(halves[0])
-        everywhere = np.full(len(labels), "all")
-        test = fixed_test_split(labels, everywhere, spec["test_fraction"])
-
-    known = {half is halves[-1]: _targets(half) for half in halves}
+    kind = _class(settings["name"])
+    if not settings["download"]:
+        _check_files(str(resource(settings["root"])))
+    halves = [_open(kind, settings, arguments) for arguments in _arguments(kind, settings)]
+    labels = [_labels(half) for half in halves]
+    names = _class_names(halves)
 
     def items() -> Iterator[Item]:
-        rows = ((half, row) for half in halves for row in range(len(half)))
-        for (half, row), held in zip(rows, test, strict=True):
-            part = "" if len(halves) == 1 else " test" if half is halves[1] else " train"
-            name = f"torchvision {spec['name']}{part} image {row}{_path(half, row)}"
-            targets = known[half is halves[-1]]
-            label = None if targets is None else int(targets[row])
-            yield Item(printable(name), partial(_load, half, row), bool(held), "all", label)
+        for half, part, own in zip(halves, (" train", " test"), labels, strict=False):
+            for row, label in enumerate(own):
+                at = f"{'' if len(halves) == 1 else part} image {row}{_path(half, row)}"
+                name = printable(f"torchvision {settings['name']}{at}")
+                yield Item(name, partial(_load, half, row, int(label)))
 
-    version = f"torchvision {torchvision.__version__} {spec['name']}"
-    provenance = f"{version}: {described(spec)}"
-    names = _class_names(halves)
-    classes = names or _numbers(halves)
-    to_store(items, total, classes, spec, provenance, images, named=bool(names))
+    everything = np.concatenate(labels)
+    version = f"torchvision {torchvision.__version__} {settings['name']}"
+    return ImageList(
+        items=items,
+        labels=everything,
+        classes=names or [str(number) for number in range(everything.max(initial=-1) + 1)],
+        provenance=f"{version}: {described(settings)}",
+        test=np.repeat([False, True], [*map(len, halves)]) if len(halves) == 2 else None,
+        named=bool(names),
+    )
 
 
 def _check_files(root: str) -> None:
@@ -100,26 +96,26 @@ def _parameters(kind: type) -> set[str]:
     return names
 
 
-def _arguments(kind: type, spec: dict) -> list[dict]:
+def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Return arguments of the training and the test half, or of the whole without halves."""
     names = _parameters(kind)
-    given = {"root": str(resource(spec["root"])), "download": spec["download"]}
-    common = {key: value for key, value in given.items() if key in names} | spec["options"]
-    if spec["train"] or spec["test"]:
-        halves = [spec["train"], spec["test"]]
+    given = {"root": str(resource(settings["root"])), "download": settings["download"]}
+    common = {key: value for key, value in given.items() if key in names} | settings["options"]
+    if settings["train"] or settings["test"]:
+        halves = [settings["train"], settings["test"]]
     else:
-        free = [key for key in OFFICIAL if key in names - spec["options"].keys()]
+        free = [key for key in OFFICIAL if key in names - settings["options"].keys()]
         halves = [{free[0]: value} for value in OFFICIAL[free[0]]] if free else [{}]
     return [common | half for half in halves]
 
 
-def _open(kind: type, spec: dict, arguments: dict) -> Any:
+def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """Return the dataset.
 
     Raises:
         FedLoomError: its files are missing or damaged, or it refuses the arguments.
     """
-    dataset = kind.__new__(kind)
+    dataset: Any = object.__new__(kind)  # at hand in the errors of its __init__
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
     try:
@@ -129,13 +125,13 @@ def _open(kind: type, spec: dict, arguments: dict) -> Any:
         raise FedLoomError(f"torchvision {kind.__name__}: {_line(error)}; {hint}") from None
     except Exception as error:  # damaged files raise whatever their format's reader does
         reason = str(error) or type(error).__name__
-        raise FedLoomError(_missing(dataset, spec, reason)) from None
+        raise FedLoomError(_missing(dataset, settings, reason)) from None
     return dataset
 
 
-def _missing(dataset: Any, spec: dict, error: str) -> str:
+def _missing(dataset: Any, settings: dict[str, Any], error: str) -> str:
     """Return one line that says what torchvision looked for, and where."""
-    root = resource(spec["root"])
+    root = resource(settings["root"])
     looked = [str(value) for value in vars(dataset).values() if isinstance(value, str | Path)]
     if isinstance(getattr(dataset, "base_folder", None), str):  # CIFAR
         looked.append(f"{root}/{dataset.base_folder}")
@@ -143,8 +139,8 @@ def _missing(dataset: Any, spec: dict, error: str) -> str:
         looked.append(f"{root}/{type(dataset).__name__}/raw")
     looked = [path for path in looked if path.startswith(f"{root}/")] or [f"{root}/"]
     return (
-        f"torchvision {spec['name']}: not there, or not whole ({_line(error)}); put its unpacked "
-        f"files at {min(looked, key=len)}, or set download: true"
+        f"torchvision {settings['name']}: not there, or not whole ({_line(error)}); put its "
+        f"unpacked files at {min(looked, key=len)}, or set download: true"
     )
 
 
@@ -153,10 +149,19 @@ def _line(error: object) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-def _load(dataset: Any, row: int) -> tuple[Image.Image, int]:
-    """Read an image, and return it with its class."""
-    image, label = dataset[row]
-    return image, _number(dataset, label)
+def _load(dataset: Any, row: int, label: int) -> Image.Image:
+    """Read an image.
+
+    Raises:
+        FedLoomError: its target is not the label that torchvision lists for it.
+    """
+    image, target = dataset[row]
+    if _number(dataset, target) != label:
+        raise FedLoomError(
+            f"torchvision {type(dataset).__name__}: image {row} has the target {target}, but is "
+            f"listed with the label {label}; leave out options that choose other targets"
+        )
+    return image
 
 
 def _number(dataset: Any, label: Any) -> int:
@@ -180,7 +185,8 @@ def _labels(dataset: Any) -> np.ndarray:
     if known is not None:
         return known
     try:
-        return np.array([_load(dataset, row)[1] for row in range(len(dataset))])
+        targets = (dataset[row][1] for row in range(len(dataset)))
+        return np.array([_number(dataset, target) for target in targets], int)
     except FedLoomError:
         raise
     except UNREADABLE as error:
@@ -195,7 +201,11 @@ def _targets(dataset: Any) -> np.ndarray | None:
     for name in ("targets", "labels", "_labels", "y"):
         found = getattr(dataset, name, None)
         if found is not None and len(found) == len(dataset):
-            return np.array([_number(dataset, label) for label in found])
+            return np.array([_number(dataset, label) for label in found], int)
+    for name in ("samples", "_samples"):
+        found = getattr(dataset, name, None)
+        if isinstance(found, list) and all(isinstance(s, tuple) and len(s) == 2 for s in found):
+            return np.array([_number(dataset, label) for _, label in found], int)
     return None
 
 
@@ -216,8 +226,3 @@ def _class_names(halves: list) -> list[str]:
         if found:
             return [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in found]
     return []
-
-
-def _numbers(halves: list) -> list[str]:
-    """Return numbers that stand for the names of classes where torchvision has none."""
-    return [str(c) for c in range(max(_labels(half).max() for half in halves) + 1)]

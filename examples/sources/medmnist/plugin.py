@@ -1,0 +1,40 @@
+"""Medical images as MedMNIST publishes them: NumPy arrays, a test split of their own.
+
+Yang et al., MedMNIST v2, Scientific Data 10, 2023. Labels are numbers: CLIP methods need
+`class_names` in the dataset.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedloom.data.toolbox import FedLoomError, ImageList, Item, resource
+
+
+def read(settings: dict[str, Any]) -> ImageList:
+    """List the images of the file."""
+    file = resource(settings["file"])
+    parts = ["train", *(["val"] if settings["validation"] else []), "test"]
+    try:
+        with np.load(file) as arrays:
+            images = [arrays[f"{part}_images"] for part in parts]  # each uint8 [n, H, W(, 3)]
+            labels = [arrays[f"{part}_labels"].reshape(-1) for part in parts]
+    except Exception as error:  # damaged archives raise whatever their reader does
+        raise FedLoomError(f"{file}: no file of MedMNIST ({error}); download it again") from None
+
+    def items() -> Iterator[Item]:
+        for part, pixels in zip(parts, images, strict=True):
+            for row, image in enumerate(pixels):
+                yield Item(f"{file} {part} {row}", lambda image=image: Image.fromarray(image))
+
+    every = np.concatenate(labels).astype(int)
+    return ImageList(
+        items=items,
+        labels=every,
+        classes=[str(number) for number in range(every.max() + 1)],
+        provenance="MedMNIST",
+        test=np.repeat([part == "test" for part in parts], [len(part) for part in labels]),
+        named=False,
+    )

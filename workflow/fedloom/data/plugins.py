@@ -1,0 +1,127 @@
+"""Sources and schemes of plugins: what they raise, or return amiss, becomes one line.
+
+It is imported by name, so that datasets and partitions without plugins do not depend on it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedloom.common.errors import FedLoomError
+from fedloom.data.images import ImageList, write_store
+from fedloom.data.schemes import Divide, Group
+from fedloom.methods.calls import blame
+from fedloom.methods.loader import import_plugin
+from fedloom.plan.data_plugins import DataPlugin, find
+from fedloom.plan.listing import described
+
+Result = TypeVar("Result")
+
+
+def build(source: str, settings: dict[str, Any], images: Path) -> None:
+    """Write the store of a dataset whose source is a plugin's.
+
+    Raises:
+        FedLoomError: there is no such plugin, or what it raises, with its file and line.
+    """
+    plugin = find("source", source)
+    guarded(plugin, "read", lambda: write_store(_listed(plugin, settings), settings, images))
+
+
+def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
+    """Return the groups of a plugin's scheme, whose functions are checked when they are called.
+
+    Raises:
+        FedLoomError: there is no such plugin; a function is missing, raises or returns something
+            else; or the groups do not hold every image once.
+    """
+    plugin = find("scheme", scheme)
+    if not plugin.by_domain:
+        divide = _function_of(plugin, "divide", "labels, settings, rng")
+        return [Group("", np.ones(len(domains), bool), _checked(plugin, divide), settings)]
+    function = _function_of(plugin, "groups", "domains, settings")
+    found = guarded(plugin, "groups", lambda: function(domains, settings))
+    if not isinstance(found, list) or not all(isinstance(group, Group) for group in found):
+        raise FedLoomError(f"{plugin.file}: groups must return a list of Group")
+    held = np.zeros(len(domains), int)
+    for group in found:
+        if np.shape(group.images) != held.shape or np.asarray(group.images).dtype != bool:
+            raise FedLoomError(f"{plugin.file}: images of a Group must be bool [{len(held)}]")
+        if not isinstance(group.settings.get("clients"), int):
+            raise FedLoomError(f"{plugin.file}: settings of a Group need `clients`, their number")
+        held += group.images
+    if (held != 1).any():
+        raise FedLoomError(
+            f"{plugin.file}: image {(held != 1).argmax()} is in {held[held != 1][0]} groups; must "
+            "be in one"
+        )
+    return [group._replace(divide=_checked(plugin, group.divide)) for group in found]
+
+
+def guarded(plugin: DataPlugin, name: str, call: Callable[[], Result]) -> Result:
+    """Return what `call` returns; what the plugin raises in it leaves as a FedLoomError.
+
+    Args:
+        name: the plugin's function, for the error.
+    """
+    try:
+        return call()
+    except FedLoomError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise blame([plugin], error, name) from error
+
+
+def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., Any]:
+    """Import a plugin and return its function of that name.
+
+    Args:
+        arguments: those that it takes, for the error.
+
+    Raises:
+        FedLoomError: the import raises, or there is no such function.
+    """
+    function = getattr(import_plugin(plugin), name, None)
+    if not callable(function):
+        line = f"{plugin.file}: a {plugin.kind} needs the function {name}({arguments})"
+        raise FedLoomError(line)
+    return function
+
+
+def _listed(plugin: DataPlugin, settings: dict[str, Any]) -> ImageList:
+    """Return the images that a source lists.
+
+    Raises:
+        FedLoomError: it returns something else.
+    """
+    listed = _function_of(plugin, "read", "settings")(settings)
+    if not isinstance(listed, ImageList):
+        kind = type(listed).__name__
+        raise FedLoomError(f"{plugin.file}: read must return an ImageList, not {kind}")
+    if plugin.paths:
+        about = described(settings, plugin.paths)
+        listed = replace(listed, provenance=f"{listed.provenance}: {about}")
+    return listed
+
+
+def _checked(plugin: DataPlugin, divide: Divide) -> Divide:
+    """Return a plugin's `divide`, such that it returns a client for every image or fails."""
+
+    def call(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+        owner = np.asarray(guarded(plugin, "divide", lambda: divide(labels, settings, rng)))
+        if owner.shape != labels.shape or owner.dtype.kind not in "iu":
+            raise FedLoomError(
+                f"{plugin.file}: divide returns an array {[*owner.shape]} of {owner.dtype}, not a "
+                f"client for each of {len(labels)} training images"
+            )
+        clients = settings["clients"]
+        outside = owner[(owner < 0) | (owner >= clients)]
+        if len(outside):
+            line = f"divide returns client {outside[0]}, which is not in 0..{clients - 1}"
+            raise FedLoomError(f"{plugin.file}: {line}")
+        return owner
+
+    return call

@@ -1,0 +1,23 @@
+"""What a plugin that brings a source of data, or a partition scheme, may call.
+
+A source returns an ImageList, which lists images as Items; a scheme returns the client of every
+image, or Groups that are divided by themselves.
+"""
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.paths import matching, resource
+from fedloom.data.images import ImageList, Item
+from fedloom.data.schemes import Group
+from fedloom.data.schemes.shares import deal, deal_classes, largest_remainder
+
+__all__ = [
+    "FedLoomError",
+    "Group",
+    "ImageList",
+    "Item",
+    "deal",
+    "deal_classes",
+    "largest_remainder",
+    "matching",
+    "resource",
+]
