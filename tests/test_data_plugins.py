@@ -364,7 +364,7 @@ def test_groups_that_misbehave_are_one_line(drop, code, line):
         ),
         (
             "scheme",
-            'name = "own"\ndescription = "x"\n[options.beta]\ntype = "nmber"\ndescription = "y"',
+            'name = "own"\ndescription = "x"\n[options.beta]\ntype = "numeric"\ndescription = "y"',
             "scheme.toml: options.beta: no JSON Schema (",
         ),
         (
