@@ -24,20 +24,24 @@ from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task
+from fedloom.federated.task import Task, WarmStart
 from fedloom.methods import defaults, loader, manifest
 from fedloom.plan.reading import read
 from fedloom.plan.resolve import resolve
+from fedloom.plan.settings import Settings
 from fedloom.toolbox.prototypes import warm_start
 
 
-def _data(folder: Path, settings: dict) -> federation.Federation:
-    sources.build(settings["datasets"]["digits"], folder / "x.arrow", folder / "x.json")
+def _data(folder: Path, settings: Settings) -> federation.Federation:
+    digits = settings.datasets["digits"]
+    sources.build(digits.source, digits.settings, folder / "x.arrow")
     store = ImageStore(folder / "x.arrow")
-    spec = settings["partitions"]["pathological"]
+    partition = settings.partitions["pathological"]
+    spec = {"scheme": partition.scheme, **partition.settings}
     table = divide(store.labels, store.test, store.domains, spec, seed=0)
     write_partition(folder / "p.parquet", table)
-    return federation.load(store, folder / "p.parquet", range(10), torch.device("cpu"))
+    names = [str(number) for number in range(10)]
+    return federation.load(store, folder / "p.parquet", names, torch.device("cpu"))
 
 
 def _seconds(task: Task, hooks, state: State, stacked: bool) -> float:
@@ -53,13 +57,13 @@ def main() -> None:
     pairs = parser.parse_args().pairs
     prepare_torch(1)
     settings = resolve(read(ROOT / "config.yaml"))
-    backbone = vit.load(settings["backbones"]["micro_vit"])
+    backbone = vit.load(settings.backbones["micro_vit"].settings)
     print("| method | batch | one by one, s | stacked, s | ratio |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         data = _data(Path(folder), settings)
         images = torch.from_numpy(data.store.images(torch.arange(len(data.store)).numpy()).copy())
         tokens = torch.cat([backbone.class_tokens(part) for part in images.split(256)])
-        data.tokens = lambda place: tokens[:, -1 if place is None else place - 1]
+        data.tokens = lambda block: tokens[:, -1 if block is None else block - 1]
         rows = [torch.from_numpy(data.train[k]) for k in data.participating[:10]]
         prototypes = warm_start(tokens[:, :-1], data.labels, rows, 10)
         for name in ("head_tuning", "fedvpt", "pep_fedpt"):
@@ -75,14 +79,14 @@ def main() -> None:
                     data=data,
                     clients_per_round=10,
                     method=name,
-                    prototypes=SimpleNamespace(**prototypes),
+                    warm_start=WarmStart(**prototypes),
                 )
                 state = initial_state(task, hooks)
                 times = {True: [], False: []}
                 _seconds(task.at(1), hooks, state, True)
                 for _ in range(pairs):
-                    for stacked, found in times.items():
-                        found.append(_seconds(task.at(1), hooks, state, stacked))
+                    for stacked, seconds in times.items():
+                        seconds.append(_seconds(task.at(1), hooks, state, stacked))
                 ratio = statistics.median(
                     a / b for a, b in zip(times[False], times[True], strict=True)
                 )

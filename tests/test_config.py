@@ -147,7 +147,7 @@ BAD = {
         "figures.bare: the study runs none of its methods that gives 'soft_weights'",
     ),
     "a published row of a label that is not there": (
-        "tables: {new: {kind: accuracy, published: {paper: '000', table: 1, "
+        "tables: {new: {kind: accuracy, published: {paper: pep_fedpt, table: 1, "
         "rows: {fedvtp: FedVPT}, columns: {digits/pathological: CIFAR-100 pathological}}}}\n"
         "select: {tables: [new]}",
         "tables.new.published.rows: no 'fedvtp' here; did you mean 'fedvpt'?",
@@ -163,7 +163,7 @@ BAD = {
         "tables.heldout: no partition of the study holds clients out (held_out)",
     ),
     "an unknown row of a paper": (
-        "tables: {new: {kind: accuracy, published: {paper: '000', table: 4, "
+        "tables: {new: {kind: accuracy, published: {paper: pep_fedpt, table: 4, "
         "rows: {fedvpt: Only Sharde}, columns: {digits/pathological: Pathological}}}}\n"
         "select: {tables: [new]}",
         "published.rows.fedvpt: no 'Only Sharde' in the paper; did you mean 'Only Shared'?",

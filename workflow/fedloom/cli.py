@@ -112,11 +112,11 @@ def parser() -> argparse.ArgumentParser:
     subs[communication].add_argument(
         "--options", type=json.loads, default={}, help="the method's, as JSON"
     )
-    for name, file in STAGES.items():
-        sub = add(stage, name, f"a rule's job: {_summary(file)}")
+    jobs = [add(stage, name, f"a rule's job: {_summary(file)}") for name, file in STAGES.items()]
+    for sub in jobs:
         sub.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
         sub.add_argument("--log", type=Path, help="also write the log to this file")
-    for sub in (subs[check], *map(commands.choices.get, STAGES)):
+    for sub in (subs[check], *jobs):
         sub.add_argument("--threads", type=_positive, default=1, help="of torch")
     return top
 

@@ -22,7 +22,6 @@ from fedloom.backbones import vit
 from fedloom.common.io import write_text
 from fedloom.common.receipts import sha256
 from fedloom.data import glyphs
-from fedloom.data.sources.sklearn_digits import test_split
 from fedloom.pretraining.loop import augment, batches, descend, digest, write
 
 LINEAR_PROBE_AT_LEAST = 0.93
@@ -144,12 +143,15 @@ def _class_tokens(backbone: vit.FrozenViT, images: np.ndarray) -> Tensor:
 def _linear_probe(backbone: vit.FrozenViT) -> float:
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)  # [N, 64] in 0..16, [N]
     pixels, labels = np.asarray(pixels), np.asarray(labels)
     scans = np.round(pixels.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)[..., None]
     tokens = _class_tokens(backbone, scans).numpy()
-    test = test_split(labels, 0.3)
+    rows = np.arange(len(labels))  # the split of the source sklearn_digits
+    _, chosen = train_test_split(rows, test_size=0.3, stratify=labels, random_state=0)
+    test = np.isin(rows, chosen)
     probe = LogisticRegression(max_iter=5000).fit(tokens[~test], labels[~test])
     return float(probe.score(tokens[test], labels[test]))
 
