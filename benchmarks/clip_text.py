@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import open_clip
 import torch
@@ -37,9 +38,7 @@ tulip turtle wardrobe whale willow_tree wolf woman worm""".split()  # noqa: SIM9
 
 
 @cache
-def tokenized(
-    model: open_clip.CLIP, length: int, classes: tuple[str, ...]
-) -> tuple[Tensor, Tensor]:
+def tokenized(model: Any, length: int, classes: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Return the tokens [C, 77] with placeholders for a context, and their embeddings [C, 77, d].
 
     Once per length and classes, as CoOp does.
@@ -48,7 +47,7 @@ def tokenized(
     return tokens, model.token_embedding(tokens)
 
 
-def usual_text(model: open_clip.CLIP, context: Tensor, classes: tuple[str, ...]) -> Tensor:
+def usual_text(model: Any, context: Tensor, classes: tuple[str, ...]) -> Tensor:
     """Return the features [C, d_joint] of all 77 places, a context [L, d] for the placeholders."""
     tokens, embedded = tokenized(model, len(context), tuple(classes))
     learned = context.expand(len(tokens), -1, -1)

@@ -23,10 +23,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeVar, cast
 
 import numpy as np
 import open_clip
-import pluggy
 import torch
 import torch.nn.functional as F
 from clip_text import usual_text
@@ -42,9 +42,11 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods import defaults, loader, manifest
+from fedloom.methods.calls import Hooks
 
 MICRO = {"name": "micro_clip", "weights": "workflow/resources/micro_clip.safetensors"}
 GLYPHS = {"classes": 100, "draws": 4, "test_fraction": 0.25}
+Result = TypeVar("Result")
 LARGE = "ViT-B-16-quickgelu"
 PARTITION = {"scheme": "disjoint", "clients": 10, "held_out": 0, "shots": 8}
 
@@ -103,13 +105,13 @@ def usual_round(task: Task, received: Tensor, local: list[Tensor]) -> tuple[list
     return all_losses, torch.stack(contexts).sum(0) / total
 
 
-def our_round(task: Task, hooks: pluggy.HookRelay, state: State) -> tuple[float, Tensor]:
+def our_round(task: Task, hooks: Hooks, state: State) -> tuple[float, Tensor]:
     """Train a round as FedLoom does: the clients' mean loss, and the next global context."""
     after, row = train_round(task, hooks, state)
     return row["train_loss"], after.server["params"]["context"]
 
 
-def seconds(work: Callable[[], object]) -> tuple[float, object]:
+def seconds(work: Callable[[], Result]) -> tuple[float, Result]:
     """Return the processor's seconds for one call of `work`, and its result."""
     started = time.process_time()
     result = work()
@@ -133,7 +135,7 @@ def noise(clients: int, images: int, classes: int) -> federation.Federation:
     pixels = rng.integers(0, 256, (count, 224, 224, 3), np.uint8)
     rows = np.arange(count).reshape(clients, images)
     return federation.Federation(
-        store=SimpleNamespace(images=lambda index: pixels[index]),
+        store=cast(ImageStore, SimpleNamespace(images=lambda index: pixels[index])),
         train=list(rows),
         test=list(rows),
         participating=list(range(clients)),

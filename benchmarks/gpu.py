@@ -30,7 +30,7 @@ from fedloom.data.store import Example, ImageStore, write
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task
+from fedloom.federated.task import Task, WarmStart
 from fedloom.methods import defaults, loader, manifest
 
 CLASSES, CLIENTS, IMAGES, TESTED, COHORT, EPOCHS, BATCH = 100, 100, 500, 100, 5, 5, 64
@@ -98,7 +98,7 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
     prototypes = None
     if "prototypes" in method.needs:
         shape = backbone.depth, CLASSES
-        prototypes = SimpleNamespace(
+        prototypes = WarmStart(
             mean=torch.randn(*shape, backbone.width, device=data.device),
             spread=torch.ones(shape, device=data.device),
             count=torch.full((CLASSES,), 10, device=data.device),
@@ -112,7 +112,7 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         clients_per_round=COHORT,
         method=name,
         features_only=method.features_only,
-        prototypes=prototypes,
+        warm_start=prototypes,
     )
     return task, loader.load_hooks(method, defaults)
 
@@ -166,7 +166,7 @@ def peak(device: torch.device) -> float:
     for _ in range(13):
         wait(device)
         started = time.perf_counter()
-        a @ b
+        torch.mm(a, b)
         wait(device)
         times.append(time.perf_counter() - started)
     return 2 * 8192**3 / statistics.median(times[3:])
@@ -233,20 +233,22 @@ def main() -> None:
         loaded = {}
         for name in given.methods:
             method = manifest.find(name)
-            folder = (given.folder or Path(temporary)) / method.family
+            family = str(method.family)
+            folder = (given.folder or Path(temporary)) / family
             folder.mkdir(parents=True, exist_ok=True)
-            if method.family not in loaded:
+            if family not in loaded:
                 loaded.clear()
-                backbone = backbone_of(method.family, given.small, device, given.precision)
+                backbone = backbone_of(family, given.small, device, given.precision)
                 size = (1, 1) if method.features_only else backbone.pixels.size
                 images = sizes["images"]
                 if given.count:  # what is counted needs no more
                     images = sizes["batch"] if method.features_only else 2
-                loaded[method.family] = (
+                loaded[family] = (
                     backbone,
                     federation(folder, images, backbone, size, device),
                 )
-            task, hooks = task_of(name, *loaded[method.family], epochs, sizes["batch"])
+            backbone, data = loaded[family]
+            task, hooks = task_of(name, backbone, data, epochs, sizes["batch"])
             if given.count:
                 count = operations(task, hooks, sizes["images"])
                 print(f"| {name} | {count / 1e12:.3g} |", flush=True)

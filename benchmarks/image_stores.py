@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +91,7 @@ def build(spec: dict, images: Path) -> tuple[float, int]:
     if spec.get("name") == "CIFAR10":
         trust_cifar(Path(spec["root"]))
     start = time.perf_counter()
-    settings = {"class_per_domain": False} | spec
+    settings: dict[str, Any] = {"class_per_domain": False} | spec
     sources.build(settings.pop("source"), settings, images)
     return time.perf_counter() - start, memory("VmHWM")
 

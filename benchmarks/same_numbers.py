@@ -76,7 +76,7 @@ def differences(before: Path, after: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for name, arguments in (("record", ("checkout", "results")), ("compare", ("before", "after"))):
         command = commands.add_parser(name)
