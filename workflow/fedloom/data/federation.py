@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -206,6 +207,48 @@ class Batch:
     def patches(self) -> torch.Tensor:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
         return self.source.patches()[self.rows].float()
+
+    def parts(self, size: int | None) -> Iterator["Batch"]:
+        """Yield the batch in parts of at most `size` images per client; None: the batch itself.
+
+        In a later part, clients that have no images left are masked altogether.
+        """
+        width = self.index.shape[1]
+        if size is None or size >= width:
+            yield self
+            return
+        for start in range(0, width, size):
+            yield self.part(slice(start, start + size))
+
+    def part(self, columns: slice) -> "Batch":
+        """Return the images of these columns as a batch of their own."""
+        return BatchPart(**self._columns(columns), whole=self, columns=columns)
+
+    def _columns(self, columns: slice) -> dict[str, Any]:
+        """Return the fields of `part`."""
+        before = [min(count, columns.start) for count in self.counts]
+        until = [min(count, columns.stop) for count in self.counts]
+        return {
+            "source": self.source,
+            "index": self.index[:, columns],
+            "counts": tuple(b - a for a, b in zip(before, until, strict=True)),
+            "rows": self.rows[:, columns],
+            "mask": self.mask[:, columns],
+            "seen": tuple(n + a for n, a in zip(self.seen, before, strict=True)),
+        }
+
+
+@dataclass
+class BatchPart(Batch):
+    """Some columns of a batch, whose images are read, and drawn at random, with the whole batch."""
+
+    whole: Batch
+    columns: slice
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        """uint8 [K, B, H, W, channels]."""
+        return self.whole.images[:, self.columns]
 
 
 def load(

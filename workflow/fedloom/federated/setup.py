@@ -56,7 +56,7 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
             patches=cached_patches(files["patches"], device) if "patches" in files else None,
         ),
         clients_per_round=spec.clients_per_round,
-        stacked=method.stacked,
+        stacked=method.stacked and spec.stacked,
         features_only=method.features_only,
         method=method.name,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},

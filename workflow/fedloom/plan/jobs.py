@@ -77,6 +77,7 @@ class RunSpec:
     Attributes:
         schedule_rounds: the study's rounds where the learning rate depends on them (cosine), so
             that any other study can be extended; else None.
+        stacked: False if every client is a cohort of its own.
     """
 
     run: Run
@@ -85,6 +86,7 @@ class RunSpec:
     clients_per_round: int
     rounds_per_job: int
     schedule_rounds: int | None
+    stacked: bool = True
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from fedloom.methods.manifest import Plugin, discover, find
 from fedloom.plan import grids
 from fedloom.plan.looks import Looks
 from fedloom.plan.reading import CONFIG
-from fedloom.plan.settings import Backbone, Grid, GridMember, Method, Wrapper
+from fedloom.plan.settings import Backbone, Grid, GridMember, Method, Study, Wrapper
 
 
 def implied(labels: list[str], methods: dict[str, dict]) -> dict[str, dict]:
@@ -145,3 +145,16 @@ def check_families(methods: list[Method], backbones: list[Backbone]) -> None:
                     f"backbones.{backbone.label} is a {backbone.family}; put them into different "
                     "studies"
                 )
+
+
+def check_parts(methods: list[Method], study: Study) -> None:
+    """Check that every method allows its batches and cohorts to be divided as the study does.
+
+    Raises:
+        FedLoomError: names the method, and what to change.
+    """
+    for method in methods:
+        size = method.training["micro_batch"]
+        reason = find(method.plugin).refused_parts(method.options, size, study.stacked)
+        if reason is not None:
+            raise FedLoomError(f"{CONFIG} methods.{method.label}: {reason}")

@@ -135,6 +135,7 @@ class Plan:
             clients_per_round=study.clients_per_round,
             rounds_per_job=study.rounds_per_job,
             schedule_rounds=study.rounds if cosine else None,
+            stacked=study.stacked,
         )
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:

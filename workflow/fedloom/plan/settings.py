@@ -14,6 +14,7 @@ class Study:
         evaluate_every: clients are evaluated after every n-th round.
         last_evaluations: the tables average so many of the last evaluations.
         precision: number format of the backbones' arithmetic (fedloom.common.device).
+        stacked: False if every client trains and is evaluated as a cohort of its own.
         training: training options that override those of every method.
     """
 
@@ -26,6 +27,7 @@ class Study:
     last_evaluations: int
     global_test: bool
     precision: str
+    stacked: bool
     training: dict[str, Any]
 
 
