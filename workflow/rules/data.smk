@@ -15,6 +15,7 @@ rule dataset:
         runtime=240,
     params:
         job=job(PLAN.dataset_job),
+        sources=sources(PLAN.dataset_sources),
     shell:
         stage("dataset")
 
@@ -38,5 +39,6 @@ rule partition:
         runtime=30,
     params:
         job=job(PLAN.partition_job),
+        sources=sources(PLAN.partition_sources),
     shell:
         stage("partition")

@@ -19,6 +19,7 @@ rule cache:
         gpu=0,
     params:
         job=job(PLAN.cache_job),
+        sources=sources(PLAN.cache_sources),
     shell:
         stage("cache")
 
@@ -46,6 +47,7 @@ rule prototypes:
         runtime=60,
     params:
         job=job(PLAN.prototypes_job),
+        sources=sources(PLAN.stage_sources("prototypes")),
     shell:
         stage("prototypes")
 
@@ -70,5 +72,6 @@ rule block_accuracy:
         runtime=60,
     params:
         job=job(PLAN.block_accuracy_job),
+        sources=sources(PLAN.stage_sources("block_accuracy")),
     shell:
         stage("block_accuracy")

@@ -30,6 +30,7 @@ rule evaluate:
     input:
         evaluation=lambda w: PLAN.job_files(w, paths.JOB_EVALUATION),
         rounds=lambda w: PLAN.job_files(w, paths.JOB_ROUNDS),
+        receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
         src=PLAN.stage_sources("evaluate"),
     output:
         evaluation=paths.EVALUATION,
@@ -44,6 +45,7 @@ rule evaluate:
         runtime=30,
     params:
         job=job(PLAN.evaluate_job),
+        sources=sources(PLAN.stage_sources("evaluate")),
     shell:
         stage("evaluate")
 

@@ -81,13 +81,13 @@ class Outputs:
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
     """Digest all that the numbers after the job's first round depend on.
 
-    That is its spec, its inputs and its sources (else a job that is rerun because a plugin was
-    edited would resume from what the plugin computed before), the software, and the kind of GPU,
-    whose kernels add in an order of their own; where the job ends and what it evaluates does not
-    matter.
+    That is its spec with its weights and sources (else a job that is rerun because a plugin was
+    edited would resume from what the plugin computed before), its inputs, the software, and the
+    kind of GPU, whose kernels add in an order of their own; where the job ends and what it
+    evaluates does not matter.
 
     Args:
-        files: receipts of the inputs, and source files.
+        files: receipts of the inputs.
     """
     fixed = {key: value for key, value in asdict(job).items() if key not in ("last", "evaluate")}
     libraries = [version(name) for name in ("numpy", "open_clip_torch", "timm", "torch")]

@@ -96,6 +96,7 @@ class TrainJob:
     Attributes:
         evaluate: the rounds after which all clients are evaluated.
         global_test: also evaluate the server's model on all test images.
+        sources: digest of the run's sources (see fedloom.plan.provenance).
     """
 
     spec: RunSpec
@@ -103,6 +104,7 @@ class TrainJob:
     last: int
     evaluate: tuple[int, ...]
     global_test: bool
+    sources: str
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class ArtefactJob:
     spec: RunSpec
     last: int
     artefact: str
+    sources: str
 
 
 @dataclass(frozen=True)

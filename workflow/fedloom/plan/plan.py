@@ -10,7 +10,8 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
-from fedloom.plan import jobs, paths, shown, staleness
+from fedloom.common.receipts import digest
+from fedloom.plan import jobs, paths, provenance, shown, staleness
 from fedloom.plan.kinds import Kind, kind_of
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
@@ -147,6 +148,7 @@ class Plan:
             last=last,
             evaluate=tuple(n for n in evaluated_rounds(study) if first < n <= last),
             global_test=study.global_test,
+            sources=self.digest(self.run_sources("train", wildcards)),
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
@@ -154,7 +156,8 @@ class Plan:
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
         spec, last = self.run_spec(_run(wildcards)), self.settings.study.rounds
-        return jobs.ArtefactJob(spec, last, wildcards.artefact)
+        sources = self.digest(self.run_sources("artefact", wildcards))
+        return jobs.ArtefactJob(spec, last, wildcards.artefact, sources)
 
     def block_accuracy_job(self, wildcards: Any) -> jobs.BlockAccuracyJob:
         return jobs.BlockAccuracyJob(wildcards.dataset, wildcards.backbone)
@@ -263,6 +266,20 @@ class Plan:
 
     # ---- sources ---------------------------------------------------------------------------------
 
+    def digest(self, sources: Sequence[str]) -> str:
+        """Return a digest of source files as they were when the plan first read them.
+
+        It is a parameter of every rule: an edit while a job works is noticed at the next start.
+        """
+        for file in sources:
+            if file not in self._hashes:
+                self._hashes.update(provenance.hashes([file]))
+        return digest({file: self._hashes[file] for file in sources})
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {}
+
     def stage_sources(self, stage: str, *modules: str) -> list[str]:
         """Return the sources of a stage and of modules that it imports by name."""
         return staleness.library_sources(f"fedloom.stages.{stage}", *modules)
@@ -282,8 +299,8 @@ class Plan:
         """Return the sources of a stage, of the run's backbone, its plugin and its wrappers."""
         method = self.settings.methods[wildcards.method]
         names = [method.plugin, *(wrapper.plugin for wrapper in method.wrappers)]
-        modules = self.stage_sources(stage, self._backbone_module(wildcards))
-        return sorted({*modules, *staleness.plugin_sources(*names)})
+        family = self.settings.backbones[wildcards.backbone].family
+        return staleness.run_sources(stage, family, names)
 
     def output_sources(self, section: str, wildcards: Any) -> list[str]:
         """Return the sources of a table or figure of its kind."""

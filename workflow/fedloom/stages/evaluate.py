@@ -1,6 +1,7 @@
 """Join the rows of a run's jobs."""
 
-from fedloom.plan import paths
+from fedloom.common.receipts import read_receipt
+from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import EvaluateJob
 from fedloom.report import metrics
 
@@ -8,6 +9,10 @@ from fedloom.report import metrics
 def run(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet and rounds.parquet of the whole run."""
     ends = [paths.end(number) for number in job.ends]
+    states = {
+        f"the rounds up to {n}": paths.at(paths.STATE, job.run, end=paths.end(n)) for n in job.ends
+    }
+    provenance.check_same(job.run, {name: read_receipt(path) for name, path in states.items()})
     for part, whole in (
         (paths.JOB_EVALUATION, paths.EVALUATION),
         (paths.JOB_ROUNDS, paths.ROUNDS),
