@@ -10,6 +10,7 @@ rule train:
         receipt=paths.receipt(paths.STATE),
         evaluation=paths.JOB_EVALUATION,
         rounds=paths.JOB_ROUNDS,
+        **PLAN.if_confusion(confusion=paths.JOB_CONFUSION),
     log:
         paths.log("train", paths.STATE),
     benchmark:
@@ -31,10 +32,12 @@ rule evaluate:
         evaluation=lambda w: PLAN.job_files(w, paths.JOB_EVALUATION),
         rounds=lambda w: PLAN.job_files(w, paths.JOB_ROUNDS),
         receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
+        **PLAN.if_confusion(confusion=lambda w: PLAN.job_files(w, paths.JOB_CONFUSION)),
         src=PLAN.stage_sources("evaluate"),
     output:
         evaluation=paths.EVALUATION,
         rounds=paths.ROUNDS,
+        **PLAN.if_confusion(confusion=paths.CONFUSION),
     log:
         paths.log("evaluate", paths.EVALUATION),
     benchmark:

@@ -173,6 +173,7 @@ def tiny_outputs(folder: Path, last: int = 4) -> job.Outputs:
         state=folder / f"{last}.state",
         evaluation=folder / f"{last}.evaluation",
         rounds=folder / f"{last}.rounds",
+        confusion=folder / f"{last}.confusion",
         checkpoint=folder / "checkpoint.safetensors",
     )
 

@@ -97,6 +97,7 @@ class TrainJob:
         evaluate: the rounds after which all clients are evaluated.
         global_test: also evaluate the server's model on all test images.
         sources: digest of the run's sources (see fedloom.plan.provenance).
+        confusion: also count, at every evaluation, the answers by class and predicted class.
     """
 
     spec: RunSpec
@@ -105,6 +106,7 @@ class TrainJob:
     evaluate: tuple[int, ...]
     global_test: bool
     sources: str
+    confusion: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class EvaluateJob:
 
     run: Run
     ends: tuple[int, ...]
+    confusion: bool
 
 
 @dataclass(frozen=True)

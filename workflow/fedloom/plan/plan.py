@@ -71,6 +71,10 @@ class Plan:
             for d, p in product(chosen.datasets, chosen.partitions)
         ]
 
+    def if_confusion(self, **files: Any) -> dict[str, Any]:
+        """Return the files that a rule has only where the study asks for confusion matrices."""
+        return files if self.settings.study.confusion else {}
+
     def _table(self, label: str) -> Path:
         return paths.at(paths.TABLE, study=self.name, label=label)
 
@@ -149,10 +153,12 @@ class Plan:
             evaluate=tuple(n for n in evaluated_rounds(study) if first < n <= last),
             global_test=study.global_test,
             sources=self.digest(self.run_sources("train", wildcards)),
+            confusion=study.confusion,
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
-        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(self.settings.study)))
+        study = self.settings.study
+        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion)
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
         spec, last = self.run_spec(_run(wildcards)), self.settings.study.rounds

@@ -116,7 +116,7 @@ def _without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
 def _study(entry: dict[str, Any]) -> Study:
     keys = ("name", "rounds", "clients_per_round", "rounds_per_job", "evaluate_every")
     return Study(
-        **{key: entry[key] for key in (*keys, "precision", "stacked")},
+        **{key: entry[key] for key in (*keys, "confusion", "precision", "stacked")},
         seeds=tuple(entry["seeds"]),
         last_evaluations=entry["report"]["last_evaluations"],
         global_test=entry["global_test"],

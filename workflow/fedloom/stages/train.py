@@ -18,6 +18,7 @@ def run(job: TrainJob, threads: int) -> None:
         state=state,
         evaluation=paths.at(paths.JOB_EVALUATION, run, end=end),
         rounds=paths.at(paths.JOB_ROUNDS, run, end=end),
+        confusion=paths.at(paths.JOB_CONFUSION, run, end=end),
         checkpoint=state.with_name(paths.CHECKPOINT),
     )
     start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
