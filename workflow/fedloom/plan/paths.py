@@ -8,6 +8,7 @@ from typing import Any
 
 from fedloom.plan.runs import Run
 
+RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}.parquet"
 PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}.png"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_usable
 from fedloom.common.paths import ROOT
 from fedloom.common.receipts import digest
 from fedloom.plan import jobs, paths, provenance, shown, staleness
@@ -38,6 +39,7 @@ class Plan:
         An error that a person can mend ends the process with one line.
         """
         try:
+            check_usable(Path(paths.RESULTS))
             every = list(dict.fromkeys([CONFIG, *map(Path, files)]))
             config = merge([(path, read(path)) for path in every], dict(overrides or {}))
             return cls(resolve(config, every))
