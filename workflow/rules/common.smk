@@ -26,9 +26,17 @@ def job(make):
 def sources(files):
     """A parameter of a rule: the digest of its source files. They are inputs too, but Snakemake
     keeps an input's checksum when the job ends, which may be after an edit."""
-    return lambda wildcards: PLAN.digest(
-        files(wildcards) if callable(files) else files
-    )
+    return lambda wildcards: PLAN.digest(files(wildcards) if callable(files) else files)
+
+
+def memory(rule):
+    """A rule's memory in MB, by what the job computes; more when it is tried again."""
+    return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).mem_mb
+
+
+def minutes(rule):
+    """A rule's time limit in minutes, by what the job computes; more when it is tried again."""
+    return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).runtime
 
 
 def needed(cache, pattern):

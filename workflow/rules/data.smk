@@ -11,8 +11,8 @@ rule dataset:
         paths.benchmark("dataset", paths.STORE)
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=240,
+        mem_mb=memory("dataset"),
+        runtime=minutes("dataset"),
     params:
         job=job(PLAN.dataset_job),
         sources=sources(PLAN.dataset_sources),

@@ -15,7 +15,7 @@ from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
-RESIDENT = 0.5  # share of a GPU's free memory that images may take
+RESIDENT = 0.5  # share of a GPU's free memory that images, or their patches, may take
 IMAGES_AT_ONCE = 1024  # copied to it
 
 
@@ -76,11 +76,8 @@ class Federation:
     @cached_property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        if self.device.type != "cuda":
-            return None
         shape = len(self.store), *self.store.shape
-        free, _ = torch.cuda.mem_get_info(self.device)
-        if np.prod(shape) > RESIDENT * free:
+        if not fits(int(np.prod(shape)), self.device):
             return None
         images = torch.empty(shape, dtype=torch.uint8, device=self.device)
         for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // IMAGES_AT_ONCE)):
@@ -113,6 +110,14 @@ class Federation:
         for step, (index, _) in enumerate(padded):
             counts, shape = tuple(map(len, steps[step])), index.shape
             yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Return True if so many bytes may be kept on a GPU; a CPU keeps none and reads files."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return size <= RESIDENT * free
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -206,7 +211,11 @@ class Batch:
     @cached_property
     def patches(self) -> torch.Tensor:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
-        return self.source.patches()[self.rows].float()
+        stored = self.source.patches()
+        if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
+            mine = stored[torch.from_numpy(self.index)]
+            return mine.to(self.rows.device, non_blocking=True).float()
+        return stored[self.rows].float()
 
     def parts(self, size: int | None) -> Iterator["Batch"]:
         """Yield the batch in parts of at most `size` images per client; None: the batch itself.
@@ -247,7 +256,7 @@ class BatchPart(Batch):
 
     @cached_property
     def images(self) -> torch.Tensor:
-        """uint8 [K, B, H, W, channels]."""
+        """Return the images, uint8 [K, B, H, W, channels]."""
         return self.whole.images[:, self.columns]
 
 

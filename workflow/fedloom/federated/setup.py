@@ -83,11 +83,15 @@ def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None]
 
 
 def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
-    """Return a function that reads all images' patch tokens of a cache when first asked for."""
+    """Return a function that gives all images' patch tokens [N, T, d] of a cache.
+
+    They stay in a memory-mapped file, of which a batch reads its rows, unless they fit a GPU.
+    """
 
     @lru_cache
     def patches() -> Tensor:
-        return tensor_files.tensor(file, "patches").to(device)
+        stored = tensor_files.tensor(file, "patches")
+        return stored.to(device) if federation.fits(stored.nbytes, device) else stored
 
     return patches
 

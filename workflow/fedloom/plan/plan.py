@@ -12,10 +12,12 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.common.paths import ROOT
 from fedloom.common.receipts import digest
-from fedloom.plan import jobs, paths, provenance, shown, staleness
+from fedloom.methods.manifest import find
+from fedloom.plan import jobs, paths, provenance, resources, shown, staleness
 from fedloom.plan.kinds import Kind, kind_of
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
+from fedloom.plan.resources import Resources
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, reported_rounds
 from fedloom.plan.settings import Output, Settings
 from fedloom.plan.weights import local_weights
@@ -238,6 +240,28 @@ class Plan:
         """Return the grid that a method's label is a member of."""
         member = self.settings.methods[label].member
         return None if member is None else member.grid
+
+    # ---- memory and time -------------------------------------------------------------------------
+
+    def resources(self, rule: str, wildcards: Any) -> Resources:
+        """Return what a job of this rule asks a cluster for."""
+        w, settings, study = wildcards, self.settings, self.settings.study
+        dataset = settings.datasets[w.dataset]
+        if rule == "dataset":
+            return resources.of_dataset(dataset)
+        backbone = settings.backbones[w.backbone]
+        if rule == "cache":
+            return resources.of_cache(dataset, backbone)
+        if rule in ("prototypes", "block_accuracy"):
+            return resources.of_class_tokens(dataset, backbone)
+        method = settings.methods[w.method]
+        stacked = find(method.plugin).stacked
+        partition = settings.partitions[w.partition]
+        run = resources.Setting(study, dataset, partition, backbone, method, stacked)
+        if rule == "artefact":
+            return resources.of_artefact(run)
+        job = self.train_job(w)
+        return resources.of_training(run, job.last - job.first, len(job.evaluate))
 
     # ---- inputs ----------------------------------------------------------------------------------
 
