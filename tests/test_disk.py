@@ -181,7 +181,9 @@ def test_results_may_be_a_link_to_a_folder_or_missing(tmp_path, monkeypatch):
 
 def test_a_log_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "results").write_text("")
-    monkeypatch.setattr(sys, "argv", ["fedloom", "studies", "--log", f"{tmp_path}/results/x/y.log"])
+    monkeypatch.setattr(
+        sys, "argv", ["fedloom", "table", "--job", "{}", "--log", f"{tmp_path}/results/x/y.log"]
+    )
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
