@@ -79,9 +79,9 @@ def _writing(path: Path, temporary: Path) -> Iterator[None]:
     except SafetensorError as error:
         raise FedLoomError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
     except OSError as error:
-        name = None if error.filename is None else Path(error.filename)
-        ours = name is None or name == path or name in path.parents
-        if not ours and temporary not in (name, *name.parents):
+        blamed = path if error.filename is None else Path(error.filename)
+        ours = blamed == path or blamed in path.parents
+        if not ours and temporary not in (blamed, *blamed.parents):
             raise
         reason = " ".join((error.strerror or str(error)).split())
         raise FedLoomError(f"{path}: cannot be written ({reason})") from error

@@ -159,8 +159,10 @@ def train_locally(
             if not everyone:
                 given = tensor_map(lambda v: v[part.positions], given)  # noqa: B023
             result = loss(task, given, part.received, part.clients, some)
-            pair = isinstance(result, tuple) and len(result) == 2
-            values, extras = result if pair else (result, {})
+            if isinstance(result, tuple) and len(result) == 2:
+                values, extras = result
+            else:
+                values, extras = result, {}
             values = checks.check_loss(task, part.clients.ids, some.mask, values, extras)
             (values.where(some.mask, 0).sum(1) / images).sum().backward()
             reported = extras.get("reported_loss", values).detach()
