@@ -15,11 +15,17 @@ STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
 config["overview"] = PLAN.overview  # the report's first page reads it
 
+
+def escaped(path):
+    """A path as a shell command has it that Snakemake formats, which reads braces."""
+    return quote(str(path)).replace("{", "{{").replace("}", "}}")
+
+
 # the interpreter that runs Snakemake runs the jobs, with this checkout's library
 shell.executable("bash")
 shell.prefix(
-    f"export PATH={quote(str(Path(sys.executable).parent))}:$PATH"
-    f" PYTHONPATH={quote(str(ROOT / 'workflow'))}:$PYTHONPATH; "
+    f"export PATH={escaped(Path(sys.executable).parent)}:$PATH"
+    f" PYTHONPATH={escaped(ROOT / 'workflow')}:$PYTHONPATH; "
 )
 
 

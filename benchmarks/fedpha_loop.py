@@ -174,6 +174,7 @@ def compare(backbone: clip.FrozenCLIP, data: federation.Federation, name: str, p
     context = start.server["params"]["context"]
     own = [hooks.init_client(task=task.at(0), client=k)["local"] for k in data.participating]
     times: dict[str, list[float]] = {"usual": [], "ours": []}
+    losses, loss, usual_next, our_next = [[]], 0.0, context, context
     for _ in range(pairs):
         took, (losses, usual_next) = seconds(lambda: usual_round(task, context, own))
         times["usual"].append(took)

@@ -22,7 +22,10 @@ from fedloom.data.partition import write_partition
 from fedloom.federated import job
 from fedloom.methods import manifest
 from fedloom.methods.contract import tiny_job, tiny_outputs
+from fedloom.plan.runs import Run
 from fedloom.report import metrics
+
+RUN = Run("digits", "iid", "micro_vit", "head_tuning", 0)
 
 
 def flips(path):
@@ -139,13 +142,13 @@ def test_a_jobs_rows_are_verified_when_they_are_joined(tiny, tmp_path, kind):
     _flip_page(path)
     pq.read_table(path)  # goes unnoticed without verification
     with pytest.raises(FedLoomError, match=rf"1.{kind}: not a whole Parquet file .*run again$"):
-        metrics.join([path, path], tmp_path / "joined.parquet")
+        metrics.join([path, path], tmp_path / "joined.parquet", RUN)
     assert not (tmp_path / "joined.parquet").exists()
 
 
 def test_joined_rows_are_verified_too(tiny, tmp_path):
     path = _job(tmp_path, tiny).evaluation
-    metrics.join([path, path], tmp_path / "joined.parquet")
+    metrics.join([path, path], tmp_path / "joined.parquet", RUN)
     _flip_page(tmp_path / "joined.parquet")
     with pytest.raises(FedLoomError, match=r"joined.parquet: not a whole Parquet file"):
         metrics.frame(tmp_path / "joined.parquet")

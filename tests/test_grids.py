@@ -116,7 +116,69 @@ def test_a_grid_of_512_by_three_seeds_and_two_settings_fits_a_command_line(monke
         ]
 
 
+RATES = {
+    "plugin": "pep_fedpt",
+    "title": "PEP",
+    "training": {"lr": 7.0, "momentum": 0.25},
+    "grid": {
+        "training.lr": [0.1, 0.001],
+        "tau": [0.5, 1.0],
+        "training.clip": [None, 10],
+        "training.betas.1": [0.9],
+    },
+}
+
+
+def test_a_grid_may_sweep_training_options():
+    study = _resolved({"g": RATES}, {"methods": ["g"]}, study={"training": {"epochs": 3, "lr": 9}})
+    assert list(study.select.methods) == [
+        *("g.0.1-0.5-null-0.9", "g.0.1-0.5-10-0.9", "g.0.1-1-null-0.9", "g.0.1-1-10-0.9"),
+        *("g.0.001-0.5-null-0.9", "g.0.001-0.5-10-0.9", "g.0.001-1-null-0.9", "g.0.001-1-10-0.9"),
+    ]
+    chosen = study.methods["g.0.001-1-10-0.9"]
+    assert chosen.title == "PEP, lr 0.001, tau 1, clip 10, betas 0.9-0.9"
+    expected = {"lr": 0.001, "clip": 10, "betas": [0.9, 0.9], "momentum": 0.25, "epochs": 3}
+    assert expected.items() <= chosen.training.items()
+    assert chosen.options["tau"] == 1.0
+    assert not any("." in name for name in (*chosen.training, *chosen.options))
+    assert study.methods["g.0.1-0.5-null-0.9"].training["clip"] is None
+    spec = Plan(study).run_spec(Run("digits", "iid", "micro_vit", chosen.label, 0))
+    assert spec.method.training["lr"] == 0.001
+
+
+def test_a_heat_map_of_training_options_names_its_axes(tmp_path):
+    items = []
+    for lr in (0.1, 0.001):
+        for epochs in (1, 2):
+            path = tmp_path / f"{lr}{epochs}.parquet"
+            value = round(100 * lr) + epochs
+            file = _evaluation(path, lambda r, k, v=value: v)
+            at = {"training.lr": lr, "training.epochs": epochs}
+            items.append(
+                shown(method=path.stem, evaluation=file, member=GridMember("g", 0, at, at))
+            )
+    with style.applied():
+        figure = grid.draw(items, figure_job("grid", rounds=(3,)))
+        axis = figure.axes[0]
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("training.lr", "training.epochs")
+        assert [t.get_text() for t in axis.get_xticklabels()] == ["0.1", "0.001"]
+        np.testing.assert_allclose(axis.get_images()[0].get_array(), [[11, 1], [12, 2]])
+
+
 BAD = {
+    "an unknown training option": (
+        {"grid": {"training.lrr": [1]}},
+        "grid.training.lrr: no option 'training.lrr'; did you mean 'training.lr'",
+    ),
+    "a training option of a wrong value": (
+        {"grid": {"training.lr": [0.1, 0]}},
+        "grid.training.lr[1]: 0 is less than or equal",
+    ),
+    "a position in no list of training": (
+        {"grid": {"training.lr.0": [1]}},
+        "grid.training.lr.0: option 'training.lr' is no list",
+    ),
+    "training as a whole": ({"grid": {"training": [1]}}, "grid.training: no option 'training'"),
     "an unknown option": ({"grid": {"taau": [1]}}, "grid.taau: no option 'taau'; did you mean"),
     "an unknown list": ({"grid": {"block.0": [1]}}, "grid.block.0: no option 'block'; did you"),
     "a position beyond the list": (

@@ -136,14 +136,16 @@ def test_results_hold_what_the_tables_need(finished):
         run = folder / f"results/runs/digits/six/micro_vit/{method}/seed0"
         evaluation = pd.read_parquet(run / "evaluation.parquet")
         assert list(evaluation) == [
+            "dataset", "partition", "backbone", "method", "seed",
             "round", "client_id", "domain", "participating", "num_test", "num_correct", "loss",
         ]  # fmt: skip
         assert len(evaluation) == 2 * 6
         assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]
         assert (~evaluation["participating"]).sum() == 2
         rounds = pd.read_parquet(run / "rounds.parquet")
-        columns = ["round", "seconds", "processor_seconds", "threads", "cores", "bytes_up"]
-        assert list(rounds) == [*columns, "bytes_down", "train_loss", "clients"]
+        labels = ["dataset", "partition", "backbone", "method", "seed"]
+        cost = ["round", "seconds", "processor_seconds", "threads", "cores", "bytes_up"]
+        assert list(rounds) == [*labels, *cost, "bytes_down", "train_loss", "clients"]
         assert rounds["round"].tolist() == [1, 2]
         width = {"head_tuning": 10, "fedvpt": 11, "pep_fedpt": 51}[method]  # rows of 96 floats
         assert rounds["bytes_down"].tolist() == [3 * 4 * 96 * width] * 2

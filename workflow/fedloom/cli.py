@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import errno
 import importlib
 import json
 import logging
@@ -16,6 +17,12 @@ from fedloom.common.logs import log_to
 from fedloom.plan.jobs import from_json
 
 log = logging.getLogger("fedloom")
+
+# errors of files that are a person's to mend: a full disk, no permission, a file for a folder
+MENDABLE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+}
 
 STAGES = {path.stem: path for path in sorted((Path(__file__).parent / "stages").glob("[a-z]*.py"))}
 
@@ -124,8 +131,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run one command; an error that a person can mend is one line and exit status 2."""
     args = parser().parse_args()
-    log_to(getattr(args, "log", None))
     try:
+        log_to(getattr(args, "log", None))
         args.function(args)
         sys.stdout.flush()
     except BrokenPipeError:  # as in `fedloom methods | head`
@@ -133,6 +140,12 @@ def main() -> None:
         sys.exit(1)
     except FedLoomError as error:
         log.error("error: %s", error)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in MENDABLE or error.filename is None:
+            raise
+        log.debug("", exc_info=error)
+        log.error("error: %s: %s", error.filename, error.strerror)
         sys.exit(2)
 
 

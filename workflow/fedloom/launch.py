@@ -1,12 +1,11 @@
 """`make run` and `make report`: Snakemake, after whatever an earlier run left behind.
 
 What is FedLoom's own here is the lock: it says whether a run is alive. This process holds it, and
-Snakemake; the jobs do not, which may outlive both (they take turns by the run folder's lock, see
-federated/job.py). Snakemake's own lock, which is only files, outlives a killed run and is removed
-then. Settings are in profiles/default, which plain `snakemake` reads too.
+waits besides for a Snakemake whose launcher was killed. Jobs may outlive both (they take turns by
+the run folder's lock, see federated/job.py). Snakemake's own lock, which is only files, outlives a
+killed run and is removed then. Settings are in profiles/default, which plain `snakemake` reads too.
 """
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -14,9 +13,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import psutil
+from filelock import FileLock, Timeout
 from snakemake.cli import get_argument_parser, parse_config
 
 from fedloom.plan import paths
@@ -25,18 +24,27 @@ from fedloom.plan.plan import Plan
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
 QUIET_END = "FEDLOOM_LAUNCHER"  # set where the launcher, not Snakemake, prints the table at the end
+WAITING = "another run is at work in this folder; waiting for it to end"
 
 
-def running_snakemake() -> int | None:
-    """Return the process id of a Snakemake at work in this folder that we did not start."""
+def running_snakemake() -> psutil.Process | None:
+    """Return a Snakemake at work in this folder that we did not start."""
     here = str(Path.cwd())
     for process in psutil.process_iter(["pid", "cwd", "cmdline"]):
         words = process.info["cmdline"] or []
         if process.info["cwd"] == here and any(
             Path(word).name == "snakemake" for word in words[:3]
         ):
-            return process.info["pid"]
+            return process
     return None
+
+
+def of_a_launcher(process: psutil.Process) -> bool:
+    """Return True if a launcher started this Snakemake."""
+    try:
+        return QUIET_END in process.environ()
+    except psutil.Error:  # another user's, or gone
+        return False
 
 
 def study_of(arguments: list[str]) -> tuple[Plan, bool]:
@@ -52,18 +60,28 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
     return Plan.load(options.configfile, overrides), bool(options.dryrun)
 
 
-def snakemake(arguments: list[str], lock: IO | None = None) -> int:
-    """Run Snakemake and return its exit status. It inherits the lock, its jobs do not."""
+def snakemake(arguments: list[str]) -> int:
+    """Run Snakemake and return its exit status."""
     command = [sys.executable, "-m", "snakemake", *arguments]
-    inherited = [] if lock is None else [lock.fileno()]
-    environment = os.environ | {QUIET_END: "1"}
+    environment = os.environ | {QUIET_END: "1"} | _cache()
     # a process group of its own, so that a signal that reaches the launcher alone can be handed on
     # to Snakemake and to all of its jobs
     with (
-        subprocess.Popen(command, pass_fds=inherited, process_group=0, env=environment) as process,
+        subprocess.Popen(command, process_group=0, env=environment) as process,
         _handing_on(process),
     ):
         return process.wait()
+
+
+def _cache() -> dict[str, str]:
+    """Return where programs may keep caches if the home folder cannot be written to: in here."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache.mkdir(parents=True, exist_ok=True)
+        usable = os.access(cache, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder at all
+        usable = False
+    return {} if usable else {"XDG_CACHE_HOME": str(Path(".snakemake/cache").absolute())}
 
 
 @contextmanager
@@ -106,12 +124,31 @@ def unlock(arguments: list[str]) -> int:
 
     Refuse, with status 2, where one is at work that this launcher did not start.
     """
-    pid = running_snakemake()
-    if pid is not None:
-        print(f"error: snakemake (process {pid}) works in this folder", file=sys.stderr)
+    process = running_snakemake()
+    if process is not None:
+        print(f"error: snakemake (process {process.pid}) works in this folder", file=sys.stderr)
         return 2
     print("removing the lock of a run that was killed", file=sys.stderr)
     return snakemake([*arguments, "--unlock"])
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold this folder's lock, after the runs that other launchers started have ended."""
+    lock = FileLock(LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        print(WAITING, file=sys.stderr)
+        lock.acquire()
+    try:
+        orphan = running_snakemake()
+        if orphan is not None and of_a_launcher(orphan):  # its launcher held the lock, and died
+            print(WAITING, file=sys.stderr)
+            orphan.wait()
+        yield
+    finally:
+        lock.release()
 
 
 def main() -> int:
@@ -122,17 +159,12 @@ def main() -> int:
     study, dry = study_of(arguments)
     if dry:
         return snakemake(arguments)
-    with LOCK.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another run is at work in this folder; waiting for it to end", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone():
         if any(Path(".snakemake/locks").glob("*")):
             status = unlock(arguments)
             if status != 0:
                 return status
-        status = snakemake(arguments, lock)
+        status = snakemake(arguments)
     if status != 0:
         return status
     print(f"\n{study.summary()}")

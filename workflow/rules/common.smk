@@ -23,6 +23,22 @@ def job(make):
     return lambda wildcards: to_json(make(wildcards))
 
 
+def sources(files):
+    """A parameter of a rule: the digest of its source files. They are inputs too, but Snakemake
+    keeps an input's checksum when the job ends, which may be after an edit."""
+    return lambda wildcards: PLAN.digest(files(wildcards) if callable(files) else files)
+
+
+def memory(rule):
+    """A rule's memory in MB, by what the job computes; more when it is tried again."""
+    return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).mem_mb
+
+
+def minutes(rule):
+    """A rule's time limit in minutes, by what the job computes; more when it is tried again."""
+    return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).runtime
+
+
 def needed(cache, pattern):
     """Input function: a file that the run's method reads, or nothing."""
     return lambda w: pattern.format(**w) if PLAN.needs(w, cache) else []

@@ -11,10 +11,11 @@ rule dataset:
         paths.benchmark("dataset", paths.STORE)
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=240,
+        mem_mb=memory("dataset"),
+        runtime=minutes("dataset"),
     params:
         job=job(PLAN.dataset_job),
+        sources=sources(PLAN.dataset_sources),
     shell:
         stage("dataset")
 
@@ -38,5 +39,6 @@ rule partition:
         runtime=30,
     params:
         job=job(PLAN.partition_job),
+        sources=sources(PLAN.partition_sources),
     shell:
         stage("partition")

@@ -14,11 +14,12 @@ rule cache:
         paths.benchmark("{cache}", paths.CACHE.replace("{cache}", "cache"))
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=240,
+        mem_mb=memory("cache"),
+        runtime=minutes("cache"),
         gpu=0,
     params:
         job=job(PLAN.cache_job),
+        sources=sources(PLAN.cache_sources),
     shell:
         stage("cache")
 
@@ -42,10 +43,11 @@ rule prototypes:
         paths.benchmark("prototypes", paths.PROTOTYPES)
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=memory("prototypes"),
+        runtime=minutes("prototypes"),
     params:
         job=job(PLAN.prototypes_job),
+        sources=sources(PLAN.stage_sources("prototypes")),
     shell:
         stage("prototypes")
 
@@ -66,9 +68,10 @@ rule block_accuracy:
         paths.benchmark("block_accuracy", paths.BLOCK_ACCURACY)
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=memory("block_accuracy"),
+        runtime=minutes("block_accuracy"),
     params:
         job=job(PLAN.block_accuracy_job),
+        sources=sources(PLAN.stage_sources("block_accuracy")),
     shell:
         stage("block_accuracy")

@@ -17,5 +17,6 @@ rule pretrain:
         runtime=120,
     params:
         job=job(PLAN.pretrain_job),
+        sources=sources(lambda w: PLAN.pretrain_sources(w.model)),
     shell:
         stage("pretrain")

@@ -27,6 +27,7 @@ rule table:
         runtime=30,
     params:
         job=job(PLAN.table_job),
+        sources=sources(lambda w: PLAN.output_sources("tables", w)),
         caption=lambda w: PLAN.caption("tables", w),
     shell:
         stage("table")
@@ -55,6 +56,7 @@ rule figure:
         runtime=60,
     params:
         job=job(PLAN.figure_job),
+        sources=sources(lambda w: PLAN.output_sources("figures", w)),
         caption=lambda w: PLAN.caption("figures", w),
     shell:
         stage("figure")
@@ -85,5 +87,6 @@ rule partition_chart:
         runtime=30,
     params:
         job=job(PLAN.partition_chart_job),
+        sources=sources(PLAN.stage_sources("partition_chart")),
     shell:
         stage("partition_chart")

@@ -6,6 +6,7 @@ rule train:
         start_receipt=lambda w: PLAN.start(w, paths.receipt(paths.STATE)),
         src=lambda w: PLAN.run_sources("train", w),
     output:
+        **PLAN.if_confusion(confusion=paths.JOB_CONFUSION),
         state=paths.STATE,
         receipt=paths.receipt(paths.STATE),
         evaluation=paths.JOB_EVALUATION,
@@ -16,8 +17,8 @@ rule train:
         paths.benchmark("train", paths.STATE)
     threads: 1
     resources:
-        mem_mb=6000,
-        runtime=1440,
+        mem_mb=memory("train"),
+        runtime=minutes("train"),
         gpu=0,
     params:
         job=job(PLAN.train_job),
@@ -28,10 +29,13 @@ rule train:
 rule evaluate:
     """The rows of a run's jobs in one file each: per client and evaluated round, and per round."""
     input:
+        **PLAN.if_confusion(confusion=lambda w: PLAN.job_files(w, paths.JOB_CONFUSION)),
         evaluation=lambda w: PLAN.job_files(w, paths.JOB_EVALUATION),
         rounds=lambda w: PLAN.job_files(w, paths.JOB_ROUNDS),
+        receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
         src=PLAN.stage_sources("evaluate"),
     output:
+        **PLAN.if_confusion(confusion=paths.CONFUSION),
         evaluation=paths.EVALUATION,
         rounds=paths.ROUNDS,
     log:
@@ -44,6 +48,7 @@ rule evaluate:
         runtime=30,
     params:
         job=job(PLAN.evaluate_job),
+        sources=sources(PLAN.stage_sources("evaluate")),
     shell:
         stage("evaluate")
 
@@ -63,8 +68,8 @@ rule artefact:
         paths.benchmark("artefact", paths.ARTEFACT)
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=memory("artefact"),
+        runtime=minutes("artefact"),
         gpu=0,
     params:
         job=job(PLAN.artefact_job),

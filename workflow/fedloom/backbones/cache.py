@@ -1,6 +1,6 @@
 """The cache of a dataset's features or patches, computed once per dataset and backbone."""
 
-import tempfile
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.backbones.base import Backbone
-from fedloom.common.io import replacing
+from fedloom.common.io import replacing, scratch
 from fedloom.common.logs import progress
 from fedloom.data.store import ImageStore
 
@@ -32,8 +32,7 @@ def write(
         cache: "features" or "patches".
         dtype: of the file's tensors; default: that of compute_cache.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+    with scratch(path) as folder:
         tensors: dict[str, Tensor] = {}
         with progress(len(store), f"{cache} of {len(store)} images") as bar:
             for rows in np.array_split(np.arange(len(store)), -(-len(store) // IMAGES_AT_ONCE)):
@@ -42,7 +41,7 @@ def write(
                     value = value.to(dtype or value.dtype)
                     if name not in tensors:
                         shape = (len(store), *value.shape[1:])
-                        tensors[name] = _on_disk(Path(folder) / name, shape, value.dtype)
+                        tensors[name] = _on_disk(folder / name, shape, value.dtype)
                     tensors[name][rows] = value.cpu()
                 bar.update(len(rows))
         with replacing(path) as temporary:
@@ -50,6 +49,12 @@ def write(
 
 
 def _on_disk(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Create an uninitialised tensor whose memory is the new file `file`."""
+    """Create a tensor whose memory is the new file `file`.
+
+    Raises:
+        OSError: the disk has no room for it; else a write to the memory would end the process.
+    """
     size = int(np.prod(shape))
+    with file.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, max(1, size * dtype.itemsize))
     return torch.from_file(str(file), shared=True, size=size, dtype=dtype).view(shape)

@@ -41,6 +41,24 @@ def walk(
         yield from walk(f"{folder}/{name}", above | {here})
 
 
+def check_usable(folder: Path) -> None:
+    """Check that a folder is there, or can be made where it is to be.
+
+    Raises:
+        FedLoomError: it is a file, a link that leads nowhere, or cannot be written to.
+    """
+    if folder.is_symlink() and not folder.exists():
+        raise FedLoomError(
+            f"{folder}: a link to {folder.readlink()}, where nothing is; make that folder, or "
+            "remove the link"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise FedLoomError(f"{folder}: a file, where a folder is to be; move it away")
+    nearest = folder if folder.exists() else folder.absolute().parent
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise FedLoomError(f"{nearest}: cannot be written to")
+
+
 def is_folder(path: str | Path) -> bool:
     """Return True if there is a folder; no path, however odd, makes it raise."""
     try:

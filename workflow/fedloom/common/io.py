@@ -5,12 +5,15 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
 
 from fedloom.common.errors import FedLoomError
 
@@ -28,31 +31,80 @@ def replacing(path: Path) -> Iterator[Path]:
     The name carries the host and the process id: a job that outlived its Snakemake may be writing
     the same file, on another machine of a cluster too. The file gets the permissions that the
     umask gives, whatever the writer within the block asked for (safetensors: the owner's alone).
+
+    Raises:
+        FedLoomError: the file cannot be written: the disk is full, say, or a folder is a file.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent.resolve())
-    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
+    with _writing(path, temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent.resolve())
+        try:
+            temporary.touch()
+            permissions = stat.S_IMODE(temporary.stat().st_mode)
+            yield temporary
+            temporary.chmod(permissions)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path` for what is gathered there, and remove it at the end.
+
+    That of a process that was killed is removed like a temporary file.
+
+    Raises:
+        FedLoomError: a file in it cannot be written.
+    """
+    path = Path(path)
+    folder = _temporary(path.with_name(f"{path.name}.parts"))
+    with _writing(path, folder):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent.resolve())
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    """Return the name under which this process writes `path`."""
+    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def _writing(path: Path, temporary: Path) -> Iterator[None]:
+    """Say in one line that `path` cannot be written; errors of other files pass."""
     try:
-        temporary.touch()
-        permissions = stat.S_IMODE(temporary.stat().st_mode)
-        yield temporary
-        temporary.chmod(permissions)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except SafetensorError as error:
+        raise FedLoomError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
+    except OSError as error:
+        blamed = path if error.filename is None else Path(error.filename)
+        ours = blamed == path or blamed in path.parents
+        if not ours and temporary not in (blamed, *blamed.parents):
+            raise
+        reason = " ".join((error.strerror or str(error)).split())
+        raise FedLoomError(f"{path}: cannot be written ({reason})") from error
 
 
 @functools.cache
 def _sweep(folder: Path) -> None:
-    """Remove the temporary files that killed processes of this machine left in a folder.
+    """Remove temporary files and folders that killed processes of this machine left in a folder.
 
     Once per process, before it first writes there.
     """
     for file in folder.glob(".*.tmp"):
         name = TEMPORARY.fullmatch(file.name)
         if name and name["host"] == _host() and not _alive(int(name["process"])):
-            file.unlink(missing_ok=True)
+            if file.is_dir():
+                shutil.rmtree(file, ignore_errors=True)
+            else:
+                file.unlink(missing_ok=True)
 
 
 @functools.cache

@@ -1,7 +1,9 @@
 """Progress with time left, as lines: in the terminal, and in the job's log."""
 
+import contextlib
 import faulthandler
 import logging
+import sys
 from pathlib import Path
 
 from tqdm import tqdm
@@ -34,6 +36,22 @@ def progress(total: int, what: str, initial: int = 0) -> tqdm:
     )
 
 
+class _File(logging.FileHandler):
+    """A log file; where the disk is full, lines are lost, and no traceback hides the error."""
+
+    def __init__(self, path: Path):
+        # names of files need not be text, and a log that cannot be written would hide the error
+        super().__init__(path, mode="w", encoding="utf-8", errors="backslashreplace")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and with more detail to the file `path`.
 
@@ -43,13 +61,12 @@ def log_to(path: Path | None) -> None:
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.INFO)
-    handlers: list[logging.Handler] = [terminal]
+    logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # names of files need not be text, and a log that cannot be written would hide the error
-        file = logging.FileHandler(path, mode="w", encoding="utf-8", errors="backslashreplace")
+        file = _File(path)
         if file.stream is not None:
             faulthandler.enable(file.stream)
-        handlers.append(file)
-    logging.basicConfig(format="%(message)s", handlers=handlers, force=True)
+        file.setFormatter(terminal.formatter)
+        logging.getLogger().addHandler(file)
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)

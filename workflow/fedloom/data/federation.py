@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
-RESIDENT = 0.5  # share of a GPU's free memory that images may take
+RESIDENT = 0.5  # share of a GPU's free memory that images, or their patches, may take
 IMAGES_AT_ONCE = 1024  # copied to it
 
 
@@ -75,11 +76,8 @@ class Federation:
     @cached_property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        if self.device.type != "cuda":
-            return None
         shape = len(self.store), *self.store.shape
-        free, _ = torch.cuda.mem_get_info(self.device)
-        if np.prod(shape) > RESIDENT * free:
+        if not fits(int(np.prod(shape)), self.device):
             return None
         images = torch.empty(shape, dtype=torch.uint8, device=self.device)
         for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // IMAGES_AT_ONCE)):
@@ -112,6 +110,14 @@ class Federation:
         for step, (index, _) in enumerate(padded):
             counts, shape = tuple(map(len, steps[step])), index.shape
             yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Return True if so many bytes may be kept on a GPU; a CPU keeps none and reads files."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return size <= RESIDENT * free
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -205,7 +211,53 @@ class Batch:
     @cached_property
     def patches(self) -> torch.Tensor:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
-        return self.source.patches()[self.rows].float()
+        stored = self.source.patches()
+        if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
+            mine = stored[torch.from_numpy(self.index)]
+            return mine.to(self.rows.device, non_blocking=True).float()
+        return stored[self.rows].float()
+
+    def parts(self, size: int | None) -> Iterator["Batch"]:
+        """Yield the batch in parts of at most `size` images per client; None: the batch itself.
+
+        In a later part, clients that have no images left are masked altogether.
+        """
+        width = self.index.shape[1]
+        if size is None or size >= width:
+            yield self
+            return
+        for start in range(0, width, size):
+            yield self.part(slice(start, start + size))
+
+    def part(self, columns: slice) -> "Batch":
+        """Return the images of these columns as a batch of their own."""
+        return BatchPart(**self._columns(columns), whole=self, columns=columns)
+
+    def _columns(self, columns: slice) -> dict[str, Any]:
+        """Return the fields of `part`."""
+        before = [min(count, columns.start) for count in self.counts]
+        until = [min(count, columns.stop) for count in self.counts]
+        return {
+            "source": self.source,
+            "index": self.index[:, columns],
+            "counts": tuple(b - a for a, b in zip(before, until, strict=True)),
+            "rows": self.rows[:, columns],
+            "mask": self.mask[:, columns],
+            "seen": tuple(n + a for n, a in zip(self.seen, before, strict=True)),
+        }
+
+
+@dataclass
+class BatchPart(Batch):
+    """Some columns of a batch, whose images are read, and drawn at random, with the whole batch."""
+
+    whole: Batch
+    columns: slice
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        """Return the images, uint8 [K, B, H, W, channels]."""
+        return self.whole.images[:, self.columns]
 
 
 def load(

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from fedloom.common.seeds import stream_seed
-from fedloom.data.federation import Batch, to_device
+from fedloom.data.federation import Batch, BatchPart, to_device
 from fedloom.federated.task import Task
 
 
@@ -83,6 +83,10 @@ class AugmentedBatch(Batch):
         """Return `Batch.patches` [K, B, T, d] of the augmented images."""
         return self._encoded("patches")["patches"].float()
 
+    def part(self, columns: slice) -> Batch:
+        """Return the images of these columns as a batch of their own (see `Batch.part`)."""
+        return AugmentedPart(**self._columns(columns), whole=self, columns=columns)
+
     @cached_property
     def _tokens(self) -> dict[str, Tensor]:
         return self._encoded("features")
@@ -120,3 +124,17 @@ class AugmentedBatch(Batch):
         if wait and self.source.device.type == "cuda":
             torch.cuda.synchronize(self.source.device)
         self.task.augmentation_timer.add(step, sum(self.counts), time.perf_counter() - started)
+
+
+@dataclass
+class AugmentedPart(BatchPart):
+    """Some columns of an augmented batch, which the frozen backbone encodes as a whole."""
+
+    def class_tokens(self, block: int | None) -> Tensor:
+        """Return `Batch.class_tokens` [K, B, d] of the augmented images."""
+        return self.whole.class_tokens(block)[:, self.columns]
+
+    @cached_property
+    def patches(self) -> Tensor:
+        """Return `Batch.patches` [K, B, T, d] of the augmented images."""
+        return self.whole.patches[:, self.columns]

@@ -10,6 +10,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import Tree, stack
 from fedloom.data.federation import Batch
 from fedloom.federated import checks
+from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import download_to, personal_state
 from fedloom.federated.state import State
@@ -17,6 +18,9 @@ from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.methods.calls import Hooks
 
 CLIENTS_AT_ONCE = 8
+
+# correct answers [K], summed losses [K], and the predicted class of every image of each client
+Scores = tuple[list[int], list[float], list[np.ndarray]]
 
 
 def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
@@ -65,8 +69,13 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
 
 
 @torch.no_grad()
-def evaluate_clients(task: Task, hooks: Hooks, state: State) -> list[dict]:
+def evaluate_clients(
+    task: Task, hooks: Hooks, state: State, confusion: Confusion | None = None
+) -> list[dict]:
     """Evaluate every client on its own test images: rows of evaluation.parquet, by client id.
+
+    Args:
+        confusion: where answers are counted by class and predicted class, if anywhere.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
@@ -74,8 +83,10 @@ def evaluate_clients(task: Task, hooks: Hooks, state: State) -> list[dict]:
     rows = []
     for received, clients in cohorts(task, hooks, state):
         images = [task.data.test[k] for k in clients.ids]
-        correct, loss = _scores_of_clients(task, hooks, received, clients, images)
+        correct, loss, answers = _scores_of_clients(task, hooks, received, clients, images)
         for k, client in enumerate(clients.ids):
+            if confusion is not None:
+                confusion.add(task, client, images[k], answers[k])
             rows.append(
                 {
                     "round": task.round,
@@ -91,11 +102,16 @@ def evaluate_clients(task: Task, hooks: Hooks, state: State) -> list[dict]:
 
 
 @torch.no_grad()
-def evaluate_globally(task: Task, hooks: Hooks, state: State) -> dict:
+def evaluate_globally(
+    task: Task, hooks: Hooks, state: State, confusion: Confusion | None = None
+) -> dict:
     """Evaluate the server's model on all test images: a row of client SERVER_MODEL.
 
     Where the method has no such model, every participating client's own model is evaluated on all
     of them, and the answers are counted together (SGPT's protocol).
+
+    Args:
+        confusion: where answers are counted by class and predicted class, if anywhere.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
@@ -105,13 +121,15 @@ def evaluate_globally(task: Task, hooks: Hooks, state: State) -> dict:
     models = 1
     if scored is None:
         ids, width = task.data.participating, CLIENTS_AT_ONCE if task.stacked else 1
-        models, scored = len(ids), ([], [])
+        models, scored = len(ids), ([], [], [])
         for start in range(0, len(ids), width):
             received, clients = received_by(task, hooks, state, ids[start : start + width])
             rows = [images] * len(clients)
-            correct, loss = _scores_of_clients(task, hooks, received, clients, rows)
-            scored = scored[0] + correct, scored[1] + loss
-    correct, loss = map(sum, scored)
+            more = _scores_of_clients(task, hooks, received, clients, rows)
+            scored = tuple(old + new for old, new in zip(scored, more, strict=True))
+    correct, loss = map(sum, scored[:2])
+    if confusion is not None:
+        confusion.add(task, SERVER_MODEL, np.tile(images, models), np.concatenate(scored[2]))
     return {
         "round": task.round,
         "client_id": SERVER_MODEL,
@@ -125,7 +143,7 @@ def evaluate_globally(task: Task, hooks: Hooks, state: State) -> dict:
 
 def _scores_of_clients(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
-) -> tuple[list[int], list[float]]:
+) -> Scores:
     """Return `_score` of clients, who always have a model."""
     scores = _score(task, hooks, received, clients, images)
     assert scores is not None, "None stands for a missing model of the server"
@@ -134,15 +152,17 @@ def _scores_of_clients(
 
 def _score(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
-) -> tuple[list[int], list[float]] | None:
+) -> Scores | None:
     """Count correct answers and sum the loss of each client on its rows of `images`.
 
     Returns:
-        None if the cohort is the server's model and the method has none.
+        The counts, the losses and the predicted classes of each client's images; None if the
+        cohort is the server's model and the method has none.
 
     Raises:
         FedLoomError: a prediction that is missing, of another shape or not finite.
     """
+    answers = []
     correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each
     for batch in iterate_examples(task, images):
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
@@ -150,10 +170,13 @@ def _score(
             return None
         logits = checks.check_logits(task, clients, batch.labels, logits)
         bad += ~logits.isfinite().all(-1).all(-1)
-        hits = (logits.argmax(-1) == batch.labels) & batch.mask
+        answers.append(logits.argmax(-1))
+        hits = (answers[-1] == batch.labels) & batch.mask
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         correct += hits.sum(1)
         loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1)
     correct, loss, bad = torch.stack([correct, loss, bad]).tolist()  # the one wait for the device
     checks.check_scores(task, clients, bad, loss)
-    return [int(hits) for hits in correct], loss
+    predicted = torch.cat(answers, 1).cpu().numpy()
+    own = [row[: len(mine)] for row, mine in zip(predicted, images, strict=True)]
+    return [int(hits) for hits in correct], loss, own

@@ -20,6 +20,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
+from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -73,24 +74,29 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a job writes, and the checkpoint that it overwrites after every round."""
+    """The files that a job writes, and the checkpoint that it overwrites after every round.
+
+    Attributes:
+        confusion: written only if the job asks for it.
+    """
 
     state: Path
     evaluation: Path
     rounds: Path
+    confusion: Path
     checkpoint: Path
 
 
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
     """Digest all that the numbers after the job's first round depend on.
 
-    That is its spec, its inputs and its sources (else a job that is rerun because a plugin was
-    edited would resume from what the plugin computed before), the software, and the kind of GPU,
-    whose kernels add in an order of their own; where the job ends and what it evaluates does not
-    matter.
+    That is its spec with its weights and sources (else a job that is rerun because a plugin was
+    edited would resume from what the plugin computed before), its inputs, the software, and the
+    kind of GPU, whose kernels add in an order of their own; where the job ends and what it
+    evaluates does not matter.
 
     Args:
-        files: receipts of the inputs, and source files.
+        files: receipts of the inputs.
     """
     fixed = {key: value for key, value in asdict(job).items() if key not in ("last", "evaluate")}
     libraries = [version(name) for name in ("numpy", "open_clip_torch", "timm", "torch")]
@@ -101,8 +107,8 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
 
 def _resume(
     checkpoint: Path, fingerprint: str, job: TrainJob, device: torch.device
-) -> tuple[State, int, dict] | None:
-    """Return state, round and rows of the checkpoint, if this job can go on from it.
+) -> tuple[State, int, dict, Confusion] | None:
+    """Return state, round, rows and answers of the checkpoint, if this job can go on from it.
 
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
@@ -120,7 +126,7 @@ def _resume(
     if facts["fingerprint"] != fingerprint or done > job.last or not due <= evaluated:
         log.info("%s is of another configuration; starting after round %d", checkpoint, job.first)
         return None
-    return State.of(tree), done, rows
+    return State.of(tree), done, rows, Confusion(tree["confusion"].cpu())
 
 
 def train(
@@ -144,10 +150,10 @@ def train(
     name = job.spec.run.path
     resumed = _resume(outputs.checkpoint, fingerprint, job, task.data.device)
     if resumed is not None:
-        current, done, rows = resumed
+        current, done, rows, confusion = resumed
         log.info("%s: resumed after round %d", name, done)
     else:
-        done, rows = job.first, {"evaluation": [], "rounds": []}
+        done, rows, confusion = job.first, {"evaluation": [], "rounds": []}, Confusion()
         if start is None:
             current = initial_state(task, hooks)
         else:
@@ -159,11 +165,13 @@ def train(
             current, row = train_round(now, hooks, current)
             rows["rounds"].append(row)
             if number in job.evaluate:
-                rows["evaluation"] += evaluate_clients(now, hooks, current)
+                counted = confusion if job.confusion else None
+                rows["evaluation"] += evaluate_clients(now, hooks, current, counted)
                 if job.global_test:
-                    rows["evaluation"].append(evaluate_globally(now, hooks, current))
+                    rows["evaluation"].append(evaluate_globally(now, hooks, current, counted))
+            tree = current.tree() | {"confusion": confusion.rows}
             tensor_files.save(
-                outputs.checkpoint, current.tree(), fingerprint=fingerprint, round=number, rows=rows
+                outputs.checkpoint, tree, fingerprint=fingerprint, round=number, rows=rows
             )
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
@@ -172,5 +180,7 @@ def train(
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     evaluation = [row for row in rows["evaluation"] if row["round"] in job.evaluate]
     write_table(outputs.evaluation, pa.Table.from_pylist(evaluation, schema=EVALUATION))
+    if job.confusion:
+        write_table(outputs.confusion, confusion.table(job.evaluate))
     write_table(outputs.rounds, pa.Table.from_pylist(rows["rounds"], schema=ROUNDS))
     tensor_files.save(outputs.state, current.tree(), run=name, round=job.last)

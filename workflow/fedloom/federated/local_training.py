@@ -4,6 +4,9 @@ Every client gets exactly its own gradient, since the sum of the clients' losses
 differentiated and no parameter is shared between them. What stacking could mix is kept apart:
 gradient clipping is by the norm of each client, momentum and Adam are elementwise, ragged batches
 are masked, and a client that has done its steps is left out of those that follow.
+
+With `training.micro_batch`, a step goes through its batch in parts and adds up their gradients, so
+that the activations of one part are in memory at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -149,15 +152,22 @@ def train_locally(
         part, everyone = parts[active], len(active) == len(clients)
         batch.seen = tuple(seen[[*active]].tolist())
         batch = training_batch(task, part.clients.ids, batch, phase, step)
-        given = current if counters is None else {**current, "counters": counted}
-        if not everyone:
-            given = tensor_map(lambda v: v[part.positions], given)  # noqa: B023
-        result = loss(task, given, part.received, part.clients, batch)
-        values, extras = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
-        values = checks.check_loss(task, part.clients.ids, batch.mask, values, extras)
-        images = batch.mask.sum(1)
+        images, additions = batch.mask.sum(1), []
         optimizer.zero_grad(set_to_none=True)
-        (values.where(batch.mask, 0).sum(1) / images).sum().backward()
+        for some in batch.parts(task.training.micro_batch):
+            given = current if counters is None else {**current, "counters": counted}
+            if not everyone:
+                given = tensor_map(lambda v: v[part.positions], given)  # noqa: B023
+            result = loss(task, given, part.received, part.clients, some)
+            if isinstance(result, tuple) and len(result) == 2:
+                values, extras = result
+            else:
+                values, extras = result, {}
+            values = checks.check_loss(task, part.clients.ids, some.mask, values, extras)
+            (values.where(some.mask, 0).sum(1) / images).sum().backward()
+            reported = extras.get("reported_loss", values).detach()
+            total[part.positions] += reported.where(some.mask, 0).sum(1) / images
+            additions.append(_sums(task, extras, some.mask, counted))
         if task.training.clip is not None:
             clip_gradients(flat, task.training.clip)
         before = None if everyone else [p.detach().clone() for p in flat]
@@ -171,18 +181,8 @@ def train_locally(
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
                     p[part.finished] = old[part.finished]
-        reported = extras.get("reported_loss", values).detach()
-        total[part.positions] += reported.where(batch.mask, 0).sum(1) / images
-        for name, add in extras.items():
-            if name == "reported_loss":
-                continue
-            if name not in counted:
-                raise FedLoomError(
-                    f"{task.method}: its loss adds to '{name}', which train_locally was not given "
-                    "among its counters"
-                )
-            real = batch.mask.view(*batch.mask.shape, *[1] * (add.dim() - 2))
-            counted[name][part.positions] += add.detach().where(real, 0).sum(1)
+        for name, add in (item for sums in additions for item in sums.items()):
+            counted[name][part.positions] += add
         steps[[*active]] += 1
         seen[[*active]] += batch.counts
     return Trained(
@@ -191,3 +191,27 @@ def train_locally(
         steps=steps.tolist(),
         counters=counted,
     )
+
+
+def _sums(task: Task, extras: Tree, mask: Tensor, counted: Tree) -> Tree:
+    """Return what a loss adds to each counter, summed over real images [K, ...].
+
+    Args:
+        extras: what each image adds, by counter [K, B, ...].
+        mask: false for the images that only fill up the batch [K, B].
+        counted: the counters there are; `reported_loss` is none.
+
+    Raises:
+        FedLoomError: there is no such counter.
+    """
+    added = {name: add for name, add in extras.items() if name != "reported_loss"}
+    for name in added:
+        if name not in counted:
+            raise FedLoomError(
+                f"{task.method}: its loss adds to '{name}', which train_locally was not given "
+                "among its counters"
+            )
+    return {
+        name: add.detach().where(mask.view(*mask.shape, *[1] * (add.dim() - 2)), 0).sum(1)
+        for name, add in added.items()
+    }

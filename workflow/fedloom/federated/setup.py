@@ -56,7 +56,7 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
             patches=cached_patches(files["patches"], device) if "patches" in files else None,
         ),
         clients_per_round=spec.clients_per_round,
-        stacked=method.stacked,
+        stacked=method.stacked and spec.stacked,
         features_only=method.features_only,
         method=method.name,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
@@ -83,11 +83,15 @@ def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None]
 
 
 def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
-    """Return a function that reads all images' patch tokens of a cache when first asked for."""
+    """Return a function that gives all images' patch tokens [N, T, d] of a cache.
+
+    They stay in a memory-mapped file, of which a batch reads its rows, unless they fit a GPU.
+    """
 
     @lru_cache
     def patches() -> Tensor:
-        return tensor_files.tensor(file, "patches").to(device)
+        stored = tensor_files.tensor(file, "patches")
+        return stored.to(device) if federation.fits(stored.nbytes, device) else stored
 
     return patches
 

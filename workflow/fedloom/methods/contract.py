@@ -164,7 +164,7 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
         schedule_rounds=None,
     )
     evaluate = sorted({number for number in (2, 4) if first < number <= last} | {last})
-    return TrainJob(spec, first, last, tuple(evaluate), global_test=True)
+    return TrainJob(spec, first, last, tuple(evaluate), global_test=True, sources="")
 
 
 def tiny_outputs(folder: Path, last: int = 4) -> job.Outputs:
@@ -173,6 +173,7 @@ def tiny_outputs(folder: Path, last: int = 4) -> job.Outputs:
         state=folder / f"{last}.state",
         evaluation=folder / f"{last}.evaluation",
         rounds=folder / f"{last}.rounds",
+        confusion=folder / f"{last}.confusion",
         checkpoint=folder / "checkpoint.safetensors",
     )
 

@@ -26,6 +26,7 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
     "clip": None,
     "augment": False,
     "drop_last": False,
+    "micro_batch": None,
 }
 
 
@@ -63,6 +64,10 @@ class Plugin(Located):
             without which there is none.
         trained: False if there is nothing to train.
         stacked: False if its clients cannot train as one batch.
+        whole_batches: True, or values of options, where the loss of an image depends on the other
+            images of its batch.
+        whole_cohorts: True, or values of options, where the update of a client depends on the
+            other clients of its round.
         paper: citation, link and equations.
         training_defaults: the paper's values of the core training options.
         option_schemas: a JSON Schema per option.
@@ -76,6 +81,8 @@ class Plugin(Located):
     artefacts: dict[str, dict]
     trained: bool
     stacked: bool
+    whole_batches: bool | dict
+    whole_cohorts: bool | dict
     paper: dict
     training_defaults: dict
     option_schemas: dict[str, dict]
@@ -96,6 +103,28 @@ class Plugin(Located):
             for name, entry in self.artefacts.items()
             if entry.get("needs", {}).items() <= options.items()
         ]
+
+    def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
+        """Return why a study may not divide the method's batches or cohorts as it wants to.
+
+        Args:
+            options: all of them, filled in.
+            micro_batch, stacked: the study's training.micro_batch and study.stacked.
+
+        Returns:
+            A line that says what to change; None if the method allows it.
+        """
+        if micro_batch is not None and _holds(self.whole_batches, options):
+            return (
+                "with these options the loss of an image depends on the other images of its batch; "
+                "set training.micro_batch: null"
+            )
+        if not stacked and _holds(self.whole_cohorts, options):
+            return (
+                "with these options a client's update depends on the other clients of its round; "
+                "set study.stacked: true"
+            )
+        return None
 
     def training(self, *overrides: dict) -> dict:
         """Return the paper's training options, overridden in turn."""
@@ -118,6 +147,11 @@ class Plugin(Located):
         return {name: option["default"] for name, option in self.option_schemas.items()} | given
 
 
+def _holds(condition: bool | dict, options: dict) -> bool:
+    """Return a plain condition, or whether the options have the values that it names."""
+    return condition if isinstance(condition, bool) else condition.items() <= options.items()
+
+
 def _read(folder: Path, module: str | None = None) -> Plugin:
     """Read and check the method.toml of a folder."""
     file = folder / "method.toml"
@@ -128,11 +162,13 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
     training = schema.load("config")["$defs"]["training"]
     schema.check(content.get("training", {}), training, f"{file}: training")
     options = content["options"]
-    for name, entry in content["artefacts"].items():
-        for option in entry.get("needs", {}):
+    conditions = {f"artefacts.{k}.needs": v.get("needs") for k, v in content["artefacts"].items()}
+    conditions |= {key: content[key] for key in ("whole_batches", "whole_cohorts")}
+    for key, condition in conditions.items():
+        for option in condition if isinstance(condition, dict) else ():
             if option not in options:
                 hint = schema.suggestion(option, list(options))
-                raise FedLoomError(f"{file}: artefacts.{name}.needs: no option '{option}'; {hint}")
+                raise FedLoomError(f"{file}: {key}: no option '{option}'; {hint}")
     for name, option in options.items():
         schema.check(option["default"], option, f"{file}: default of options.{name}")
     return Plugin(
@@ -146,6 +182,8 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         artefacts=content["artefacts"],
         trained=content["trained"],
         stacked=content["stacked"],
+        whole_batches=content["whole_batches"],
+        whole_cohorts=content["whole_cohorts"],
         paper=content["paper"],
         training_defaults=content.get("training", {}),
         option_schemas=options,

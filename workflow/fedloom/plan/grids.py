@@ -1,6 +1,7 @@
 """Grids: one label of the config's `methods` that stands for one per combination of values.
 
-An axis is an option of the method, or `option.position` for an entry of a list (from 0).
+An axis is an option of the method, or a training option as `training.lr`; with a position behind
+it, `option.position`, it is an entry of a list (from 0).
 """
 
 from copy import deepcopy
@@ -11,28 +12,48 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import check, suggestion
 from fedloom.plan.settings import Grid, GridMember
 
+TRAINING = "training."
+
 
 def split(axis: str) -> tuple[str, int | None]:
     """Return the option of an axis and the position in it, None for the option as a whole."""
-    option, dot, position = axis.partition(".")
-    return option, int(position) if dot else None
+    option, _, position = _parts(axis)
+    return option, int(position) if position else None
+
+
+def _parts(axis: str) -> tuple[str, str, str]:
+    """Return the option of an axis, the dot behind it, if there is one, and the position."""
+    start = TRAINING if axis.startswith(TRAINING) else ""
+    option, dot, position = axis.removeprefix(start).partition(".")
+    return start + option, dot, position
+
+
+def of_training(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the training options among a grid's, by the names that `training` has for them."""
+    return {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
+
+
+def of_method(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the method's own options among a grid's."""
+    return {name: value for name, value in options.items() if not name.startswith(TRAINING)}
 
 
 def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) -> None:
     """Check that every axis is an option or an entry of one, and its values are of the right type.
 
     Args:
-        options: the label's options, all of them filled in.
-        schemas: a JSON Schema per option of the method (method.toml).
+        options: the label's options, all of them filled in; training options as `training.lr`.
+        schemas: a JSON Schema per option, by the same names.
 
     Raises:
         FedLoomError: names `where` and the axis.
     """
     for axis, values in axes.items():
         at = f"{where}.{axis}"
-        option, dot, position = axis.partition(".")
+        option, dot, position = _parts(axis)
         if option not in schemas:
-            raise FedLoomError(f"{at}: no option '{option}'; {suggestion(option, list(schemas))}")
+            known = [k for k in schemas if k.startswith(TRAINING) == option.startswith(TRAINING)]
+            raise FedLoomError(f"{at}: no option '{option}'; {suggestion(option, known)}")
         shape = schemas[option]
         if dot:
             if option in axes:
@@ -68,7 +89,10 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
             else:
                 options[option][entry] = value
         label = f"{grid.label}.{'-'.join(map(_in_label, values))}"
-        title = ", ".join([grid.title, *(f"{o} {text(value)}" for o, value in options.items())])
+        changed = [
+            f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
+        ]
+        title = ", ".join([grid.title, *changed])
         result.append((label, title, GridMember(grid.label, position, at, options)))
     return result
 
@@ -80,7 +104,9 @@ def varied_lists(member: GridMember) -> dict[str, list]:
 
 
 def text(value: Any) -> str:
-    """Write an option's value in words: 0.5, 1 for 1.0, true, 4-8-12 for a list."""
+    """Write an option's value in words: 0.5, 1 for 1.0, true, null, 4-8-12 for a list."""
+    if value is None:
+        return "null"
     if isinstance(value, list):
         return "-".join(map(text, value))
     if isinstance(value, bool):

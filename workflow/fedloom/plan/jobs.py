@@ -77,6 +77,7 @@ class RunSpec:
     Attributes:
         schedule_rounds: the study's rounds where the learning rate depends on them (cosine), so
             that any other study can be extended; else None.
+        stacked: False if every client is a cohort of its own.
     """
 
     run: Run
@@ -85,6 +86,7 @@ class RunSpec:
     clients_per_round: int
     rounds_per_job: int
     schedule_rounds: int | None
+    stacked: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class TrainJob:
     Attributes:
         evaluate: the rounds after which all clients are evaluated.
         global_test: also evaluate the server's model on all test images.
+        sources: digest of the run's sources (see fedloom.plan.provenance).
+        confusion: also count, at every evaluation, the answers by class and predicted class.
     """
 
     spec: RunSpec
@@ -101,6 +105,8 @@ class TrainJob:
     last: int
     evaluate: tuple[int, ...]
     global_test: bool
+    sources: str
+    confusion: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ class EvaluateJob:
 
     run: Run
     ends: tuple[int, ...]
+    confusion: bool
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,7 @@ class ArtefactJob:
     spec: RunSpec
     last: int
     artefact: str
+    sources: str
 
 
 @dataclass(frozen=True)

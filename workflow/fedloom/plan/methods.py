@@ -8,7 +8,7 @@ from fedloom.methods.manifest import Plugin, discover, find
 from fedloom.plan import grids
 from fedloom.plan.looks import Looks
 from fedloom.plan.reading import CONFIG
-from fedloom.plan.settings import Backbone, Grid, GridMember, Method, Wrapper
+from fedloom.plan.settings import Backbone, Grid, GridMember, Method, Study, Wrapper
 
 
 def implied(labels: list[str], methods: dict[str, dict]) -> dict[str, dict]:
@@ -47,12 +47,13 @@ def resolve_methods(
             name: str, title: str, options: dict, member: GridMember | None = None,
             plugin: Plugin = plugin, wrappers: tuple = wrappers, entry: dict = entry,
         ) -> Method:  # fmt: skip
+            swept = grids.of_training(member.options) if member else {}
             return Method(
                 label=name,
                 plugin=plugin.name,
                 title=title,
                 options=options,
-                training=plugin.training(training, entry["training"]),
+                training=plugin.training(training, entry["training"], swept),
                 wrappers=wrappers,
                 family=plugin.family or "",
                 needs=plugin.needs,
@@ -64,14 +65,16 @@ def resolve_methods(
         if "grid" not in entry:
             added = {label: method(label, title, options)}
         else:
-            grid = _grid(label, title, entry["grid"], options, plugin)
+            own = plugin.training(training, entry["training"])
+            grid = _grid(label, title, entry["grid"], options, own, plugin)
             all_grids[label] = grid
             added = {}
             for name, member_title, member in grids.members(grid):
                 if name in added:
                     line = f"{where}.grid: '{name}' is another combination too"
                     raise FedLoomError(f"{line}; leave one of them out")
-                checked = plugin.options(options | member.options, f"{where}.grid")
+                swept = grids.of_method(member.options)
+                checked = plugin.options(options | swept, f"{where}.grid")
                 added[name] = method(name, member_title, checked, member)
         for name in added:
             if name in resolved or (name != label and name in methods):
@@ -94,9 +97,19 @@ def _wrappers(entries: list[dict], where: str) -> tuple[Wrapper, ...]:
     return tuple(wrappers)
 
 
-def _grid(label: str, title: str, axes: dict, options: dict, plugin: Plugin) -> Grid:
-    """Check the axes of a grid."""
-    grids.check_axes(axes, options, plugin.option_schemas, f"{CONFIG} methods.{label}.grid")
+def _grid(
+    label: str, title: str, axes: dict, options: dict, training: dict, plugin: Plugin
+) -> Grid:
+    """Return a grid, once its axes are checked.
+
+    Args:
+        options, training: the label's, all of them filled in.
+    """
+    schemas = schema.load("config")["$defs"]["training"]["properties"]
+    schemas = {f"{grids.TRAINING}{name}": shape for name, shape in schemas.items()}
+    options = options | {f"{grids.TRAINING}{name}": value for name, value in training.items()}
+    where = f"{CONFIG} methods.{label}.grid"
+    grids.check_axes(axes, options, plugin.option_schemas | schemas, where)
     touched = dict.fromkeys(grids.split(axis)[0] for axis in axes)
     return Grid(
         label=label,
@@ -145,3 +158,16 @@ def check_families(methods: list[Method], backbones: list[Backbone]) -> None:
                     f"backbones.{backbone.label} is a {backbone.family}; put them into different "
                     "studies"
                 )
+
+
+def check_parts(methods: list[Method], study: Study) -> None:
+    """Check that every method allows its batches and cohorts to be divided as the study does.
+
+    Raises:
+        FedLoomError: names the method, and what to change.
+    """
+    for method in methods:
+        size = method.training["micro_batch"]
+        reason = find(method.plugin).refused_parts(method.options, size, study.stacked)
+        if reason is not None:
+            raise FedLoomError(f"{CONFIG} methods.{method.label}: {reason}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedloom.plan.runs import Run
 
+RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
 PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}.parquet"
 PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}.png"
@@ -18,8 +19,10 @@ RUN = "results/runs/{dataset}/{partition}/{backbone}/{method}/seed{seed}"
 STATE = RUN + "/rounds/{end}.safetensors"
 JOB_EVALUATION = RUN + "/rounds/{end}.evaluation.parquet"
 JOB_ROUNDS = RUN + "/rounds/{end}.rounds.parquet"
+JOB_CONFUSION = RUN + "/rounds/{end}.confusion.parquet"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
+CONFUSION = RUN + "/confusion.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
 TABLE = "results/tables/{study}/{label}.md"
 FIGURE = "results/figures/{study}/{label}.pdf"

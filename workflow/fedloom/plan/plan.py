@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_usable
 from fedloom.common.paths import ROOT
-from fedloom.plan import data_plugins, jobs, paths, shown, staleness
+from fedloom.common.receipts import digest
+from fedloom.methods.manifest import find
+from fedloom.plan import data_plugins, jobs, paths, provenance, resources, shown, staleness
 from fedloom.plan.kinds import Kind, as_rst, kind_of
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
+from fedloom.plan.resources import Resources
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, reported_rounds
 from fedloom.plan.settings import Output, Settings
 from fedloom.plan.weights import local_weights
@@ -37,6 +41,7 @@ class Plan:
         An error that a person can mend ends the process with one line.
         """
         try:
+            check_usable(Path(paths.RESULTS))
             every = list(dict.fromkeys([CONFIG, *map(Path, files)]))
             config = merge([(path, read(path)) for path in every], dict(overrides or {}))
             return cls(resolve(config, every))
@@ -69,6 +74,10 @@ class Plan:
             str(paths.at(paths.PARTITION_CHART, dataset=d, partition=p, seed=seed))
             for d, p in product(chosen.datasets, chosen.partitions)
         ]
+
+    def if_confusion(self, **files: Any) -> dict[str, Any]:
+        """Return the files that a rule has only where the study asks for confusion matrices."""
+        return files if self.settings.study.confusion else {}
 
     def _table(self, label: str) -> Path:
         return paths.at(paths.TABLE, study=self.name, label=label)
@@ -135,6 +144,7 @@ class Plan:
             clients_per_round=study.clients_per_round,
             rounds_per_job=study.rounds_per_job,
             schedule_rounds=study.rounds if cosine else None,
+            stacked=study.stacked,
         )
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
@@ -146,14 +156,18 @@ class Plan:
             last=last,
             evaluate=tuple(n for n in evaluated_rounds(study) if first < n <= last),
             global_test=study.global_test,
+            sources=self.digest(self.run_sources("train", wildcards)),
+            confusion=study.confusion,
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
-        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(self.settings.study)))
+        study = self.settings.study
+        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion)
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
         spec, last = self.run_spec(_run(wildcards)), self.settings.study.rounds
-        return jobs.ArtefactJob(spec, last, wildcards.artefact)
+        sources = self.digest(self.run_sources("artefact", wildcards))
+        return jobs.ArtefactJob(spec, last, wildcards.artefact, sources)
 
     def block_accuracy_job(self, wildcards: Any) -> jobs.BlockAccuracyJob:
         return jobs.BlockAccuracyJob(wildcards.dataset, wildcards.backbone)
@@ -227,6 +241,28 @@ class Plan:
         member = self.settings.methods[label].member
         return None if member is None else member.grid
 
+    # ---- memory and time -------------------------------------------------------------------------
+
+    def resources(self, rule: str, wildcards: Any) -> Resources:
+        """Return what a job of this rule asks a cluster for."""
+        w, settings, study = wildcards, self.settings, self.settings.study
+        dataset = settings.datasets[w.dataset]
+        if rule == "dataset":
+            return resources.of_dataset(dataset)
+        backbone = settings.backbones[w.backbone]
+        if rule == "cache":
+            return resources.of_cache(dataset, backbone)
+        if rule in ("prototypes", "block_accuracy"):
+            return resources.of_class_tokens(dataset, backbone)
+        method = settings.methods[w.method]
+        stacked = find(method.plugin).stacked
+        partition = settings.partitions[w.partition]
+        run = resources.Setting(study, dataset, partition, backbone, method, stacked)
+        if rule == "artefact":
+            return resources.of_artefact(run)
+        job = self.train_job(w)
+        return resources.of_training(run, job.last - job.first, len(job.evaluate))
+
     # ---- inputs ----------------------------------------------------------------------------------
 
     def needs(self, wildcards: Any, cache: str) -> bool:
@@ -262,6 +298,20 @@ class Plan:
 
     # ---- sources ---------------------------------------------------------------------------------
 
+    def digest(self, sources: Sequence[str]) -> str:
+        """Return a digest of source files as they were when the plan first read them.
+
+        It is a parameter of every rule: an edit while a job works is noticed at the next start.
+        """
+        for file in sources:
+            if file not in self._hashes:
+                self._hashes.update(provenance.hashes([file]))
+        return digest({file: self._hashes[file] for file in sources})
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {}
+
     def stage_sources(self, stage: str, *modules: str) -> list[str]:
         """Return the sources of a stage and of modules that it imports by name."""
         return staleness.library_sources(f"fedloom.stages.{stage}", *modules)
@@ -289,8 +339,8 @@ class Plan:
         """Return the sources of a stage, of the run's backbone, its plugin and its wrappers."""
         method = self.settings.methods[wildcards.method]
         names = [method.plugin, *(wrapper.plugin for wrapper in method.wrappers)]
-        modules = self.stage_sources(stage, self._backbone_module(wildcards))
-        return sorted({*modules, *staleness.plugin_sources(*names)})
+        family = self.settings.backbones[wildcards.backbone].family
+        return staleness.run_sources(stage, family, names)
 
     def output_sources(self, section: str, wildcards: Any) -> list[str]:
         """Return the sources of a table or figure of its kind."""

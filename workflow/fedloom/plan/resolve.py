@@ -11,7 +11,7 @@ from fedloom.common.held_out import held_out_count
 from fedloom.common.receipts import sha256
 from fedloom.plan import data_plugins
 from fedloom.plan.listing import listing
-from fedloom.plan.methods import check_families, expand, implied, resolve_methods
+from fedloom.plan.methods import check_families, check_parts, expand, implied, resolve_methods
 from fedloom.plan.outputs import resolve_output
 from fedloom.plan.reading import CONFIG, locate
 from fedloom.plan.runs import reported_rounds
@@ -87,6 +87,7 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
         [methods[label] for label in select["methods"]],
         [settings.backbones[label] for label in select["backbones"]],
     )
+    check_parts([methods[label] for label in select["methods"]], settings.study)
     _check_cohorts(settings)
     reported_rounds(settings.study)
     for section in ("tables", "figures"):
@@ -114,9 +115,9 @@ def _without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _study(entry: dict[str, Any]) -> Study:
-    keys = ("name", "rounds", "clients_per_round", "rounds_per_job", "evaluate_every", "precision")
+    keys = ("name", "rounds", "clients_per_round", "rounds_per_job", "evaluate_every")
     return Study(
-        **{key: entry[key] for key in keys},
+        **{key: entry[key] for key in (*keys, "confusion", "precision", "stacked")},
         seeds=tuple(entry["seeds"]),
         last_evaluations=entry["report"]["last_evaluations"],
         global_test=entry["global_test"],

@@ -13,7 +13,9 @@ class Study:
     Attributes:
         evaluate_every: clients are evaluated after every n-th round.
         last_evaluations: the tables average so many of the last evaluations.
+        confusion: every evaluation also counts the answers by class and predicted class.
         precision: number format of the backbones' arithmetic (fedloom.common.device).
+        stacked: False if every client trains and is evaluated as a cohort of its own.
         training: training options that override those of every method.
     """
 
@@ -25,7 +27,9 @@ class Study:
     evaluate_every: int
     last_evaluations: int
     global_test: bool
+    confusion: bool
     precision: str
+    stacked: bool
     training: dict[str, Any]
 
 
@@ -107,7 +111,8 @@ class Grid:
 
     Attributes:
         axes: name and values of every axis, in order.
-        options: the options that the axes touch, with the values that the label gives them.
+        options: the options that the axes touch, with the values that the label gives them;
+            training options as `training.lr`.
     """
 
     label: str

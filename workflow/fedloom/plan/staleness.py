@@ -47,6 +47,17 @@ def files_of(plugin: Located) -> list[Path]:
     return [*modules, *plugin.folder.rglob("*.toml")]
 
 
+def run_sources(stage: str, family: str, plugins: Iterable[str]) -> list[str]:
+    """Return the sources of a stage that works on a run: its backbone's and its plugins' too.
+
+    Args:
+        family: of the backbone, vit or clip.
+        plugins: names of the method and of its wrappers.
+    """
+    modules = library_sources(f"fedloom.stages.{stage}", f"fedloom.backbones.{family}")
+    return sorted({*modules, *plugin_sources(*plugins)})
+
+
 def relative(files: Iterable[Path]) -> list[str]:
     """Return paths from the working directory: results stay valid when the checkout is moved."""
     return sorted(os.path.relpath(file) for file in files)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
+from fedloom.plan.runs import Run
 from fedloom.plan.shown import ShownRun
 
 
@@ -27,9 +28,18 @@ def artefact_file(run: ShownRun) -> Path:
     return run.artefact
 
 
-def join(parts: Sequence[Path], out: Path) -> None:
-    """Write the rows of a run's jobs as one Parquet file, in the order given."""
-    write_table(out, pa.concat_tables([read_table(part) for part in parts]))
+def join(parts: Sequence[Path], out: Path, run: Run) -> None:
+    """Write the jobs' rows as one Parquet file, in the order given.
+
+    The run's labels come first in every row, so that the files of many runs are one data frame.
+    Names are dictionary-encoded columns; the seed is a number.
+    """
+    table = pa.concat_tables([read_table(part) for part in parts])
+    for position, (name, value) in enumerate(vars(run).items()):
+        kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
+        column = pa.array([value] * len(table), kind)
+        table = table.add_column(position, name, column)
+    write_table(out, table)
 
 
 def accuracies(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from fedloom.common.receipts import check_receipt
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.setup import prepare
 from fedloom.federated.state import State
-from fedloom.plan import paths
+from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import ArtefactJob
 
 
@@ -21,6 +21,7 @@ def run(job: ArtefactJob, threads: int) -> None:
     state = paths.at(paths.STATE, run, end=paths.end(job.last))
     check_receipt(state)
     task, hooks = prepare(job.spec, prepare_torch(threads, job.spec.backbone.precision))
+    provenance.used("artefact", job.spec, job.sources)
     tree, facts = tensor_files.load(state, task.data.device)
     table = artefact(task.at(facts["round"]), hooks, State.of(tree), job.artefact)
     out: Path = paths.at(paths.ARTEFACT, run, artefact=job.artefact)

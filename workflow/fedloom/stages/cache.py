@@ -4,7 +4,7 @@ from fedloom.backbones import base, cache
 from fedloom.common.device import AUTOCAST, prepare_torch
 from fedloom.common.receipts import check_receipt, write_receipt
 from fedloom.data.store import ImageStore
-from fedloom.plan import paths
+from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import CacheJob
 
 
@@ -18,5 +18,6 @@ def run(job: CacheJob, threads: int) -> None:
     precision = job.backbone.settings.get("cache_format", "float32")
     settings = job.backbone.settings | {"precision": precision}
     backbone = base.load(job.backbone.family, settings, device)
+    provenance.check_weights(str(out), job.backbone)
     cache.write(backbone, ImageStore(store), job.cache, out, AUTOCAST.get(precision))
     write_receipt(out)

@@ -1,15 +1,21 @@
 """Join the rows of a run's jobs."""
 
-from fedloom.plan import paths
+from fedloom.common.receipts import read_receipt
+from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import EvaluateJob
 from fedloom.report import metrics
 
 
 def run(job: EvaluateJob, threads: int) -> None:
-    """Write evaluation.parquet and rounds.parquet of the whole run."""
+    """Write evaluation.parquet, rounds.parquet and, on request, confusion.parquet of the run."""
     ends = [paths.end(number) for number in job.ends]
-    for part, whole in (
-        (paths.JOB_EVALUATION, paths.EVALUATION),
-        (paths.JOB_ROUNDS, paths.ROUNDS),
-    ):
-        metrics.join([paths.at(part, job.run, end=end) for end in ends], paths.at(whole, job.run))
+    states = {
+        f"the rounds up to {n}": paths.at(paths.STATE, job.run, end=paths.end(n)) for n in job.ends
+    }
+    provenance.check_same(job.run, {name: read_receipt(path) for name, path in states.items()})
+    files = [(paths.JOB_EVALUATION, paths.EVALUATION), (paths.JOB_ROUNDS, paths.ROUNDS)]
+    if job.confusion:
+        files.append((paths.JOB_CONFUSION, paths.CONFUSION))
+    for part, whole in files:
+        parts = [paths.at(part, job.run, end=end) for end in ends]
+        metrics.join(parts, paths.at(whole, job.run), job.run)

@@ -6,7 +6,7 @@ from fedloom.common.device import prepare_torch
 from fedloom.common.receipts import check_receipt, write_receipt
 from fedloom.federated import job as rounds
 from fedloom.federated.setup import prepare
-from fedloom.plan import paths, staleness
+from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import RunSpec, TrainJob
 
 
@@ -18,18 +18,22 @@ def run(job: TrainJob, threads: int) -> None:
         state=state,
         evaluation=paths.at(paths.JOB_EVALUATION, run, end=end),
         rounds=paths.at(paths.JOB_ROUNDS, run, end=end),
+        confusion=paths.at(paths.JOB_CONFUSION, run, end=end),
         checkpoint=state.with_name(paths.CHECKPOINT),
     )
     start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
     with rounds.exclusive(state.parent):
-        if start is not None:
-            check_receipt(start)
+        before = None if start is None else check_receipt(start)
         task, hooks = prepare(job.spec, prepare_torch(threads, job.spec.backbone.precision))
+        made_by = provenance.used("train", job.spec, job.sources)
+        if before is not None:
+            names = f"the rounds up to {job.first}", f"those up to {job.last}"
+            provenance.check_same(run, dict(zip(names, (before, made_by), strict=True)))
         files = [*inputs(job.spec), *([start] if start else [])]
         receipts = [file.with_suffix(".json") for file in files]
-        fingerprint = rounds.fingerprint_of(job, [*receipts, *sources(job.spec)], task.data.device)
+        fingerprint = rounds.fingerprint_of(job, receipts, task.data.device)
         rounds.train(task, hooks, job, start, outputs, fingerprint)
-        write_receipt(state)
+        write_receipt(state, **made_by)
 
 
 def inputs(spec: RunSpec) -> list[Path]:
@@ -42,11 +46,3 @@ def inputs(spec: RunSpec) -> list[Path]:
         *(paths.at(paths.CACHE, run, cache=name) for name in caches),
         *([paths.at(paths.PROTOTYPES, run)] if "prototypes" in spec.method.needs else []),
     ]
-
-
-def sources(spec: RunSpec) -> list[Path]:
-    """Return the source files that the run's numbers depend on, as its rule lists them."""
-    plugins = [spec.method.plugin, *(wrapper.plugin for wrapper in spec.method.wrappers)]
-    modules = ("fedloom.stages.train", f"fedloom.backbones.{spec.backbone.family}")
-    files = {*staleness.library_sources(*modules), *staleness.plugin_sources(*plugins)}
-    return [Path(file) for file in sorted(files)]

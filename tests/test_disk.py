@@ -1,0 +1,252 @@
+"""Disks that are full, folders that are none: one line that names the file, no half results."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from fedloom import cli, launch
+from fedloom.backbones import cache
+from fedloom.common import io, tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_usable
+from fedloom.common.paths import ROOT
+from fedloom.common.receipts import write_receipt
+from fedloom.data.store import Example
+from fedloom.data.store import write as write_store
+from fedloom.federated import job
+from fedloom.methods import manifest
+from fedloom.methods.contract import tiny_job, tiny_outputs
+from fedloom.plan.plan import Plan
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A file system of 128 KiB."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("only root may mount a small file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+BIG = 100_000
+
+
+def _table(path):
+    io.write_table(path, pa.table({"x": np.random.default_rng(0).normal(size=BIG)}))
+
+
+def _store(path):
+    images = np.random.default_rng(0).integers(0, 255, (200, 32, 32, 3), np.uint8)
+    examples = (Example(image, 0, i % 2 == 0, "") for i, image in enumerate(images))
+    write_store(path, examples, (32, 32, 3), ["a"], "noise")
+
+
+class _Wide:
+    """A backbone whose features do not fit."""
+
+    device = torch.device("cpu")
+
+    def compute_cache(self, images, name):
+        return {"final": torch.zeros(len(images), BIG)}
+
+
+class _Images:
+    def __len__(self):
+        return 2
+
+    def images(self, rows):
+        return np.zeros((len(rows), 1, 1, 1), np.uint8)
+
+
+WRITERS = {
+    "text": lambda path: io.write_text(path, "x" * 10 * BIG),
+    "table": _table,
+    "tensors": lambda path: tensor_files.save(path, {"x": torch.zeros(BIG)}),
+    "store": _store,
+    "cache": lambda path: cache.write(_Wide(), _Images(), "features", path),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_full_disk_is_one_line_and_leaves_nothing(full, kind):
+    path = full / "deep" / "result"
+    with pytest.raises(FedLoomError) as error:
+        WRITERS[kind](path)
+    line = str(error.value)
+    assert line.startswith(f"{path}: cannot be written (") and "No space left" in line
+    assert "\n" not in line
+    assert [file for file in full.rglob("*") if file.is_file()] == []
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_what_was_there_stays_whole(full, kind):
+    path = full / "result"
+    path.write_bytes(b"before")
+    with pytest.raises(FedLoomError):
+        WRITERS[kind](path)
+    assert path.read_bytes() == b"before"
+    assert [file.name for file in full.iterdir()] == ["result"]
+
+
+def test_a_job_on_a_full_disk_goes_on_from_its_last_whole_checkpoint(full, tiny, tmp_path):
+    task, hooks = tiny("fedvpt")
+    rounds = tiny_job(manifest.find("fedvpt"))
+
+    def train(folder):
+        folder.mkdir(exist_ok=True)
+        job.train(task, hooks, rounds, None, tiny_outputs(folder), "same")
+
+    train(tmp_path / "whole")
+    outputs, used = tiny_outputs(full), full / "ballast"
+    needed = sum(file.stat().st_size for file in (tmp_path / "whole").iterdir())
+    used.write_bytes(bytes(128 * 1024 - needed // 2))  # room for half of what the job writes
+    with pytest.raises(FedLoomError, match=r"cannot be written \(.*No space left"):
+        train(full)
+    assert not outputs.state.exists()
+    used.unlink()
+    train(full)
+    whole = tiny_outputs(tmp_path / "whole")
+    for kind in ("state", "evaluation"):
+        assert getattr(outputs, kind).read_bytes() == getattr(whole, kind).read_bytes()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_refuses_a_receipt_is_one_line(tmp_path, monkeypatch, number):
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+
+    def refuses(self, *args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_text", refuses)
+    with pytest.raises(FedLoomError, match=rf"a.json: cannot be written \({os.strerror(number)}"):
+        write_receipt(tmp_path / "a.safetensors")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_an_error_of_another_file_is_not_blamed_on_the_result(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"elsewhere"), io.replacing(tmp_path / "result"):
+        Path("/elsewhere/missing").read_bytes()
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "results").write_text("")
+    with pytest.raises(FedLoomError, match=r"results/a/b: cannot be written \(Not a directory\)"):
+        io.write_text(tmp_path / "results/a/b", "x")
+
+
+@pytest.mark.parametrize("case", ["file", "link", "link to a file"])
+def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
+    results = tmp_path / "results"
+    (tmp_path / "note").write_text("")
+    if case == "file":
+        results.write_text("")
+    else:
+        results.symlink_to("nowhere" if case == "link" else "note")
+    expected = {
+        "file": "error: results: a file, where a folder is to be; move it away",
+        "link to a file": "error: results: a file, where a folder is to be; move it away",
+        "link": "error: results: a link to nowhere, where nothing is; make that folder, or remove "
+        "the link",
+    }
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        Plan.load()
+    assert end.value.code == expected[case]
+
+
+def test_results_may_be_a_link_to_a_folder_or_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_usable(Path("results"))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "results").symlink_to("disk")
+    check_usable(Path("results"))
+    monkeypatch.setattr(os, "access", lambda *args: False)
+    with pytest.raises(FedLoomError, match=r"^results: cannot be written to$"):
+        check_usable(Path("results"))
+
+
+def test_a_log_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "results").write_text("")
+    monkeypatch.setattr(
+        sys, "argv", ["fedloom", "table", "--job", "{}", "--log", f"{tmp_path}/results/x/y.log"]
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {tmp_path}/results/x: Not a directory"
+    )
+
+
+def test_a_log_on_a_full_disk_hides_no_error(full, monkeypatch, capsys):
+    (full / "ballast").write_bytes(bytes(128 * 1024 - 8192))
+    job_text = "{}" + " " * 200_000  # the line that says what is wrong is written to the log too
+    monkeypatch.setattr(
+        sys, "argv", ["fedloom", "train", "--job", job_text, "--log", f"{full}/x.log"]
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    captured = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "error: --job is no TrainJob" in captured
+    assert "Traceback" not in captured and "Logging error" not in captured
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc/nothing"])
+def test_a_home_that_cannot_be_written_is_no_problem(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    assert launch._cache() == {"XDG_CACHE_HOME": f"{tmp_path}/.snakemake/cache"}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert launch._cache() == {}
+
+
+def test_folders_of_killed_processes_are_swept(tmp_path):
+    """A cache is gathered in a folder beside it; a SIGKILL leaves that, and its gigabytes."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; from fedloom.common.io import scratch\n"
+        "with scratch(Path(sys.argv[1]) / 'vit.safetensors') as folder:\n"
+        "    (folder / 'inputs').write_bytes(bytes(1000)); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.is_dir() and (left / "inputs").is_file()
+    io.write_text(tmp_path / "other", "x")
+    assert [file.name for file in tmp_path.iterdir()] == ["other"]
+    with io.scratch(tmp_path / "vit.safetensors") as folder:
+        (folder / "inputs").write_text("")
+        io._sweep.cache_clear()
+        io.write_text(tmp_path / "other", "y")
+        assert folder.is_dir(), "that of a living process stays"
+    assert not folder.exists()
+
+
+def test_a_snakemake_whose_launcher_was_killed_is_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "snakemake"
+    script.write_text("#!/bin/sh\nsleep 2\n")
+    command = ["sh", str(script)]
+    with subprocess.Popen(command) as plain:
+        assert launch.running_snakemake().pid == plain.pid
+        assert not launch.of_a_launcher(launch.running_snakemake())
+        plain.kill()
+    with subprocess.Popen(command, env=os.environ | {launch.QUIET_END: "1"}) as orphan:
+        with launch.alone():
+            assert orphan.poll() is not None
+        assert launch.WAITING in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""A plugin edited, or weights replaced, while a run trains: never a mixed result."""
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.paths import ROOT
+from fedloom.common.receipts import read_receipt
+from fedloom.federated import job as rounds
+from fedloom.federated.round import train_round
+from fedloom.methods import manifest
+from fedloom.plan import paths
+from fedloom.plan.plan import Plan
+from fedloom.plan.reading import read
+from fedloom.plan.resolve import resolve
+from fedloom.plan.runs import Run
+from fedloom.stages import cache, dataset, evaluate, partition, train
+
+RUN = Run("letters", "two", "vit", "mine", 0)
+FOLDER = "letters/two/vit/mine/seed0"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with weights, a dataset of 36 letters, its partition and its features."""
+    folder = tmp_path_factory.mktemp("made")
+    here = Path.cwd()
+    os.chdir(folder)
+    shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", "weights.safetensors")
+    plan = _plan(folder, "head_tuning")
+    labels = SimpleNamespace(**vars(RUN), cache="features")
+    dataset.run(plan.dataset_job(labels), 1)
+    partition.run(plan.partition_job(labels), 1)
+    cache.run(plan.cache_job(labels), 1)
+    os.chdir(here)
+    return folder
+
+
+@pytest.fixture
+def study(made, tmp_path, monkeypatch):
+    """The same with a plugin of its own, in the working directory of two jobs of one round."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    own = tmp_path / "plugins/mine"
+    shutil.copytree(ROOT / "plugins/head_tuning", own)
+    toml = own / "method.toml"
+    toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
+    plugins = manifest.discover(tmp_path / "plugins")
+    monkeypatch.setattr(manifest, "discover", lambda: plugins)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _plan(folder, plugin="mine"):
+    config = read(ROOT / "config.yaml")
+    config["study"] |= {"rounds": 2, "rounds_per_job": 1, "clients_per_round": 2, "seeds": [0]}
+    config["study"]["report"] = {"last_evaluations": 1}
+    config["datasets"]["letters"] = {"source": "glyphs", "classes": 3, "draws": 1}
+    config["partitions"]["two"] = {"scheme": "iid", "clients": 2}
+    weights = str(folder / "weights.safetensors")
+    config["backbones"] = {"vit": {"library": "timm", "name": "micro_vit", "weights": weights}}
+    config["methods"] = {"mine": {"plugin": plugin}}
+    chosen = {"datasets": ["letters"], "partitions": ["two"], "backbones": ["vit"]}
+    chosen |= {"methods": ["mine"], "tables": ["main"], "figures": []}
+    return Plan(resolve(config | {"select": chosen}))
+
+
+def _job(plan, end):
+    return plan.train_job(SimpleNamespace(**vars(RUN), end=f"{end:04}"))
+
+
+def _receipt(end):
+    return read_receipt(paths.at(paths.STATE, RUN, end=paths.end(end)))
+
+
+def _edit(folder, text="\n# edited\n"):
+    file = folder / "plugins/mine/plugin.py"
+    file.write_text(file.read_text() + text)
+
+
+def test_receipts_say_what_a_run_was_made_by(study):
+    plan = _plan(study)
+    for end in (1, 2):
+        train.run(_job(plan, end), 1)
+    facts = _receipt(2)
+    assert "plugins/mine/plugin.py" in facts["sources"]
+    assert any(name.endswith("federated/local_training.py") for name in facts["sources"])
+    assert len(facts["weights"]) == 64
+    assert {k: _receipt(1)[k] for k in ("sources", "weights")} == {
+        k: facts[k] for k in ("sources", "weights")
+    }
+    evaluate.run(plan.evaluate_job(SimpleNamespace(**vars(RUN))), 1)
+    assert paths.at(paths.EVALUATION, RUN).is_file()
+
+
+def test_an_edit_between_two_jobs_stops_the_second(study):
+    plan = _plan(study)
+    train.run(_job(plan, 1), 1)
+    _edit(study)
+    expected = rf"{FOLDER}: its sources were edited .*last: plugins/mine/plugin.py.*; run again"
+    with pytest.raises(FedLoomError, match=expected) as error:
+        train.run(_job(plan, 2), 1)
+    assert "\n" not in str(error.value)
+    assert not paths.at(paths.STATE, RUN, end="0002").exists()
+    # the next start plans with another parameter, so that Snakemake trains the first job anew
+    again = _plan(study)
+    assert _job(again, 1).sources != _job(plan, 1).sources
+    for end in (1, 2):
+        train.run(_job(again, end), 1)
+
+
+def test_an_edit_during_a_job_leaves_what_it_loaded_in_its_receipt(study, monkeypatch):
+    plan, before = _plan(study), (study / "plugins/mine/plugin.py").read_bytes()
+
+    def edited(*args):
+        _edit(study)
+        return train_round(*args)
+
+    monkeypatch.setattr(rounds, "train_round", edited)
+    train.run(_job(plan, 1), 1)
+    monkeypatch.setattr(rounds, "train_round", train_round)
+    after = (study / "plugins/mine/plugin.py").read_bytes()
+    assert after != before
+    recorded = _receipt(1)["sources"]
+    (study / "plugins/mine/plugin.py").write_bytes(before)
+    assert _job(_plan(study), 1).sources == _job(plan, 1).sources
+    assert recorded == _receipt(1)["sources"]
+    train.run(_job(plan, 2), 1)  # undone in time: the run is of one piece
+
+
+def test_an_edit_while_a_job_loads_its_plugins_stops_it(study, monkeypatch):
+    """What was loaded is then unknown."""
+    plan, prepare = _plan(study), train.prepare
+
+    def slow(*args):
+        loaded = prepare(*args)
+        _edit(study)
+        return loaded
+
+    monkeypatch.setattr(train, "prepare", slow)
+    with pytest.raises(FedLoomError, match=rf"{FOLDER}: its sources were edited"):
+        train.run(_job(plan, 1), 1)
+    assert not paths.at(paths.STATE, RUN, end="0001").exists()
+
+
+def test_a_job_does_not_go_on_from_rounds_of_other_sources(study):
+    """On a cluster a job plans by itself: what it was told is what is there."""
+    train.run(_job(_plan(study), 1), 1)
+    _edit(study)
+    with pytest.raises(FedLoomError) as error:
+        train.run(_job(_plan(study), 2), 1)
+    assert str(error.value) == (
+        f"{FOLDER}: the rounds up to 1 and those up to 2 were trained with a different "
+        f"plugins/mine/plugin.py; delete results/runs/{FOLDER}/rounds and run again"
+    )
+
+
+def test_jobs_that_disagree_are_not_joined(study):
+    plan = _plan(study)
+    for end in (1, 2):
+        train.run(_job(plan, end), 1)
+    kept = study / "kept"
+    shutil.copytree(study / "results/runs", kept)
+    shutil.rmtree(study / "results/runs")
+    _edit(study)
+    plan = _plan(study)
+    for end in (1, 2):
+        train.run(_job(plan, end), 1)
+    for file in (kept / FOLDER / "rounds").glob("0001*"):
+        shutil.copy(file, study / "results/runs" / FOLDER / "rounds")
+    expected = (
+        rf"{FOLDER}: the rounds up to 1 and the rounds up to 2 were .* plugins/mine/plugin.py"
+    )
+    with pytest.raises(FedLoomError, match=expected):
+        evaluate.run(plan.evaluate_job(SimpleNamespace(**vars(RUN))), 1)
+    assert not paths.at(paths.EVALUATION, RUN).exists()
+
+
+def test_weights_that_change_under_a_run_stop_it(study):
+    plan, weights = _plan(study), study / "weights.safetensors"
+    train.run(_job(plan, 1), 1)
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*weights.safetensors was replaced after"):
+        train.run(_job(plan, 2), 1)
+    with pytest.raises(FedLoomError, match=r"features/letters/vit.*weights.safetensors was repl"):
+        cache.run(plan.cache_job(SimpleNamespace(**vars(RUN), cache="features")), 1)
+    with pytest.raises(FedLoomError, match=r"different weights of the backbone; delete"):
+        train.run(_job(_plan(study), 2), 1)
+
+
+def test_a_checkpoint_is_not_resumed_across_an_edit(study, monkeypatch, caplog):
+    def dies(task, *rest):
+        if task.round == 2:
+            raise KeyboardInterrupt
+        return train_round(task, *rest)
+
+    plan = _plan(study)
+    config = plan.settings.study
+    object.__setattr__(config, "rounds_per_job", 2)
+    monkeypatch.setattr(rounds, "train_round", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train.run(_job(plan, 2), 1)
+    monkeypatch.setattr(rounds, "train_round", train_round)
+    _edit(study)
+    again = _plan(study)
+    object.__setattr__(again.settings.study, "rounds_per_job", 2)
+    caplog.set_level("INFO")
+    train.run(_job(again, 2), 1)
+    assert "of another configuration; starting after round 0" in caplog.text

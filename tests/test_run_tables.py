@@ -1,0 +1,116 @@
+"""The Parquet files of a run: labels as columns, and confusion matrices on request."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.io import read_table
+from fedloom.federated import job
+from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.round import initial_state, train_round
+from fedloom.methods import manifest
+from fedloom.methods.contract import tiny_job, tiny_outputs
+from fedloom.plan.runs import Run
+from fedloom.report import metrics
+
+COUNTS = ["round", "client_id", "label", "predicted", "count"]
+
+
+def _train(tiny, name, folder, confusion=True):
+    task, hooks = tiny(name)
+    folder.mkdir(exist_ok=True)
+    four = replace(tiny_job(manifest.find(name)), confusion=confusion)
+    job.train(task, hooks, four, None, tiny_outputs(folder), "same")
+    return task, hooks, tiny_outputs(folder)
+
+
+@pytest.mark.parametrize("name", ["head_tuning", "fedotp"])
+def test_confusion_counts_every_answer_of_every_evaluation(tiny, tmp_path, name):
+    """FedOTP has no model of the server's: its clients' own answers are counted together."""
+    task, _, outputs = _train(tiny, name, tmp_path / "a")
+    evaluation = read_table(outputs.evaluation).to_pandas()
+    counts = read_table(outputs.confusion).to_pandas()
+    assert list(counts) == COUNTS
+    assert (counts["count"] > 0).all()
+    assert counts.equals(counts.sort_values(COUNTS[:4], ignore_index=True))
+    keys = ["round", "client_id"]
+    hits = counts["count"].where(counts["label"] == counts["predicted"], 0)
+    summed = counts.assign(hits=hits).groupby(keys)[["count", "hits"]].sum()
+    expected = evaluation.set_index(keys)[["num_test", "num_correct"]].sort_index()
+    assert set(evaluation["round"]) == {2, 4}
+    assert SERVER_MODEL in set(counts["client_id"])
+    np.testing.assert_array_equal(summed.to_numpy(), expected.to_numpy())
+    own = counts[(counts["client_id"] == 2) & (counts["round"] == 4)]
+    labels = np.bincount(task.data.store.labels[task.data.test[2]], minlength=4)
+    by_class = own.groupby("label")["count"].sum().reindex(range(4), fill_value=0)
+    assert by_class.tolist() == labels.tolist()
+
+
+def test_confusion_is_of_the_models_own_answers(tiny, tmp_path):
+    """After two rounds, by a loop over images that shares no code with the evaluation."""
+    task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a")
+    state = initial_state(task, hooks)
+    for number in (1, 2):
+        state, _ = train_round(task.at(number), hooks, state)
+    counts = read_table(outputs.confusion).to_pandas()
+    counts = counts[(counts["round"] == 2) & (counts["client_id"] == 1)]
+    head, expected = state.server["params"]["head"], np.zeros((4, 4), int)
+    for row in task.data.test[1]:
+        expected[
+            task.data.store.labels[row], int((head @ task.data.tokens(None)[row]).argmax())
+        ] += 1
+    found = np.zeros((4, 4), int)
+    found[counts["label"], counts["predicted"]] = counts["count"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_killed_job_writes_the_same_confusion(tiny, tmp_path, monkeypatch):
+    _, _, whole = _train(tiny, "fedvpt", tmp_path / "whole")
+
+    def dies(task, *rest):
+        if task.round == 4:
+            raise KeyboardInterrupt
+        return train_round(task, *rest)
+
+    monkeypatch.setattr(job, "train_round", dies)
+    with pytest.raises(KeyboardInterrupt):
+        _train(tiny, "fedvpt", tmp_path / "killed")
+    monkeypatch.setattr(job, "train_round", train_round)
+    _, _, resumed = _train(tiny, "fedvpt", tmp_path / "killed")
+    for kind in ("confusion", "evaluation", "state"):
+        assert getattr(whole, kind).read_bytes() == getattr(resumed, kind).read_bytes()
+
+
+def test_nobody_asks_for_it_by_default(tiny, tmp_path):
+    task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a", confusion=False)
+    assert outputs.rounds.is_file() and not outputs.confusion.exists()
+    assert torch.is_tensor(initial_state(task, hooks).server["params"]["head"])
+    assert evaluate_clients(task.at(1), hooks, initial_state(task, hooks))
+
+
+def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):
+    _, _, outputs = _train(tiny, "head_tuning", tmp_path / "a")
+    runs = [Run("digits", "six", "vit", m, s) for m in ("a", "b") for s in (0, 3)]
+    for run in runs:
+        for kind in ("evaluation", "rounds", "confusion"):
+            target = tmp_path / kind / f"{run.method}{run.seed}.parquet"
+            metrics.join([getattr(outputs, kind)] * 2, target, run)
+    for kind in ("evaluation", "rounds", "confusion"):
+        one = read_table(getattr(outputs, kind))
+        table = pq.read_table(tmp_path / kind)
+        labels = ["dataset", "partition", "backbone", "method", "seed"]
+        assert table.column_names == [*labels, *one.column_names]
+        for name in labels[:4]:
+            assert pa.types.is_dictionary(table.schema.field(name).type)
+        frame = pd.read_parquet(tmp_path / kind)
+        sizes = frame.groupby(["method", "seed"], observed=True).size()
+        assert sizes.to_dict() == {(r.method, r.seed): 2 * len(one) for r in runs}
+        assert set(frame["dataset"]) == {"digits"}
+        joined = read_table(tmp_path / kind / "b3.parquet")
+        assert joined.drop_columns(labels).equals(pa.concat_tables([one, one]))

@@ -1,0 +1,92 @@
+"""What a run was made by: its sources and its backbone's weights, as its receipts record them.
+
+A plugin may be edited, and weights replaced, while a run trains. Snakemake keeps what it compares
+when a job ends, not what the job loaded at its start. So a job is told the digest of its sources
+when it is planned, refuses to go on with others, and writes what it used into its receipt; the
+digest is a parameter, so that the next start trains the run anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import digest, sha256
+from fedloom.plan import paths, staleness
+from fedloom.plan.jobs import RunSpec
+from fedloom.plan.runs import Run
+from fedloom.plan.settings import Backbone
+from fedloom.plan.weights import local_weights
+
+
+def hashes(files: Sequence[str]) -> dict[str, str]:
+    """Return the sha256 of every source file, by its path."""
+    return {file: sha256(Path(file)) for file in files}
+
+
+def used(stage: str, spec: RunSpec, planned: str) -> dict[str, Any]:
+    """Return what a stage that has loaded its plugins and weights was made by, for its receipt.
+
+    It must be called after they are loaded: what is on disk then is what the plan knew, so that
+    what was loaded in between is the same.
+
+    Args:
+        planned: digest of the sources' `hashes`, as the plan gave it.
+
+    Returns:
+        `sources`: sha256 by file; `weights`: that of a local weights file, else None.
+
+    Raises:
+        FedLoomError: sources or weights have changed since the job was planned.
+    """
+    names = [spec.method.plugin, *(wrapper.plugin for wrapper in spec.method.wrappers)]
+    sources = hashes(staleness.run_sources(stage, spec.backbone.family, names))
+    if digest(sources) != planned:
+        newest = max(sources, key=lambda file: Path(file).stat().st_mtime)
+        raise FedLoomError(
+            f"{spec.run.path}: its sources were edited after it was planned (last: {newest}); run "
+            "again, and the run is trained anew"
+        )
+    check_weights(spec.run.path, spec.backbone)
+    return {"sources": sources, "weights": spec.backbone.sha256}
+
+
+def check_weights(what: str, backbone: Backbone) -> None:
+    """Check that a local weights file is the one that the plan knew; a hub's have no digest.
+
+    Args:
+        what: what is computed with them, for the error.
+
+    Raises:
+        FedLoomError: the file has changed.
+    """
+    weights = local_weights(backbone)
+    if weights is not None and sha256(weights) != backbone.sha256:
+        raise FedLoomError(
+            f"{what}: {weights} was replaced after this was planned; run again, and it is computed "
+            "anew"
+        )
+
+
+def check_same(run: Run, receipts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that all jobs of a run were made by the same sources and weights.
+
+    Args:
+        receipts: facts of the jobs' receipts, by how an error names the job.
+
+    Raises:
+        FedLoomError: names the run, two of its jobs, and the file that they disagree on.
+    """
+    (first, facts), *others = receipts.items()
+    for name, other in others:
+        mine, theirs = (each.get("sources", {}) for each in (facts, other))
+        changed = [f for f in sorted(mine.keys() | theirs.keys()) if mine.get(f) != theirs.get(f)]
+        if facts.get("weights") != other.get("weights"):
+            changed.append("weights of the backbone")
+        if changed:
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            folder = paths.at(paths.STATE, run, end=paths.end(0)).parent
+            raise FedLoomError(
+                f"{run.path}: {first} and {name} were trained with a different {changed[0]}{more}; "
+                f"delete {folder} and run again"
+            )

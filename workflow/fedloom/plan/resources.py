@@ -1,0 +1,245 @@
+"""Memory and time that jobs ask a cluster for, estimated from what they compute.
+
+The estimates are meant to be too large rather than too small. They are made of
+
+- the backbone: width d, depth and number of tokens T, from its name and image size. A forward pass
+  of an image takes `depth (24 d² T + 4 d T²)` operations, as matrices of d x 12d and attention do;
+  a core does RATE of them per second, and a backward pass takes twice as many again;
+- activations that wait for the backward pass: SAVED numbers of 4 bytes per token, feature and
+  block, for every image in flight: clients trained at once, times images of a batch or micro-batch;
+- the images of the dataset: those in its store once that is written, else as the config has them;
+- the round: clients, epochs, evaluations, and rounds of a job.
+
+RATE and SAVED are measured: features of 50,000 images took a ViT-B/16 at 224 px 4.9 hours of one
+core, and a training step 78 MB per image. Time limits are MARGIN times the estimate; that of
+training is LONGEST at most, because a job that is tried again goes on from its last round. What is
+memory-mapped (stores, caches) is not counted: the system may drop it. A job that is tried again
+gets a multiple (workflow/rules/common.smk). On a GPU, limits of time are far too long: a profile's
+`set-resources` may shorten them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import read_receipt
+from fedloom.plan import paths
+from fedloom.plan.settings import Backbone, Dataset, Method, Partition, Study
+
+RATE = 1e11  # operations of a core per second
+SAVED = 11  # numbers that training keeps per token, feature and block
+PASSING = 12  # numbers per token and feature that are there at once without training
+MARGIN = 3
+LIBRARIES = 1500  # MB that a process with torch, timm and open_clip takes
+LONGEST = 1440  # minutes of a job of training
+START = 15  # minutes for reading inputs and writing results
+UNKNOWN_IMAGES, UNKNOWN_CLASSES, UNKNOWN_CLIENTS = 60_000, 100, 10
+IMAGES_AT_ONCE = 256  # in a pass without training
+READ_PER_MINUTE = 3000  # images that a source decodes and resizes
+NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
+MEGA = 1e6
+
+SIZES = {  # width, depth, width and depth of a CLIP's text tower
+    "micro_vit": (96, 12, 0, 0),
+    "micro_clip": (96, 12, 64, 4),
+    "tiny": (192, 12, 0, 0),
+    "small": (384, 12, 0, 0),
+    "base": (768, 12, 512, 12),
+    "large": (1024, 24, 768, 12),
+    "huge": (1280, 32, 1024, 24),
+    "giant": (1664, 48, 1280, 32),
+}
+LETTERS = {"B": "base", "L": "large", "H": "huge", "g": "giant", "G": "giant"}  # of open_clip
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job asks for.
+
+    Attributes:
+        mem_mb: memory in MB (10^6 bytes).
+        runtime: time limit in minutes.
+    """
+
+    mem_mb: int
+    runtime: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a backbone: width, depth and tokens of an image, and those of a text tower."""
+
+    width: int
+    depth: int
+    tokens: int
+    text_width: int
+    text_depth: int
+
+    @property
+    def operations(self) -> float:
+        """Operations of a forward pass of one image."""
+        return _operations(self.width, self.depth, self.tokens)
+
+    @property
+    def weights(self) -> float:
+        """Megabytes of the weights."""
+        numbers = self.depth * self.width**2 + self.text_depth * self.text_width**2
+        return 12 * numbers * 4 / MEGA
+
+    @property
+    def training(self) -> float:
+        """Megabytes that the activations of one image take while training."""
+        return SAVED * self.tokens * self.width * self.depth * 4 / MEGA
+
+    @property
+    def passing(self) -> float:
+        """Megabytes that one image takes in a pass without training."""
+        return PASSING * self.tokens * self.width * 4 / MEGA
+
+
+def _operations(width: int, depth: int, tokens: int) -> float:
+    return depth * (24 * width**2 * tokens + 4 * width * tokens**2)
+
+
+def shape(backbone: Backbone) -> Shape:
+    """Return the sizes of a backbone by its name; one that is not known counts as ViT-B/16."""
+    name = backbone.settings["name"]
+    clip = re.match(r"(?:coca_)?ViT-([A-Za-z])-(\d+)", name)
+    word = next((key for key in SIZES if key in name), LETTERS.get(clip[1], "base") if clip else "")
+    width, depth, text_width, text_depth = SIZES.get(word, SIZES["base"])
+    if word.startswith("micro"):
+        patch, size = 8, 32
+    else:
+        patch = int(clip[2]) if clip else int((re.search(r"patch(\d+)", name) or [0, 16])[1])
+        size = int((re.search(r"[_-](\d{3})(?=$|[._-])", name) or [0, 224])[1])
+    size = backbone.settings.get("image_size") or size
+    if backbone.family == "vit":
+        text_width = text_depth = 0
+    return Shape(width, depth, (size // patch) ** 2 + 1, text_width, text_depth)
+
+
+def contents(dataset: Dataset) -> tuple[int, int]:
+    """Return the number of images and of classes: of the store, or before it is there, a guess."""
+    try:
+        facts = read_receipt(paths.at(paths.STORE, dataset=dataset.label))
+        return facts["images"], len(facts["classes"])
+    except (FedLoomError, KeyError):
+        settings = dataset.settings
+    if dataset.source == "sklearn_digits":
+        return 1797, 10
+    if dataset.source == "glyphs":
+        return settings["classes"] * 12 * settings["draws"], settings["classes"]
+    listed = dataset.listing["files"] if dataset.listing and "root" in settings else 0
+    return max(UNKNOWN_IMAGES, listed), UNKNOWN_CLASSES
+
+
+def _ask(megabytes: float, seconds: float) -> Resources:
+    """Round up: to 500 MB, and to 15 minutes."""
+    memory = -(-(LIBRARIES + megabytes) // 500) * 500
+    minutes = -(-(START + MARGIN * seconds / 60) // 15) * 15
+    return Resources(int(memory), int(minutes))
+
+
+def of_dataset(dataset: Dataset) -> Resources:
+    """Estimate the making of a store, image by image."""
+    return _ask(500, 60 * contents(dataset)[0] / READ_PER_MINUTE)
+
+
+def of_cache(dataset: Dataset, backbone: Backbone) -> Resources:
+    """Estimate a pass of the frozen backbone over all images."""
+    images, size = contents(dataset)[0], shape(backbone)
+    return _ask(2 * size.weights + IMAGES_AT_ONCE * size.passing, images * size.operations / RATE)
+
+
+def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Resources:
+    """Estimate what is made of the cached class tokens of all images, at every block."""
+    images, size = contents(dataset)[0], shape(backbone)
+    tokens = images * size.depth * size.width * 4 / MEGA
+    return _ask(2 * tokens, tokens)  # a second per megabyte
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run's estimate is made of.
+
+    Attributes:
+        stacked: False if the method's clients can only train one by one.
+    """
+
+    study: Study
+    dataset: Dataset
+    partition: Partition
+    backbone: Backbone
+    method: Method
+    stacked: bool
+
+    def at_once(self) -> int:
+        """Return the number of images in flight while training."""
+        training: Mapping[str, Any] = self.method.training
+        size = training["batch_size"]
+        size = min(size, training["micro_batch"] or size)
+        return size * self.clients_at_once()
+
+    def clients_at_once(self) -> int:
+        """Return the number of clients that train as one batch."""
+        stacked = self.study.stacked and self.stacked
+        return self.study.clients_per_round if stacked else 1
+
+    def images_of_a_client(self) -> float:
+        """Return the number of training images of a client."""
+        images, classes = contents(self.dataset)
+        settings = self.partition.settings
+        everyone = images / (settings.get("clients") or UNKNOWN_CLIENTS)
+        return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
+
+
+def _evaluation(run: Setting) -> tuple[float, float]:
+    """Return megabytes and seconds of one evaluation of all clients."""
+    images, _ = contents(run.dataset)
+    size = shape(run.backbone)
+    passes = 2 if run.study.global_test else 1
+    cheap = run.backbone.family == "clip"  # image features are cached
+    seconds = 0 if cheap else passes * images / 2 * size.operations / RATE
+    return 0 if cheap else IMAGES_AT_ONCE * size.passing, seconds
+
+
+def _text(run: Setting) -> tuple[float, float]:
+    """Return megabytes and seconds of a training step of a CLIP's prompts, text and transport."""
+    classes, size = contents(run.dataset)[1], shape(run.backbone)
+    tokens = 2 * classes * NAME_TOKENS * run.clients_at_once()  # a global and a local context
+    megabytes = SAVED * tokens * size.text_width * size.text_depth * 4 / MEGA
+    seconds = 3 * _operations(size.text_width, size.text_depth, 1) * tokens / RATE
+    if "patches" in run.method.needs:  # plans of every image, class, patch and prompt, eight times
+        plans = run.at_once() * classes * size.tokens * 2
+        megabytes += 8 * plans * 4 / MEGA
+        seconds += 100 * 8 * plans / RATE
+    return megabytes, seconds
+
+
+def of_training(run: Setting, rounds: int, evaluations: int) -> Resources:
+    """Estimate a job of so many rounds and evaluations."""
+    size, training = shape(run.backbone), run.method.training
+    clients, epochs = run.study.clients_per_round, training["epochs"]
+    images = run.images_of_a_client() * epochs
+    if run.backbone.family == "clip":
+        step, seconds = _text(run)
+        steps = -(-images // min(training["batch_size"], training["micro_batch"] or 10**9))
+        of_round = steps * seconds * clients / run.clients_at_once()
+        if training["augment"]:
+            of_round += 2 * clients * images * size.operations / RATE
+    else:
+        step, of_round = (
+            run.at_once() * size.training,
+            3 * clients * images * size.operations / RATE,
+        )
+    whole, once = _evaluation(run)
+    asked = _ask(2 * size.weights + max(step, whole), rounds * of_round + evaluations * once)
+    return replace(asked, runtime=min(asked.runtime, LONGEST))
+
+
+def of_artefact(run: Setting) -> Resources:
+    """Estimate a pass over all clients' test images."""
+    megabytes, seconds = _evaluation(run)
+    return _ask(1000 + 2 * shape(run.backbone).weights + megabytes, seconds)
