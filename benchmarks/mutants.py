@@ -2,14 +2,15 @@
 
     mutants.py record NOTES [TEST_FILE ...]   which tests enter which function, and their seconds
     mutants.py run NOTES RESULTS --seed 1     try a random sample of mutants
+    mutants.py again NOTES RESULTS            try those once more that were not killed
     mutants.py score RESULTS                  print survivors, and the share killed by folder
 
-Needs `pip install --constraint constraints.txt --editable '.[mutants]'`. The operators are those of
-cosmic-ray. From every file of FOLDERS `run` draws places, and of each place one mutant, so that one
-place with twelve mutants does not count more than another with two. A mutant meets those tests that
-enter the function it lies in (the file, if it lies in none), quick ones first, up to BUDGET seconds
-of them: the share killed is a lower bound. It is killed by the first test that fails, or by more
-than its share of time.
+Needs `pip install --constraint constraints.txt --editable ".[test,mutants]"`; the operators are
+those of cosmic-ray. From every file of FOLDERS `run` draws places, and of each place one mutant, so
+that a place with twelve mutants counts as much as one with two. A mutant meets those tests that
+enter the function it lies in (the file, if it lies in none), up to BUDGET seconds of them: the
+share killed is a lower bound. It is killed by the first test that fails, or by taking longer than
+the tests may.
 
 All runs on a copy of the files that git tracks, each mutant in a process of its own that is forked
 from one which has imported torch, timm and open_clip.
@@ -145,6 +146,19 @@ def record(tree: Path, files: list[str]) -> dict:
     return {"seconds": good, "failed": tests.failed, "lines": lines}
 
 
+def merged(old: dict, new: dict) -> dict:
+    """Return old notes with those of the new tests, which replace their old ones."""
+    again = new["seconds"].keys() | set(new["failed"])
+    lines: dict[str, dict[str, list[str]]] = {}
+    for notes, stale in ((old, again), (new, set())):
+        for file, tests in notes["lines"].items():
+            for line, names in tests.items():
+                known = lines.setdefault(file, {}).setdefault(line, [])
+                known += [name for name in names if name not in stale]
+    failed = [name for name in old["failed"] if name not in again] + new["failed"]
+    return {"seconds": old["seconds"] | new["seconds"], "failed": failed, "lines": lines}
+
+
 def functions(code: str) -> list[tuple[int, int]]:
     """Return first and last line of all functions' bodies, inner ones last."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -153,14 +167,23 @@ def functions(code: str) -> list[tuple[int, int]]:
 
 
 def concerned(notes: dict, file: str, code: str, line: int) -> list[str]:
-    """Return the tests that enter the function of a line, quick ones first, up to the budget."""
+    """Return the tests that enter the function of a line, up to the budget.
+
+    The quickest case of every test comes first, then the second of those that have several.
+    """
     around = [(first, last) for first, last in functions(code) if first <= line <= last]
     first, last = around[-1] if around else (1, len(code.splitlines()))
     lines = notes["lines"].get(file, {}).items()
     names = {name for number, tests in lines if first <= int(number) <= last for name in tests}
-    spent, chosen = 0.0, []
+    cases: Counter[str] = Counter()
+    order = []
     for name in sorted(names, key=notes["seconds"].__getitem__):
-        spent += notes["seconds"][name]
+        test = name.split("[")[0]
+        order.append((cases[test], notes["seconds"][name], name))
+        cases[test] += 1
+    spent, chosen = 0.0, []
+    for _, seconds, name in sorted(order):
+        spent += seconds
         if spent > BUDGET:
             break
         chosen.append(name)
@@ -239,6 +262,24 @@ def try_mutant(tree: Path, notes: dict, file: str, line: int, mutant: str) -> di
     return {"status": status, "tests": len(names), "by": end["by"][:1]}
 
 
+def again(tree: Path, notes: dict, results: Path) -> None:
+    """Try the mutants of `results` that were not killed once more, and write the lines anew."""
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    for row in rows:
+        if row["status"] == "killed":
+            continue
+        code = (tree / row["file"]).read_text()
+        old, new = (
+            [line[1:] for line in row["diff"].splitlines()[3:] if line[0] == sign] for sign in "-+"
+        )
+        first = int(row["diff"].splitlines()[2].split()[1].split(",")[0][1:])
+        lines = code.splitlines()
+        assert lines[first - 1 : first - 1 + len(old)] == old, f"{row['file']} has changed"
+        lines[first - 1 : first - 1 + len(old)] = new
+        row |= try_mutant(tree, notes, row["file"], row["line"], "\n".join(lines) + "\n")
+    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def run(tree: Path, notes: dict, results: Path, options: argparse.Namespace) -> None:
     """Try a sample of mutants of every file, a line of JSON each; go on where a run was ended."""
     lines = results.read_text().splitlines() if results.exists() else []
@@ -292,6 +333,9 @@ def main() -> None:
     sub.add_argument("--count", type=int, default=4, help="mutants per file")
     sub.add_argument("--only", nargs="*", help="parts of the names of files")
     sub.add_argument("--other-than", nargs="*", type=Path, default=[], help="results to leave out")
+    sub = commands.add_parser("again")
+    sub.add_argument("notes", type=Path)
+    sub.add_argument("results", type=Path)
     sub = commands.add_parser("score")
     sub.add_argument("results", type=Path, nargs="+")
     options = parser.parse_args()
@@ -302,11 +346,15 @@ def main() -> None:
         copy_tree(tree)
         if options.command == "run":
             return run(tree, json.loads(options.notes.read_text()), options.results, options)
+        if options.command == "again":
+            return again(tree, json.loads(options.notes.read_text()), options.results)
         every = [path.name for path in sorted((tree / "tests").glob("test_*.py"))]
         names = options.files or [name for name in every if name not in NOT_RECORDED]
         notes = in_a_fork(tree, lambda: record(tree, [f"tests/{name}" for name in names]))
         if notes is None:
             sys.exit("error: the recording died")
+        if options.notes.exists():  # of other tests, or of these before they changed
+            notes = merged(json.loads(options.notes.read_text()), notes)
         options.notes.write_text(json.dumps(notes))
         print(f"{len(notes['seconds'])} tests; left out, as they fail: {notes['failed']}")
 

@@ -1,6 +1,8 @@
 """State on disk, and jobs that are killed, resumed, extended."""
 
 import logging
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -195,3 +197,24 @@ def test_a_truncated_rolling_checkpoint_says_what_to_do(tiny, tmp_path):
     rolling.write_bytes(rolling.read_bytes()[:50])
     with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: truncated.*after round 0"):
         _train(task, hooks, tmp_path / "a")
+
+
+def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    folder, entered, line = tmp_path / "deep" / "run", threading.Event(), "another job is at work"
+
+    def second():
+        with job.exclusive(folder):
+            entered.set()
+
+    with job.exclusive(folder):
+        thread = threading.Thread(target=second)
+        thread.start()
+        deadline = time.monotonic() + 30
+        while line not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not entered.is_set()
+    thread.join(30)
+    assert entered.is_set() and caplog.text.count(line) == 1
+    with job.exclusive(folder):
+        assert caplog.text.count(line) == 1, "nobody is at work here any more"

@@ -209,7 +209,11 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         [int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)] for _ in range(2)
     ]
     assert found[0] == found[1] and len(set(found[0])) > 1
-    assert 4 <= min(found[0]) <= max(found[0]) <= 9
+    length_of = _module("lengths").length_of
+    assert {length_of(task, client) for client in range(200)} == set(range(4, 10))
+    task, hooks = tiny("fedpha", random_lengths=[6, 6])
+    initial_state(task, hooks)
+    assert {int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)} == {6}
 
 
 def test_each_client_starts_from_its_own_context_or_all_from_one(tiny):

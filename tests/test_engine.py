@@ -241,8 +241,10 @@ def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
     batch = task.data.batch([long, short])
     assert set(batch.index[1]) <= set(short)
     *_, last = iterate_examples(task, [np.tile(long, 60), short])
-    assert set(last.index[1]) <= set(short)
+    assert set(last.index[1]) == {short[0]}
     assert not last.mask[1].any()
+    *_, last = iterate_examples(task, [np.tile(long, 60), short[:1]])
+    assert set(last.index[1]) == {short[0]}
 
 
 def test_a_masked_infinity_does_no_harm(tiny):
@@ -353,3 +355,17 @@ def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
     own = [r for r in evaluate_clients(task.at(1), hooks, current) if r["participating"]]
     assert row["num_correct"] == sum(r["num_correct"] for r in own)
     assert row["num_test"] == sum(r["num_test"] for r in own)
+
+
+def test_the_servers_model_has_uniform_priors_and_no_images(tiny):
+    task, _ = tiny("head_tuning")
+    model = cohort(task, [SERVER_MODEL], [{}])
+    assert model.is_server_model and model.ids == (SERVER_MODEL,) and model.num_examples == (0,)
+    assert model.priors.tolist() == [[0.25] * 4]
+    assert not cohort(task, [1], [{}]).is_server_model
+
+
+def test_prototypes_that_method_toml_does_not_ask_for_are_refused_by_name(tiny):
+    task, _ = tiny("fedvpt")
+    with pytest.raises(FedLoomError, match=r'^method fedvpt reads prototypes.*"prototypes" to ne'):
+        _ = task.prototypes
