@@ -294,8 +294,9 @@ def run(tree: Path, notes: dict, results: Path, options: argparse.Namespace) -> 
             continue
         rng = random.Random(f"{options.seed} {file}")
         for line, operator, mutant in draw(code, options.count, rng):
-            diff = difflib.unified_diff(code.splitlines(), mutant.splitlines(), file, n=0)
-            sample.append((file, line, operator, mutant, "\n".join(diff)))
+            old, new = code.splitlines(), mutant.splitlines()
+            diff = "\n".join(difflib.unified_diff(old, new, file, n=0, lineterm=""))
+            sample.append((file, line, operator, mutant, diff))
     random.Random(options.seed).shuffle(sample)  # so that a run that is ended is a sample too
     for file, line, operator, mutant, diff in sample:
         if diff in done:

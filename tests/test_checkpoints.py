@@ -64,9 +64,9 @@ class _Killed(BaseException):
     pass
 
 
-def _train(task, hooks, folder, fingerprint="same", last=4):
+def _train(task, hooks, folder, fingerprint="same", last=4, evaluate=(2, 3, 4)):
     folder.mkdir(exist_ok=True)
-    evaluate = tuple(number for number in (2, 3, 4) if number <= last)
+    evaluate = tuple(number for number in evaluate if number <= last)
     tiny = replace(tiny_job(manifest.find(task.method), 0, last), evaluate=evaluate)
     job.train(task, hooks, tiny, None, tiny_outputs(folder), fingerprint)
 
@@ -160,6 +160,32 @@ def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, cap
             getattr(tiny_outputs(tmp_path / name), kind) for name in ("whole", "extended")
         )
         assert whole.read_bytes() == extended.read_bytes()
+
+
+@pytest.mark.parametrize("first", [{"evaluate": (3, 4)}, {"last": 5, "evaluate": (2, 3, 4)}])
+def test_a_checkpoint_without_an_evaluation_or_beyond_the_end_is_not_resumed(
+    tiny, tmp_path, caplog, first
+):
+    task, hooks = tiny("fedvpt")
+    _train(task, hooks, tmp_path / "whole")
+    _train(task, hooks, tmp_path / "other", **first)
+    caplog.set_level(logging.INFO)
+    _train(task, hooks, tmp_path / "other")
+    assert "of another configuration; starting after round 0" in caplog.text
+    for kind in ("state", "evaluation"):
+        assert _bytes(tmp_path / "whole", kind) == _bytes(tmp_path / "other", kind)
+
+
+def test_a_checkpoint_with_more_evaluations_is_resumed_and_those_are_not_reported(
+    tiny, tmp_path, caplog
+):
+    task, hooks = tiny("fedvpt")
+    _train(task, hooks, tmp_path / "whole", evaluate=(3,))
+    _train(task, hooks, tmp_path / "other", evaluate=(2, 3, 4))
+    caplog.set_level(logging.INFO)
+    _train(task, hooks, tmp_path / "other", evaluate=(3,))
+    assert "resumed after round 4" in caplog.text
+    assert _bytes(tmp_path / "whole", "evaluation") == _bytes(tmp_path / "other", "evaluation")
 
 
 def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path, monkeypatch):
