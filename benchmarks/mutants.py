@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("plugins", "workflow/fedloom/toolbox", "workflow/fedloom/federated")
 # those that start processes, in which nothing is recorded, and those that look at no method
 NOT_RECORDED = ("test_workflow.py", "test_docs.py", "test_glyphs.py", "test_figures.py")
-BUDGET = 20.0
+BUDGET = 30.0
 
 
 class Tests:
@@ -169,25 +169,28 @@ def functions(code: str) -> list[tuple[int, int]]:
 def concerned(notes: dict, file: str, code: str, line: int) -> list[str]:
     """Return the tests that enter the function of a line, up to the budget.
 
-    The quickest case of every test comes first, then the second of those that have several.
+    Half of it is for the quickest, half for one case of every test, then a second and so on.
     """
     around = [(first, last) for first, last in functions(code) if first <= line <= last]
     first, last = around[-1] if around else (1, len(code.splitlines()))
     lines = notes["lines"].get(file, {}).items()
     names = {name for number, tests in lines if first <= int(number) <= last for name in tests}
-    cases: Counter[str] = Counter()
-    order = []
-    for name in sorted(names, key=notes["seconds"].__getitem__):
+    seconds, cases = notes["seconds"], Counter[str]()
+    quick = sorted(names, key=seconds.__getitem__)
+    varied = []
+    for name in quick:
         test = name.split("[")[0]
-        order.append((cases[test], notes["seconds"][name], name))
+        varied.append((cases[test], seconds[name], name))
         cases[test] += 1
-    spent, chosen = 0.0, []
-    for _, seconds, name in sorted(order):
-        spent += seconds
-        if spent > BUDGET:
-            break
-        chosen.append(name)
-    return chosen
+    chosen: dict[str, None] = {}
+    for share, order in ((0.5, quick), (1.0, [name for *_, name in sorted(varied)])):
+        spent = sum(seconds[name] for name in chosen)
+        for name in order:
+            spent += seconds[name] if name not in chosen else 0
+            if spent > share * BUDGET:
+                break
+            chosen[name] = None
+    return list(chosen)
 
 
 def annotations(code: str) -> set[tuple[int, int]]:
