@@ -193,6 +193,26 @@ def test_deep_prompts_replace_those_of_the_block_before(tiny):
         torch.testing.assert_close(actual[0, i], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_deep_prompts_beyond_the_last_block_are_refused(tiny):
+    task, hooks = tiny("fedvpt_deep", blocks=[13, 2, 5])
+    with pytest.raises(FedLoomError, match=r"option blocks \[2, 5, 13\]: the ViT has 12 blocks"):
+        hooks.init_server(task=task)
+    task, hooks = tiny("fedvpt_deep", blocks=[12, 2], prompts=3)
+    shape = hooks.init_server(task=task)["params"]["shared_prompts"].shape
+    assert shape == (2, 3, task.backbone.width)
+
+
+def test_a_pool_must_hold_what_a_client_picks(tiny):
+    for name in ("fedavg_pt", "fedprox_pt", "fedopt_pt", "gmm_pt"):
+        task, hooks = tiny(name, selection=True, prompts=5, pool=4)
+        with pytest.raises(FedLoomError, match=f"^{name}: option prompts is 5, but the pool hold"):
+            hooks.init_server(task=task)
+        task, hooks = tiny(name, selection=True, prompts=5, pool=5)
+        assert len(hooks.init_server(task=task)["params"]["shared_prompts"]) == 5
+        task, hooks = tiny(name, prompts=5, pool=4)
+        assert len(hooks.init_server(task=task)["params"]["shared_prompts"]) == 5, "no pool"
+
+
 def _proximal(tiny, **options):
     """FedProx's term [K] as a function of the parameters in float64, its start, and a point."""
     task, _ = tiny("fedprox_pt", **options)

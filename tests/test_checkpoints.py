@@ -1,6 +1,8 @@
 """State on disk, and jobs that are killed, resumed, extended."""
 
 import logging
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -62,9 +64,9 @@ class _Killed(BaseException):
     pass
 
 
-def _train(task, hooks, folder, fingerprint="same", last=4):
+def _train(task, hooks, folder, fingerprint="same", last=4, evaluate=(2, 3, 4)):
     folder.mkdir(exist_ok=True)
-    evaluate = tuple(number for number in (2, 3, 4) if number <= last)
+    evaluate = tuple(number for number in evaluate if number <= last)
     tiny = replace(tiny_job(manifest.find(task.method), 0, last), evaluate=evaluate)
     job.train(task, hooks, tiny, None, tiny_outputs(folder), fingerprint)
 
@@ -160,6 +162,32 @@ def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, cap
         assert whole.read_bytes() == extended.read_bytes()
 
 
+@pytest.mark.parametrize("first", [{"evaluate": (3, 4)}, {"last": 5, "evaluate": (2, 3, 4)}])
+def test_a_checkpoint_without_an_evaluation_or_beyond_the_end_is_not_resumed(
+    tiny, tmp_path, caplog, first
+):
+    task, hooks = tiny("fedvpt")
+    _train(task, hooks, tmp_path / "whole")
+    _train(task, hooks, tmp_path / "other", **first)
+    caplog.set_level(logging.INFO)
+    _train(task, hooks, tmp_path / "other")
+    assert "of another configuration; starting after round 0" in caplog.text
+    for kind in ("state", "evaluation"):
+        assert _bytes(tmp_path / "whole", kind) == _bytes(tmp_path / "other", kind)
+
+
+def test_a_checkpoint_with_more_evaluations_is_resumed_and_those_are_not_reported(
+    tiny, tmp_path, caplog
+):
+    task, hooks = tiny("fedvpt")
+    _train(task, hooks, tmp_path / "whole", evaluate=(3,))
+    _train(task, hooks, tmp_path / "other", evaluate=(2, 3, 4))
+    caplog.set_level(logging.INFO)
+    _train(task, hooks, tmp_path / "other", evaluate=(3,))
+    assert "resumed after round 4" in caplog.text
+    assert _bytes(tmp_path / "whole", "evaluation") == _bytes(tmp_path / "other", "evaluation")
+
+
 def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path, monkeypatch):
     source = tmp_path / "plugin.py"
     source.write_text("a")
@@ -195,3 +223,24 @@ def test_a_truncated_rolling_checkpoint_says_what_to_do(tiny, tmp_path):
     rolling.write_bytes(rolling.read_bytes()[:50])
     with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: truncated.*after round 0"):
         _train(task, hooks, tmp_path / "a")
+
+
+def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    folder, entered, line = tmp_path / "deep" / "run", threading.Event(), "another job is at work"
+
+    def second():
+        with job.exclusive(folder):
+            entered.set()
+
+    with job.exclusive(folder):
+        thread = threading.Thread(target=second)
+        thread.start()
+        deadline = time.monotonic() + 30
+        while line not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not entered.is_set()
+    thread.join(30)
+    assert entered.is_set() and caplog.text.count(line) == 1
+    with job.exclusive(folder):
+        assert caplog.text.count(line) == 1, "nobody is at work here any more"

@@ -12,6 +12,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import initial_state
 from fedloom.methods import loader, manifest
+from fedloom.toolbox import SERVER_MODEL
 
 
 def _module(name="plugin"):
@@ -209,7 +210,23 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         [int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)] for _ in range(2)
     ]
     assert found[0] == found[1] and len(set(found[0])) > 1
-    assert 4 <= min(found[0]) <= max(found[0]) <= 9
+    length_of = _module("lengths").length_of
+    assert {length_of(task, client) for client in range(200)} == set(range(4, 10))
+    task, hooks = tiny("fedpha", random_lengths=[6, 6])
+    initial_state(task, hooks)
+    assert {int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)} == {6}
+
+
+def test_consecutive_clients_share_an_entry_of_the_lengths_and_strangers_have_the_first(tiny):
+    for lengths, expected in (
+        ([9, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4]),
+        ([4, 9], [4, 4, 4, 9, 9, 9]),
+    ):
+        task, hooks = tiny("fedpha", lengths=lengths)
+        states = [hooks.init_client(task=task, client=k) for k in range(6)]
+        assert [int(state["length"]) for state in states] == expected
+        stranger = hooks.init_client(task=task, client=SERVER_MODEL)
+        assert int(stranger["length"]) == lengths[0]
 
 
 def test_each_client_starts_from_its_own_context_or_all_from_one(tiny):

@@ -1,5 +1,6 @@
 """Local training with a client axis, rounds, guard, checkpoints."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import stack
 from fedloom.data.federation import shuffled_batches
+from fedloom.federated import evaluation_batches
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.optimizers import learning_rate
@@ -241,8 +243,30 @@ def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
     batch = task.data.batch([long, short])
     assert set(batch.index[1]) <= set(short)
     *_, last = iterate_examples(task, [np.tile(long, 60), short])
-    assert set(last.index[1]) <= set(short)
+    assert set(last.index[1]) == {short[0]}
     assert not last.mask[1].any()
+    *_, last = iterate_examples(task, [np.tile(long, 60), short[:1]])
+    assert set(last.index[1]) == {short[0]}
+
+
+def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_least(
+    tiny, monkeypatch
+):
+    monkeypatch.setattr(evaluation_batches, "IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr(evaluation_batches, "FEATURES_AT_ONCE", 9)
+    task, _ = tiny("fedvpt")
+    rows = [np.arange(5), np.arange(4)]
+    for clients, features_only, widths in (
+        (2, False, [3, 2]),
+        (2, True, [4, 1]),
+        (8, False, [1] * 5),
+        (10, True, [1] * 5),
+    ):
+        task = replace(task, features_only=features_only)
+        found = list(iterate_examples(task, (rows * 5)[:clients]))
+        assert [batch.index.shape for batch in found] == [(clients, width) for width in widths]
+        seen = np.concatenate([batch.index[0][batch.mask[0].numpy()] for batch in found])
+        assert seen.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_masked_infinity_does_no_harm(tiny):
@@ -353,3 +377,17 @@ def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
     own = [r for r in evaluate_clients(task.at(1), hooks, current) if r["participating"]]
     assert row["num_correct"] == sum(r["num_correct"] for r in own)
     assert row["num_test"] == sum(r["num_test"] for r in own)
+
+
+def test_the_servers_model_has_uniform_priors_and_no_images(tiny):
+    task, _ = tiny("head_tuning")
+    model = cohort(task, [SERVER_MODEL], [{}])
+    assert model.is_server_model and model.ids == (SERVER_MODEL,) and model.num_examples == (0,)
+    assert model.priors.tolist() == [[0.25] * 4]
+    assert not cohort(task, [1], [{}]).is_server_model
+
+
+def test_prototypes_that_method_toml_does_not_ask_for_are_refused_by_name(tiny):
+    task, _ = tiny("fedvpt")
+    with pytest.raises(FedLoomError, match=r'^method fedvpt reads prototypes.*"prototypes" to ne'):
+        _ = task.prototypes

@@ -80,3 +80,10 @@ def test_the_floors_in_the_documentation_are_those_of_the_contract():
         for layer in layers["contracts"][0]["layers"]
     ]
     assert drawn == asked
+
+
+def test_the_toolbox_needs_no_open_clip():
+    """It takes seconds to import, and ViT methods do without."""
+    code = "import sys, fedloom.toolbox; sys.exit('open_clip' in sys.modules)"
+    environment = {"PYTHONPATH": str(ROOT / "workflow")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack
-from fedloom.federated.evaluate import artefact
+from fedloom.federated import evaluation_batches
+from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
@@ -235,3 +236,50 @@ def test_artefacts(tiny):
     assert set(tokens["domain"]) == {"noise"}
     first = np.stack(tokens[tokens["block"] == 1]["vector"])
     assert np.ptp(first, axis=0).max() < 1e-6, "before block 1 all class tokens are alike"
+
+
+def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
+    """Image by image; a class without test images has no row."""
+    task, hooks = tiny("pep_fedpt", blocks=[3, 2])
+    labels = task.data.store.labels
+    task.data.test[:] = [rows[labels[rows] != 1] for rows in task.data.test]
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    given = {(j, label): [] for j in (2, 3) for label in (0, 2, 3)}
+    for client, rows in enumerate(task.data.test):
+        received, clients = received_by(task.at(1), hooks, state, [client])
+        batch = task.data.batch([rows])
+        passed = forward.forward(task, received["params"], received, clients, batch, 3)
+        for j, weights in zip((2, 3), passed.weights, strict=True):
+            for label, mixed in zip(labels[rows], weights[0], strict=True):
+                given[j, label].append(mixed.double().numpy())
+    found = artefact(task.at(1), hooks, state, "soft_weights")
+    assert found["block"] == [2] * 12 + [3] * 12
+    assert found["label"] == [0, 0, 0, 0, 2, 2, 2, 2, 3, 3, 3, 3] * 2
+    assert found["class"] == [0, 1, 2, 3] * 6
+    expected = np.concatenate([np.mean(given[key], 0) for key in sorted(given)])
+    np.testing.assert_allclose(found["weight"], expected, atol=1e-5)
+    assert np.std(expected) > 0.05
+
+
+def test_shown_class_tokens_are_of_a_few_images_drawn_once(tiny, monkeypatch):
+    """From batches of which some hold none of them; block 13 is the classifier's input."""
+    monkeypatch.setattr(evaluation_batches, "IMAGES_AT_ONCE", 12)
+    task, hooks = tiny("pep_fedpt", blocks=[2, 3])
+    task.data.test[:] = [np.random.default_rng(0).permutation(rows) for rows in task.data.test]
+    artefacts = sys.modules["fedloom_plugins.pep_fedpt.artefacts"]
+    monkeypatch.setattr(artefacts, "MAX_IMAGES", 3)
+    state = initial_state(task, hooks)
+    found = pd.DataFrame(artefact(task.at(4), hooks, state, "class_tokens"))
+    again = pd.DataFrame(artefact(task.at(4), hooks, state, "class_tokens"))
+    assert found.equals(again)
+    assert found.groupby("block").size().to_dict() == dict.fromkeys(range(1, 14), 3)
+    known = []
+    for client, rows in enumerate(task.data.test):
+        received, clients = received_by(task.at(4), hooks, state, [client])
+        batch = task.data.batch([rows])
+        passed = forward.forward(task, received["params"], received, clients, batch, 13)
+        tokens = torch.stack(passed.class_tokens)[:, 0]  # [13, B, d]
+        known += [(task.data.store.labels[row], tokens[:, i]) for i, row in enumerate(rows)]
+    for j, label, vector in zip(found["block"], found["label"], found["vector"], strict=True):
+        alike = [tokens[j - 1] for c, tokens in known if c == label]
+        assert min((token - torch.tensor(vector)).abs().max() for token in alike) < 1e-4

@@ -486,12 +486,44 @@ def test_keys_start_orthonormal_and_clients_hear_them_alike(tiny):
         ({"group_blocks": [5, 13]}, r"option group_blocks \[5, 13\]: the ViT has 12"),
         ({"group_blocks": [3, 4]}, r"group_blocks \[3, 4\] must come after shared_blocks"),
         ({"query_block": 13}, "option query_block 13: the ViT has 12"),
+        ({"shared_blocks": [1, 13]}, r"option shared_blocks \[1, 13\]: the ViT has 12"),
+        ({"shared_blocks": [1, 4], "group_blocks": [4, 5]}, "must come after shared_blocks"),
     ],
 )
 def test_options_that_do_not_fit(tiny, options, line):
     task, hooks = tiny("sgpt", **options)
     with pytest.raises(FedLoomError, match=line):
         hooks.init_server(task=task)
+
+
+def test_the_last_block_may_have_prompts_and_be_the_query(tiny):
+    options = {"shared_blocks": [11], "group_blocks": [12], "query_block": 12}
+    task, hooks = tiny("sgpt", **options)
+    train_round(task.at(1), hooks, initial_state(task, hooks))
+
+
+def test_without_groups_it_is_a_vit_with_deep_prompts(tiny):
+    task, hooks = tiny("sgpt", group=False)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    assert state.server.keys() == {"params"}
+    assert state.server["params"].keys() == {"head", "shared_prompts"}
+    deep, other = tiny("fedvpt_deep", blocks=task.options.shared_blocks)
+    received, clients = received_by(task, hooks, state, [1, 2])
+    batch = task.data.batch([task.data.test[k] for k in (1, 2)])
+    found, expected = (
+        h.predict(task=t, received=received, clients=clients, batch=batch)
+        for t, h in ((task, hooks), (deep, other))
+    )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert found.std() > 0.01
+
+
+def test_the_artefact_of_counts_has_a_row_for_every_client_round_and_group(tiny):
+    task, hooks = tiny("sgpt")
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    table = artefact(task.at(1), hooks, state, "group_counts")
+    assert table == artefacts.group_counts(state.server["history"])
+    assert sum(table["count"]) > 0
 
 
 def test_published_numbers_as_read_in_the_paper():

@@ -1,0 +1,122 @@
+"""A run's task and hooks from the files of its labels."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import safetensors.torch
+import torch
+
+from fedloom.backbones import base, cache
+from fedloom.common import tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import write_receipt
+from fedloom.common.tensors import leaves
+from fedloom.federated import setup
+from fedloom.federated.round import initial_state, train_round
+from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.plan import paths
+from fedloom.plan.jobs import MethodSpec
+from fedloom.plan.settings import Wrapper
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """files(name, wrapper): a tiny task with its hooks, and a spec whose files say the same."""
+
+    def make(name, wrapper=None):
+        method = manifest.find(name)
+        around = () if wrapper is None else (manifest.find(wrapper, kind="wrapper"),)
+        task = contract.tiny_task(method, tmp_path, around)
+        spec = contract.tiny_job(method).spec
+        wrappers = tuple(Wrapper(w.name, w.options({}, w.name)) for w in around)
+        training = {key: value for key, value in vars(task.training).items() if key != "rounds"}
+        known = MethodSpec(name, vars(task.options), training, wrappers, method.needs)
+        spec = replace(spec, method=known, schedule_rounds=4)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(base, "load", lambda *known: task.backbone)
+        for file, pattern in (
+            ("images.arrow", paths.STORE),
+            ("partition.parquet", paths.PARTITION),
+        ):
+            path = paths.at(pattern, spec.run)
+            path.parent.mkdir(parents=True)
+            shutil.copy(tmp_path / file, path)
+            write_receipt(path, classes=list(task.data.classes))
+        for needed in {"features", "patches"} & set(method.needs):
+            path = paths.at(paths.CACHE, spec.run, cache=needed)
+            cache.write(task.backbone, task.data.store, needed, path)
+            write_receipt(path)
+        if "patches" in method.needs:  # which a cache holds in half precision
+            patches = task.data.patches().half()
+            task.data.patches = lambda: patches
+        if "prototypes" in method.needs:
+            path = paths.at(paths.PROTOTYPES, spec.run)
+            tensor_files.save(path, vars(task.warm_start))
+            write_receipt(path)
+        return task, loader.load_hooks(method, defaults, wrappers=list(around)), spec
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper"),
+    [("pep_fedpt", "dp_laplace"), ("head_tuning", None), ("promptfl", None), ("fedotp", None)],
+)
+def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, wrapper):
+    """Data, caches, prototypes, options, wrappers and training values."""
+    task, hooks, spec = files(name, wrapper)
+    made, own = setup.prepare(spec, CPU)
+    for field in ("options", "training", "wrappers", "clients_per_round", "stacked", "method"):
+        assert getattr(made, field) == getattr(task, field), field
+    assert made.features_only == task.features_only and made.seed == task.seed
+    states = [
+        train_round(t.at(1), h, initial_state(t, h))[0] for t, h in ((task, hooks), (made, own))
+    ]
+    expected, found = (dict(leaves(state.tree())) for state in states)
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        torch.testing.assert_close(
+            found[path], value, atol=1e-6, rtol=1e-6, msg=lambda m, p=path: f"{p}: {m}"
+        )
+
+
+@pytest.mark.parametrize("pattern", [paths.STORE, paths.PARTITION, paths.CACHE])
+def test_an_input_that_was_changed_is_named(files, pattern):
+    *_, spec = files("promptfl")
+    path = paths.at(pattern, spec.run, cache="features")
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(FedLoomError, match=f"^{path}: missing, truncated or changed"):
+        setup.prepare(spec, CPU)
+
+
+def test_a_cohort_is_at_most_all_participating_clients(files):
+    task, _, spec = files("head_tuning")
+    clients = len(task.data.participating)
+    made, _ = setup.prepare(replace(spec, clients_per_round=clients), CPU)
+    assert made.clients_per_round == clients
+    line = f"^study.clients_per_round: {clients + 1} is more than the {clients} participating"
+    with pytest.raises(FedLoomError, match=line):
+        setup.prepare(replace(spec, clients_per_round=clients + 1), CPU)
+
+
+def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_path):
+    """Blocks count from 1; what was read once is not read again."""
+    inputs, final = torch.arange(24.0).view(4, 3, 2), torch.randn(4, 2)  # [N, M, d] and [N, d]
+    safetensors.torch.save_file({"inputs": inputs, "final": final}, tmp_path / "x")
+    tokens = setup.cached_tokens(tmp_path / "x", CPU)
+    for block in (1, 2, 3):
+        assert torch.equal(tokens(block), inputs[:, block - 1])
+    assert torch.equal(tokens(None), final)
+    (tmp_path / "x").unlink()
+    assert torch.equal(tokens(1), inputs[:, 0])
+
+
+def test_patches_are_read_when_they_are_first_asked_for(tmp_path):
+    patches = setup.cached_patches(tmp_path / "x", CPU)
+    safetensors.torch.save_file({"patches": torch.ones(4, 3, 2)}, tmp_path / "x")
+    found = patches()
+    (tmp_path / "x").unlink()
+    assert patches() is found and torch.equal(found, torch.ones(4, 3, 2))
