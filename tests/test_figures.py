@@ -326,6 +326,41 @@ def test_a_column_that_cannot_be_drawn_is_one_line(tmp_path, column, line):
         scatter.draw([shown(artefact=path)], job)
 
 
+@pytest.mark.parametrize("kind", [lines, bars])
+def test_what_is_averaged_must_be_numbers(tmp_path, kind):
+    path = _table(tmp_path / "a.parquet", {"round": [0, 1], "name": ["a", "b"]})
+    job = figure_job("x", artefact="x", x="round", y="name", log=False)
+    complaint = "column 'name' must hold numbers, and holds text"
+    with style.applied(), pytest.raises(FedLoomError, match=complaint):
+        kind.draw([shown(artefact=path)], job)
+
+
+def test_a_colour_means_the_same_number_in_every_panel(tmp_path):
+    runs = []
+    for seed, top in ((0, 4), (1, 400)):
+        columns = {"round": [0, 1], "size": [1, 2], "count": [0, top]}
+        path = _table(tmp_path / f"{seed}.parquet", columns)
+        runs.append(shown(seed=seed, artefact=path))
+    job = figure_job("scatter", artefact="x", x="round", y="size", log=False, colour="count")
+    with style.applied():
+        figure = scatter.draw(runs, job)
+        panels = [axis.collections[0] for axis in figure.axes[:2]]
+        assert [panel.get_clim() for panel in panels] == [(0, 400), (0, 400)]
+        figure.canvas.draw()
+        assert not np.allclose(panels[0].get_facecolor()[1], panels[1].get_facecolor()[1])
+
+
+def test_ticks_are_whole_numbers_where_x_is(tmp_path):
+    ticks = []
+    for xs in ([0, 1], [0.0, 0.25]):
+        path = _table(tmp_path / f"{xs[1]}.parquet", {"x": xs, "size": [1, 2]})
+        job = figure_job("lines", artefact="x", x="x", y="size", log=False)
+        with style.applied():
+            (axis,) = lines.draw([shown(artefact=path)], job).axes
+            ticks.append([tick % 1 == 0 for tick in axis.get_xticks()])
+    assert all(ticks[0]) and not all(ticks[1])
+
+
 def test_nearest_prototype_by_hand():
     # class means of the training images: 0 at 0, 1 at 10, 2 at 20; class 3 has none
     tokens = torch.tensor([[-1.0], [1.0], [10.0], [20.0], [2.0], [16.0], [21.0], [30.0]])

@@ -34,15 +34,14 @@ def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
     assert "toolbox/__init__" not in _names(staleness.plugin_sources("fedotp"))
 
 
-def test_a_run_depends_on_what_trains_it_and_not_on_plans_and_reports():
+def test_a_run_depends_on_what_trains_it_and_not_on_where_files_lie_and_reports():
     modules = staleness.library_sources("fedloom.stages.train", "fedloom.backbones.vit")
     names = _names([*modules, *staleness.plugin_sources("fedvpt")])
     loop = {"job", "round", "local_training", "optimizers", "task", "state", "setup", "evaluate"}
     assert {f"federated/{name}" for name in loop} <= names
     assert {"data/federation", "backbones/vit", "common/tensors", "methods/defaults"} <= names
-    assert not any(
-        name.startswith(("report", "plan/", "stages/", "backbones/clip")) for name in names
-    )
+    assert "stages/train" in names
+    assert not any(name.startswith(("report", "plan/", "backbones/clip")) for name in names)
 
 
 def test_a_figure_depends_on_its_kind_and_what_it_imports():
@@ -54,6 +53,7 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
     names = _names(Plan(resolve(config)).output_sources("figures", _Wildcards(label="heat")))
     assert {"report/figures/grid", "report/figures/style", "plan/grids", "report/metrics"} <= names
+    assert {"plan/looks", "plan/shown", "stages/figure"} <= names
     assert "report/figures/boxes" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)
 

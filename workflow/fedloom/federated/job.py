@@ -30,6 +30,10 @@ from fedloom.plan.jobs import TrainJob
 
 log = logging.getLogger(__name__)
 
+# whose version bears on a run's numbers: those of the runtime and those that plugins may import
+LIBRARIES = (
+    "numpy", "open_clip_torch", "scikit-learn", "scipy", "timm", "torch", "torchvision",
+)  # fmt: skip
 EVALUATION = pa.schema(
     [
         ("round", pa.int32()),
@@ -99,7 +103,7 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
         files: receipts of the inputs.
     """
     fixed = {key: value for key, value in asdict(job).items() if key not in ("last", "evaluate")}
-    libraries = [version(name) for name in ("numpy", "open_clip_torch", "timm", "torch")]
+    libraries = [version(name) for name in LIBRARIES]
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     software = [*libraries, hardware]
     return digest([fixed, [sha256(file) for file in files], software])

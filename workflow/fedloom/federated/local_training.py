@@ -145,7 +145,7 @@ def train_locally(
     steps, seen = np.zeros((2, len(clients)), int)
     counted = tensor_map(torch.clone, counters or {})
     # All that the steps need of the host is made, and on its way, before the first: none waits.
-    plan = list(_steps(task, clients, epochs or task.training.epochs, phase))
+    plan = list(_steps(task, clients, task.training.epochs if epochs is None else epochs, phase))
     parts = {active: _Part.of(clients, received, active) for active in {a for a, _ in plan}}
     batches = read_ahead(task.data.batches([rows for _, rows in plan]))
     for step, ((active, _), batch) in enumerate(zip(plan, batches, strict=True)):

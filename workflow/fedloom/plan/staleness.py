@@ -17,15 +17,20 @@ from fedloom.common.paths import ROOT
 from fedloom.methods.manifest import Located, find
 
 LIBRARY = ROOT / "workflow"
-# They decide which jobs there are, where files lie and how errors read, not what a job computes:
-# that follows from its JSON, its inputs and the other modules.
-WITHOUT_EFFECT = (
-    "fedloom.plan.",
-    "fedloom.stages.",
+# They say where files lie, what a job's JSON looks like, whether it is stale and how errors read.
+# What a job computes follows from the JSON, its inputs and every other module that it imports.
+WITHOUT_EFFECT = {
+    "fedloom.plan.jobs",
+    "fedloom.plan.paths",
+    "fedloom.plan.provenance",
+    "fedloom.plan.reading",
+    "fedloom.plan.runs",
+    "fedloom.plan.settings",
+    "fedloom.plan.staleness",
+    "fedloom.plan.weights",
     "fedloom.common.errors",
     "fedloom.common.logs",
-)
-WITH_EFFECT = ("fedloom.plan.grids", "fedloom.plan.listing")  # used by figures, and by sources
+}
 
 
 def library_sources(*modules: str) -> list[str]:
@@ -77,11 +82,11 @@ def _module_file(name: str) -> Path:
 
 
 def _has_effect(file: Path) -> bool:
-    """False for modules whose change leaves every result as it is."""
+    """Return False for modules whose change leaves every result as it is."""
     if not file.is_relative_to(LIBRARY):
         return True
     name = ".".join(file.relative_to(LIBRARY).with_suffix("").parts)
-    return name in WITH_EFFECT or not name.startswith(WITHOUT_EFFECT)
+    return name not in WITHOUT_EFFECT
 
 
 def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]:

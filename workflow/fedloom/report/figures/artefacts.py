@@ -25,3 +25,15 @@ def column(frame: pd.DataFrame, name: str, run: ShownRun) -> pd.Series:
             f"{run.artefact}: column '{name}' holds lists, which have no place on an axis"
         )
     return frame[name]
+
+
+def numbers(frame: pd.DataFrame, name: str, run: ShownRun) -> pd.Series:
+    """Return a column of an artefact that holds numbers.
+
+    Raises:
+        FedLoomError: there is no such column, or it holds something else.
+    """
+    values = column(frame, name, run)
+    if not pd.api.types.is_numeric_dtype(values):
+        raise FedLoomError(f"{run.artefact}: column '{name}' must hold numbers, and holds text")
+    return values

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
-from fedloom.report.figures.artefacts import column
+from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.metrics import artefact
 
 WIDTH = 0.8  # of the bars of one x together, in steps of the axis
@@ -18,7 +18,7 @@ def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
     parts = []
     for run in series:
         frame = artefact(run)
-        values = column(frame, y, run).groupby(column(frame, x, run), sort=False).mean()
+        values = numbers(frame, y, run).groupby(column(frame, x, run), sort=False).mean()
         parts.append(
             pd.DataFrame({"method": run.method, "x": values.index, "y": values.to_numpy()})
         )

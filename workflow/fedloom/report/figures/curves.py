@@ -45,5 +45,6 @@ def lines(
         axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
     if log:
         style.log_scale(axis)
-    style.whole_numbers(axis)
+    if all(pd.api.types.is_integer_dtype(band.index) for band in curves.values()):
+        style.whole_numbers(axis)
     axis.set_xlabel(x)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
-from fedloom.report.figures.artefacts import column
+from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.figures.curves import bands, lines
 from fedloom.report.metrics import artefact
 
@@ -17,7 +17,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
 
     def curve(run: ShownRun, name: str) -> pd.Series:
         frame = artefact(run)
-        return column(frame, name, run).groupby(column(frame, x, run)).mean()
+        return numbers(frame, name, run).groupby(column(frame, x, run)).mean()
 
     groups = style.settings(series)
     figure, axes = style.panels(len(groups))

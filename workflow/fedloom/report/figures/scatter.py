@@ -1,11 +1,16 @@
 """Draw any artefact's column against another."""
 
+from typing import Any
+
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
-from fedloom.report.figures.artefacts import column
+from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.metrics import artefact
 
 
@@ -13,17 +18,31 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per run; points are of the method's colour, or coloured by a column."""
     x, y, shade = job.settings["x"], job.settings["y"], job.settings.get("colour")
     figure, axes = style.panels(len(series))
-    points = None
-    for axis, run in zip(axes, series, strict=True):
-        frame = artefact(run)
-        colours = [run.look.colour] if shade is None else column(frame, shade, run)
-        points = axis.scatter(
-            column(frame, x, run), column(frame, y, run), s=10, c=colours, marker=run.look.marker
+    frames = [artefact(run) for run in series]
+    scale = None if shade is None else _scale(frames, shade, series)
+    for axis, run, frame in zip(axes, series, frames, strict=True):
+        points: dict[str, Any] = {"color": run.look.colour}
+        if scale is not None:
+            points = {"c": column(frame, str(shade), run), "norm": scale.norm}
+        axis.scatter(
+            column(frame, x, run), column(frame, y, run), s=10, marker=run.look.marker, **points
         )
         axis.set(xlabel=x, title=style.name(run, series, (*style.SETTING, "title")) or run.title)
         if job.settings["log"]:
             style.log_scale(axis)
     style.left_label(axes, y)
-    if shade is not None and points is not None:
-        figure.colorbar(points, ax=axes, label=shade, shrink=0.8)
+    if scale is not None:
+        figure.colorbar(scale, ax=axes, label=shade, shrink=0.8)
     return figure
+
+
+def _scale(frames: list[pd.DataFrame], shade: str, series: list[ShownRun]) -> ScalarMappable:
+    """Return one scale of colours for the column `shade` of all panels.
+
+    Raises:
+        FedLoomError: the column does not hold numbers.
+    """
+    every = pd.concat(
+        [numbers(frame, shade, run) for frame, run in zip(frames, series, strict=True)]
+    )
+    return ScalarMappable(Normalize(every.min(), every.max()))
