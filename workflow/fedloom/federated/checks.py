@@ -81,17 +81,36 @@ def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence
     """Check what download returns for every client of `ids`.
 
     Raises:
-        FedLoomError: names the client, and the tensor that is not finite, or not of the same type
-            and shape as the first client's.
+        FedLoomError: names the client and the tensor.
     """
     known = {id(value) for _, value in leaves(server)}  # checked as the server's state
     new: list[tuple[str, Any]] = []
     for client, tree in zip(ids, sent, strict=True):
         where = _where(task, "download", client)
         _check_tree(where, "what is sent", tree)
-        first = f"what client {ids[0]} is sent"
-        _check_alike(f"{where}: what is sent", tree, sent[0], first, stacked=True)
         new += [item for item in _named(where, "what is sent", tree) if id(item[1]) not in known]
+    _check_finite(new)
+
+
+def check_delivered(
+    task: Task, ids: Sequence[int], sent: Sequence[Tree], delivered: Sequence[Tree]
+) -> None:
+    """Check what deliver makes of what every client of `ids` was sent.
+
+    Raises:
+        FedLoomError: names the client, and the tensor that is not finite, or not of the same type
+            and shape as the first client's.
+    """
+    known = {id(value) for tree in sent for _, value in leaves(tree)}
+    new: list[tuple[str, Any]] = []
+    for client, packed, tree in zip(ids, sent, delivered, strict=True):
+        as_sent = tree is packed
+        where = _where(task, "download" if as_sent else "deliver", client)
+        what = "what is sent" if as_sent else "what is delivered"
+        _check_tree(where, what, tree)
+        first = f"what client {ids[0]} is sent"
+        _check_alike(f"{where}: {what}", tree, delivered[0], first, stacked=True)
+        new += [item for item in _named(where, what, tree) if id(item[1]) not in known]
     _check_finite(new)
 
 
@@ -131,13 +150,7 @@ def check_count(task: Task, clients: Cohort, updates: object) -> None:
         FedLoomError: says what it returned instead.
     """
     where = _where(task, "client_update", *clients.ids)
-    if not isinstance(updates, list | tuple):
-        raise FedLoomError(f"{where}: it must return a list of Updates, not {_kind(updates)}")
-    wrong = [update for update in updates if not isinstance(update, Update)]
-    if wrong:
-        raise FedLoomError(
-            f"{where}: it must return a list of Updates, but one is {_kind(wrong[0])}"
-        )
+    updates = _check_list(where, updates)
     if len(updates) != len(clients):
         raise FedLoomError(
             f"{where}: it must return one Update per client, but gave {len(updates)} for "
@@ -145,10 +158,22 @@ def check_count(task: Task, clients: Cohort, updates: object) -> None:
         )
 
 
+def _check_list(where: str, updates: object) -> Sequence[Update]:
+    """Require a list of Updates, and return it."""
+    if not isinstance(updates, list | tuple):
+        raise FedLoomError(f"{where}: it must return a list of Updates, not {_kind(updates)}")
+    wrong = [update for update in updates if not isinstance(update, Update)]
+    if wrong:
+        raise FedLoomError(
+            f"{where}: it must return a list of Updates, but one is {_kind(wrong[0])}"
+        )
+    return updates
+
+
 def check_updates(
     task: Task, ids: Sequence[int], updates: Sequence[Update], states: Sequence[Tree]
 ) -> None:
-    """Check every client's Update of one round.
+    """Check every client's Update of one round, by itself.
 
     Args:
         states: the clients' personal states before the round.
@@ -156,14 +181,12 @@ def check_updates(
     Raises:
         FedLoomError: names the client and the tensor or field.
     """
-    first = updates[0].payload
     numbers: list[tuple[str, Any]] = []
     for client, update, before in zip(ids, updates, states, strict=True):
         where = _where(task, "client_update", client)
         _check_tree(where, "upload", update.payload)
         _check_tree(where, "client_state", update.client_state)
         _check_tree(where, "side_channel", update.side_channel)
-        _check_alike(f"{where}: upload", update.payload, first, f"the upload of client {ids[0]}")
         _check_alike(
             f"{where}: client_state", update.client_state, before, "the client's state before"
         )
@@ -172,6 +195,41 @@ def check_updates(
     _check_finite(numbers)
     for client, update in zip(ids, updates, strict=True):
         _check_fields(_where(task, "client_update", client), update)
+
+
+def check_received(task: Task, updates: Sequence[Update], received: object) -> None:
+    """Check what receive makes of the updates of one round, and that they fit to each other.
+
+    Raises:
+        FedLoomError: names the client and the tensor or field.
+    """
+    where = _where(task, "receive")
+    result = _check_list(where, received)
+    if not result:
+        raise FedLoomError(f"{where}: it must return at least one Update")
+    clients, ids = [update.client for update in result], {update.client for update in updates}
+    for position, client in enumerate(clients):
+        if client not in ids:
+            raise FedLoomError(
+                f"{where}: it must return Updates of the round's clients, but one is of client "
+                f"{client}; make new ones with dataclasses.replace(update, ...)"
+            )
+        if client in clients[:position]:
+            raise FedLoomError(
+                f"{where}: it must return one Update per client, but gave two of client {client}"
+            )
+    known, first = {id(update) for update in updates}, result[0]
+    numbers: list[tuple[str, Any]] = []
+    for update in result:
+        as_sent = id(update) in known
+        where = _where(task, "client_update" if as_sent else "receive", update.client)
+        if not as_sent:
+            _check_tree(where, "upload", update.payload)
+            _check_fields(where, update)
+            numbers += _named(where, "upload", update.payload)
+        other = f"the upload of client {first.client}"
+        _check_alike(f"{where}: upload", update.payload, first.payload, other)
+    _check_finite(numbers)
 
 
 def _check_fields(where: str, update: Update) -> None:

@@ -36,7 +36,7 @@ def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int) -> Tre
 
 def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
     """Return what the clients receive after the round, stacked [K, ...], and the clients."""
-    received = stack(download_to(task, hooks, state, ids))
+    received = stack(download_to(task, hooks, state, ids)[1])
     states = {k: _evaluated_state(task, hooks, state, k) for k in ids}
     checks.check_stackable(task, "unseen_client_state", states, state.clients)
     return received, cohort(task, ids, list(states.values()))

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 import torch
 
@@ -27,15 +28,20 @@ def initial_state(task: Task, hooks: Hooks) -> State:
     return State.of(State(public).tree())
 
 
-def download_to(task: Task, hooks: Hooks, state: State, ids: list[int]) -> list[Tree]:
-    """Return what the server sends to each client.
+def download_to(
+    task: Task, hooks: Hooks, state: State, ids: list[int]
+) -> tuple[list[Tree], list[Tree]]:
+    """Return what the server sends to each client, and what the client makes of it.
 
     Raises:
-        FedLoomError: download raises, or returns what it may not.
+        FedLoomError: download or deliver raises, or returns what it may not.
     """
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
     checks.check_downloads(task, state.server, ids, sent)
-    return sent
+    pairs = zip(ids, sent, strict=True)
+    delivered = [hooks.deliver(task=task, sent=tree, client=k) for k, tree in pairs]
+    checks.check_delivered(task, ids, sent, delivered)
+    return sent, delivered
 
 
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
@@ -66,7 +72,8 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     chosen = hooks.select_clients(task=task)
     checks.check_selection(task, chosen)
     ids = sorted(chosen)
-    sent = download_to(task, hooks, state, ids)
+    task = replace(task, selected=tuple(ids))
+    sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
     groups = [range(len(ids))] if task.stacked else [[k] for k in range(len(ids))]
     updates = []
@@ -74,7 +81,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         states = {ids[k]: personal[k] for k in group}
         checks.check_stackable(task, "init_client", states, state.clients)
         members = cohort(task, list(states), list(states.values()))
-        received = stack([sent[k] for k in group])
+        received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=task, received=received, clients=members)
         checks.check_count(task, members, returned)
         updates += returned
@@ -82,7 +89,10 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     for client, update in zip(ids, updates, strict=True):
         update.client = client
     with exact_float32():
-        server = hooks.aggregate(task=task, server=state.server, updates=updates)
+        accepted = hooks.receive(task=task, server=state.server, updates=updates)
+        checks.check_received(task, updates, accepted)
+        accepted = sorted(accepted, key=lambda update: update.client)
+        server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
     clients = state.clients | {u.client: u.client_state for u in updates}
     row = {

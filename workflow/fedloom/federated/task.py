@@ -80,6 +80,8 @@ class Task(Generic[FrozenBackbone]):
         warm_start: see `prototypes`; None if the method does not need it.
         augmentation_timer: the same object in every round of a job; no hook reads it.
         round: 1 in the first round of training; 0 while states are initialised.
+        selected: ids of the clients that take part in this round, as the server announces them,
+            ascending; empty before the selection, and in evaluation.
     """
 
     seed: int
@@ -95,6 +97,7 @@ class Task(Generic[FrozenBackbone]):
     warm_start: WarmStart | None = None
     augmentation_timer: AugmentationTimer = field(default_factory=AugmentationTimer)
     round: int = 0
+    selected: tuple[int, ...] = ()
 
     @property
     def num_classes(self) -> int:

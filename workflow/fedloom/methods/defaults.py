@@ -10,7 +10,7 @@ from fedloom.common.tensors import Tree
 from fedloom.methods.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from fedloom.federated.task import Task
+    from fedloom.federated.task import Task, Update
 
 
 def sample_clients(participating: Sequence[int], count: int, seed: int, number: int) -> list[int]:
@@ -36,3 +36,15 @@ def select_clients(task: "Task") -> list[int]:
 def download(task: "Task", server: Tree, client: int) -> Tree:
     """Send what is trained, and what is sent without being trained."""
     return {key: server[key] for key in ("params", "constants") if key in server}
+
+
+@hookimpl
+def deliver(task: "Task", sent: Tree, client: int) -> Tree:
+    """Take what was sent as it is."""
+    return sent
+
+
+@hookimpl
+def receive(task: "Task", server: Tree, updates: "list[Update]") -> "list[Update]":
+    """Take all updates as they were sent."""
+    return updates

@@ -1,4 +1,4 @@
-"""The contract between FedLoom and a method: nine hooks.
+"""The contract between FedLoom and a plugin: its hooks.
 
 Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 
@@ -9,7 +9,10 @@ arguments that it does not need. The first plugin that gives a result other than
 that counts (`firstresult`).
 
 A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`: it
-yields for what the method gives, and returns it changed.
+yields for what the method gives, and returns it changed. Of several wrappers the first is
+innermost: it sees what the method gives, the next what the first makes of it. `receive` and
+`deliver`, which only wrappers have, run the other way round: what was packed last is unpacked
+first.
 """
 
 # pyright: reportReturnType=false
@@ -31,6 +34,7 @@ hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
 
 REQUIRED = ("init_server", "client_update", "aggregate", "predict")
+UNPACKING = ("receive", "deliver")  # of wrappers alone, the last wrapper first
 
 
 @hookspec(firstresult=True)
@@ -89,6 +93,18 @@ def download(task: "Task", server: "Tree", client: int) -> "Tree":
 
 
 @hookspec(firstresult=True)
+def deliver(task: "Task", sent: "Tree", client: int) -> "Tree":
+    """Return what `client` makes of what it was sent: what all its hooks get as `received`.
+
+    For wrappers that pack what `download` returns, so that its bytes are counted as they are sent.
+    Default: as sent. It is called wherever `download` is, for SERVER_MODEL too.
+
+    Args:
+        sent: what `download` returned, as all wrappers left it.
+    """
+
+
+@hookspec(firstresult=True)
 def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Update]":
     """Train the cohort and return one `Update` per client, in the order of `clients.ids`.
 
@@ -99,12 +115,30 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 
 
 @hookspec(firstresult=True)
+def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
+    """Return what `aggregate` gets of the updates that the clients of the round sent.
+
+    For wrappers: they unpack payloads whose bytes were counted as sent, or leave updates out.
+    Default: the updates as they are. A wrapper yields for what those outside of it make of them,
+    and changes no update: `dataclasses.replace(update, payload=...)` returns a new one.
+
+    Args:
+        server: the state before the round.
+        updates: as sent, sorted by client id.
+
+    Returns:
+        Updates of different clients of the round, at least one.
+    """
+
+
+@hookspec(firstresult=True)
 def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
     """Return the server's next state, of the same keys as `init_server`'s.
 
     Args:
         server: the state before the round; it must not be changed in place.
-        updates: one per client of the round, sorted by client id.
+        updates: those that `receive` returns, sorted by client id; without wrappers one per client
+            of the round.
     """
 
 
