@@ -59,6 +59,7 @@ def test_every_hook_is_documented():
         "client_update",
         "receive",
         "aggregate",
+        "personalize",
         "predict",
         "artefact",
     }

@@ -170,11 +170,11 @@ def test_no_prediction_of_a_client(fickle):
 
     def change(task, logits):
         asked.append(len(logits))
-        return None if len(asked) == 2 else logits  # first the clients, then the server's model
+        return None if len(asked) == 3 else logits  # first the clients, then the server's model
 
     fickle.change["predict"] = change
     fickle.run()
-    assert asked[:2] == [clients, 1]
+    assert asked[:3] == [clients, clients, 1]  # without and with personalisation
 
 
 def with_head(value):
@@ -348,6 +348,14 @@ def numbered(task, state):
         ("aggregate", lambda t, s: {"params": s["params"]}, "state 'steps' is missing, compared"),
         ("aggregate", lambda t, s: s | {"heads": torch.ones(1)}, "'heads' is new, compared with"),
         ("aggregate", in_round_two(lambda s: {}), "aggregate, round 2: .* is missing"),
+        # personalize
+        (
+            "personalize",
+            lambda t, s: {"bias": s["bias"][0]},
+            r"must lead with the 6 clients, but is",
+        ),
+        ("personalize", lambda t, s: {"bias": NAN * s["bias"]}, "state 'bias' is not finite"),
+        ("personalize", lambda t, s: {"bias": s["bias"].to_sparse()}, "'bias' is sparse"),
         # predict
         ("predict", lambda t, x: x[0], r"logits \[6, \d+, 4\] .* not a tensor \[\d+, 4\]"),
         ("predict", lambda t, x: x[..., :3], r"logits \[6, \d+, 4\].*not a tensor \[6, \d+, 3\]"),
@@ -394,7 +402,7 @@ def test_a_result_that_is_malformed_or_not_finite(fickle, hook, change, words):
 def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, words):
     fickle.change["loss"] = change
     line = fickle.complaint()
-    assert re.search(call("client_update"), line)
+    assert re.search(call("(train_locally|client_update)"), line)
     assert re.search(words, line)
 
 

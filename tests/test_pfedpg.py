@@ -241,7 +241,9 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
     assert len({tuple(prompts.flatten().tolist()) for prompts in mine}) == len(mine)
     heads = torch.stack([kept["head"] for kept in state.clients.values()])
     for client in (stranger, SERVER_MODEL):
-        kept = hooks.unseen_client_state(task=task.at(1), client=client, states=state.clients)
+        kept = hooks.unseen_client_state(
+            task=task.at(1), client=client, states=state.clients, received={}
+        )
         torch.testing.assert_close(kept["head"], heads.mean(0))
         assert not kept["adapted"]
 
@@ -249,7 +251,7 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
 def test_an_untrained_head_is_the_clients_own_from_round_to_round(tiny):
     task, hooks = tiny("pfedpg", newcomer_head="untrained")
     heads = [
-        hooks.unseen_client_state(task=task.at(number), client=k, states={})["head"]
+        hooks.unseen_client_state(task=task.at(number), client=k, states={}, received={})["head"]
         for number, k in ((1, 5), (2, 5), (1, SERVER_MODEL))
     ]
     assert torch.equal(heads[0], heads[1])

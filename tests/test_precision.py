@@ -33,8 +33,8 @@ def bf16(monkeypatch):
 
     vit = of(contract.tiny_vit, FrozenViT)
     clip = of(contract.tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
-    monkeypatch.setattr(contract, "_tiny_vit", vit)
-    monkeypatch.setattr(contract, "_tiny_clip", clip)
+    monkeypatch.setattr("fedloom.methods.contract.tiny.tiny_vit", vit)
+    monkeypatch.setattr("fedloom.methods.contract.tiny.tiny_clip", clip)
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "sgpt", "promptfl", "fedotp"])

@@ -137,7 +137,8 @@ def test_results_hold_what_the_tables_need(finished):
         evaluation = pd.read_parquet(run / "evaluation.parquet")
         assert list(evaluation) == [
             "dataset", "partition", "backbone", "method", "seed",
-            "round", "client_id", "domain", "participating", "num_test", "num_correct", "loss",
+            "round", "client_id", "domain", "participating", "personalized", "num_test",
+            "num_correct", "loss",
         ]  # fmt: skip
         assert len(evaluation) == 2 * 6
         assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]

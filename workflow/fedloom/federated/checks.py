@@ -125,6 +125,23 @@ def check_personal(task: Task, hook: str, client: int, state: Tree) -> None:
     _check_finite(_named(where, "the client's state", state))
 
 
+def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
+    """Check the personal states of a cohort that personalize returns.
+
+    Raises:
+        FedLoomError: names the tensor that is not finite, or lacks the client axis.
+    """
+    where = _where(task, "personalize", *clients.ids)
+    _check_tree(where, "the clients' state", states)
+    for path, value in leaves(states):
+        if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
+            raise FedLoomError(
+                f"{where}: the clients' state '{path}' must lead with the {len(clients)} clients, "
+                f"but is {_kind(value)}"
+            )
+    _check_finite(_named(where, "the clients' state", states))
+
+
 def check_stackable(
     task: Task, hook: str, states: Mapping[int, Tree], trained: Collection[int]
 ) -> None:
@@ -260,7 +277,7 @@ def check_loss(
     Raises:
         FedLoomError: says what was expected.
     """
-    where, shape = _where(task, "client_update", *clients), list(mask.shape)
+    where, shape = _where(task, "train_locally", *clients), list(mask.shape)
     if not isinstance(values, Tensor) or values.shape != mask.shape:
         raise FedLoomError(
             f"{where}: its loss must give one number per client and image, a tensor {shape}, not "

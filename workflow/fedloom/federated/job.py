@@ -36,6 +36,7 @@ EVALUATION = pa.schema(
         ("client_id", pa.int32()),
         ("domain", pa.string()),
         ("participating", pa.bool_()),
+        ("personalized", pa.bool_()),
         ("num_test", pa.int32()),
         ("num_correct", pa.int32()),
         ("loss", pa.float64()),

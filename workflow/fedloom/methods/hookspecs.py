@@ -62,7 +62,9 @@ def init_client(task: "Task", client: int) -> "Tree":
 
 
 @hookspec(firstresult=True)
-def unseen_client_state(task: "Task", client: int, states: dict[int, "Tree"]) -> "Tree":
+def unseen_client_state(
+    task: "Task", client: int, states: dict[int, "Tree"], received: "Tree"
+) -> "Tree":
     """Return the personal state with which a client is evaluated that never trained.
 
     Such a client is held out, not sampled yet, or stands for the server's model (SERVER_MODEL).
@@ -71,6 +73,7 @@ def unseen_client_state(task: "Task", client: int, states: dict[int, "Tree"]) ->
     Args:
         states: personal states of the clients that did train, by id. They exist for evaluation
             alone: neither the server nor a client of a real federation would see them.
+        received: what the server sends the client after the round, without a client axis.
     """
 
 
@@ -143,10 +146,29 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
 
 
 @hookspec(firstresult=True)
+def personalize(task: "Task", received: "Tree", clients: "Cohort") -> "Tree | None":
+    """Return the personal states [K, ...] with which the cohort's clients answer their test images.
+
+    Every client is asked, those that never trained too, once per evaluation and before its test
+    images. The hook may train on the clients' training images, with `train_locally` or by itself;
+    what it returns becomes `clients.state` in `predict`, and is thrown away after the evaluation.
+    Its keys need not be those of `clients.state`. Clients are evaluated with it and without it
+    (column `personalized` of evaluation.parquet); the global test is without it. Default: None,
+    which stands for no such step.
+
+    Args:
+        received: what each client downloads after the round, [K, ...]; it must not be changed in
+            place.
+        clients: with the personal states that they have, or that `unseen_client_state` gives.
+    """
+
+
+@hookspec(firstresult=True)
 def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -> "Tensor | None":
     """Return logits [K, B, C] of a batch of each client's images.
 
-    A client that never trained comes with the state that `unseen_client_state` gives. On the
+    A client comes with its personal state, that of `unseen_client_state` if it never trained, and
+    in a second pass with that of `personalize`, if the method has this hook. On the
     global test set the server's model is asked as a cohort of one client (SERVER_MODEL,
     `clients.is_server_model`), whose class priors are uniform; return None if there is no such
     model, and the clients' own are averaged.

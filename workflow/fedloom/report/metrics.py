@@ -17,6 +17,20 @@ def frame(path: Path) -> pd.DataFrame:
     return read_table(path).to_pandas()
 
 
+def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
+    """Read an evaluation.parquet with one row per round and client.
+
+    Args:
+        personalized: of a client that was evaluated without and with `personalize`, take the row
+            with it, else the one without.
+    """
+    rows = frame(path)
+    if not personalized:
+        return rows[~rows["personalized"]]
+    ordered = rows.sort_values("personalized", kind="stable")
+    return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
+
+
 def artefact(run: ShownRun) -> pd.DataFrame:
     """Read the method's own table of a run, for a kind that declares `x-artefact`."""
     return frame(artefact_file(run))

@@ -134,10 +134,15 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     for stacked in (True, False):
         task = replace(run.task.at(2), stacked=stacked)
         rows = evaluate_clients(task, run.hooks, whole)
-        losses.append({f"client {row['client_id']}": row["loss"] for row in rows})
+        losses.append({_named(row): row["loss"] for row in rows})
     together, alone = losses
     what = "stacked clients do not predict as single ones"
     require_equal(method, together, alone, what, tolerance)
+
+
+def _named(row: dict) -> str:
+    """Name a row of evaluation.parquet."""
+    return f"client {row['client_id']}" + (", personalized" if row["personalized"] else "")
 
 
 def ignores_order(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
@@ -180,17 +185,26 @@ def keeps_secrets(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 
 
 def leaves_inputs_alone(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check that a round changes nothing of the server's state in place."""
+    """Check that neither a round nor an evaluation changes the server's state in place."""
     run = TinyRun(method, folder, wrappers)
-    current = run.start()
-    before = {path: torch.as_tensor(v).clone() for path, v in leaves(current.server)}
-    train_round(run.task.at(1), run.hooks, current)
-    after = dict(leaves(current.server))
-    changed = [
-        path for path, v in before.items() if not torch.equal(v, torch.as_tensor(after[path]))
-    ]
-    if changed:
-        raise FedLoomError(f"{method.name}: a round changes the server's '{changed[0]}' in place")
+    start = run.start()
+    before = _copy(start.server)
+    trained, _ = train_round(run.task.at(1), run.hooks, start)
+    _require_unchanged(method, before, start.server, "a round")
+    before = _copy(trained.server)
+    evaluate_clients(run.task.at(1), run.hooks, trained)
+    _require_unchanged(method, before, trained.server, "an evaluation")
+
+
+def _copy(tree: Tree) -> dict[str, Tensor]:
+    return {path: torch.as_tensor(value).clone() for path, value in leaves(tree)}
+
+
+def _require_unchanged(method: Plugin, before: dict[str, Tensor], tree: Tree, step: str) -> None:
+    after = dict(leaves(tree))
+    for path, value in before.items():
+        if not torch.equal(value, torch.as_tensor(after[path])):
+            raise FedLoomError(f"{method.name}: {step} changes the server's '{path}' in place")
 
 
 def evaluates_strangers(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
