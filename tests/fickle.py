@@ -35,8 +35,19 @@ def unseen_client_state(task, client, states, received):
 
 
 @hookimpl
-def select_clients(task):
-    return changed("select_clients", task, task.data.participating[:3])
+def available_clients(task):
+    return changed("available_clients", task, task.data.participating[:4])
+
+
+@hookimpl
+def select_clients(task, available, history):
+    assert set(history.rounds) == set(task.data.participating)
+    return changed("select_clients", task, available[:3])
+
+
+@hookimpl
+def local_work(task, client):
+    return changed("local_work", task, 0.5 if client == 2 else 1)
 
 
 @hookimpl

@@ -244,10 +244,18 @@ def numbered(task, state):
         # select_clients
         ("select_clients", lambda t, ids: [], "must return at least one client"),
         ("select_clients", lambda t, ids: [ids[0], *ids], r"but gave \d twice"),
-        ("select_clients", lambda t, ids: [99], "participating clients .* but gave 99"),
+        ("select_clients", lambda t, ids: [99], "available clients .* but gave 99"),
+        ("select_clients", lambda t, ids: [5], "available clients .* but gave 5"),
         ("select_clients", lambda t, ids: [SERVER_MODEL], "but gave -1"),
         ("select_clients", lambda t, ids: [True], "list of client ids"),
         ("select_clients", lambda t, ids: torch.tensor(ids), r"not a tensor \[3\]"),
+        # available_clients, local_work
+        ("available_clients", lambda t, ids: [], "must return at least one client"),
+        ("available_clients", lambda t, ids: [0], "participating clients .* but gave 0"),
+        ("local_work", lambda t, share: 0, r"client 1: .* above 0 and at most 1, not 0$"),
+        ("local_work", lambda t, share: 1.5, "not 1.5"),
+        ("local_work", lambda t, share: NAN, "not nan"),
+        ("local_work", lambda t, share: True, "not True"),
         # download
         ("download", first_call(lambda s: {}), r"'params/head' is new, compared with what client"),
         ("download", first_call(lambda s: s | {"n": 1}), "'n' is missing, compared"),
@@ -310,6 +318,12 @@ def numbered(task, state):
             r"metrics\['train_loss'\] must be a plain number, not a tensor",
         ),
         ("client_update", with_update(metrics={"train_loss": NAN}), "'train_loss' is not finite"),
+        (
+            "client_update",
+            with_update(metrics={"train_loss": 1.0, "round": 3}),
+            "metrics has the key 'round'; a metric is a column of clients.parquet and may have any",
+        ),
+        ("client_update", with_update(metrics={"train_loss": 1.0, 3: 3}), "has the key 3"),
         ("client_update", with_update(side_channel=None), "side_channel must be a dict"),
         # deliver
         ("deliver", first_call(lambda s: {}), r"client \d: .*'params/head' is new, compared with"),

@@ -14,7 +14,7 @@ from fedloom.common.paths import ROOT
 from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.federated.evaluate import cohorts
 from fedloom.federated.evaluation_batches import iterate_examples
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.methods import loader, manifest
 from fedloom.methods.communication import downlink_floats
@@ -157,7 +157,7 @@ def test_only_the_delta_is_uploaded(tiny):
     )
     task = replace(task, backbone=FrozenViT(model))
     state = initial_state(task, hooks)
-    ids = hooks.select_clients(task=task.at(1))
+    ids = select(task.at(1), hooks, initial_state(task, hooks))
     received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
     clients = cohort(task, ids, [hooks.init_client(task=task, client=k) for k in ids])
     for update in hooks.client_update(task=task.at(1), received=received, clients=clients):

@@ -17,6 +17,10 @@ from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.methods.calls import describe
 
+COLUMNS = (  # of clients.parquet
+    *("dataset", "partition", "backbone", "method", "seed", "round", "client_id"),
+    *("num_examples", "work", "received", "bytes_up", "bytes_down"),
+)
 CURE = "lower training.lr or set training.clip"
 
 
@@ -55,13 +59,41 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
     _check_finite(_named(where, "the server's state", server))
 
 
-def check_selection(task: Task, ids: object) -> None:
-    """Check the clients that select_clients returns.
+def check_available(task: Task, ids: object) -> None:
+    """Check the clients that available_clients returns.
 
     Raises:
         FedLoomError: they are not distinct ids, at least one, of participating clients.
     """
+    allowed, words = task.data.participating, "participating clients (task.data.participating)"
+    _check_ids(_where(task, "available_clients"), ids, allowed, words)
+
+
+def check_selection(task: Task, available: Sequence[int], ids: object) -> None:
+    """Check the clients that select_clients returns.
+
+    Raises:
+        FedLoomError: they are not distinct ids, at least one, of available clients.
+    """
     where = _where(task, "select_clients")
+    _check_ids(where, ids, available, "available clients (its argument `available`)")
+
+
+def check_work(task: Task, client: int, share: object) -> None:
+    """Check what local_work returns for one client.
+
+    Raises:
+        FedLoomError: it is no number above 0 and at most 1.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise FedLoomError(
+            f"{_where(task, 'local_work', client)}: it must return a share of the local steps, "
+            f"above 0 and at most 1, not {_kind(share)}"
+        )
+
+
+def _check_ids(where: str, ids: object, allowed: Sequence[int], words: str) -> None:
+    """Require a list of distinct client ids out of `allowed`, which `words` name, not empty."""
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
         raise FedLoomError(f"{where}: it must return a list of client ids (int), not {_kind(ids)}")
     if not ids:
@@ -69,12 +101,9 @@ def check_selection(task: Task, ids: object) -> None:
     if len(set(ids)) < len(ids):
         twice = next(k for k in ids if ids.count(k) > 1)
         raise FedLoomError(f"{where}: it must return different clients, but gave {twice} twice")
-    strangers = sorted(set(ids) - set(task.data.participating))
+    strangers = sorted(set(ids) - set(allowed))
     if strangers:
-        raise FedLoomError(
-            f"{where}: it must return participating clients (task.data.participating), but gave "
-            f"{strangers[0]}"
-        )
+        raise FedLoomError(f"{where}: it must return {words}, but gave {strangers[0]}")
 
 
 def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree]) -> None:
@@ -257,6 +286,11 @@ def _check_fields(where: str, update: Update) -> None:
     if not isinstance(metrics, dict) or "train_loss" not in metrics:
         raise FedLoomError(f"{where}: metrics must be a dict with the number 'train_loss'")
     for name, value in metrics.items():
+        if not isinstance(name, str) or not name or name in COLUMNS:
+            raise FedLoomError(
+                f"{where}: metrics has the key {name!r}; a metric is a column of clients.parquet "
+                f"and may have any name but {', '.join(COLUMNS)}"
+            )
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise FedLoomError(
                 f"{where}: metrics['{name}'] must be a plain number, not {_kind(value)}"

@@ -57,6 +57,29 @@ ROUNDS = pa.schema(
 )
 
 
+CLIENTS = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client_id", pa.int32()),
+        ("num_examples", pa.int64()),
+        ("work", pa.float64()),
+        ("received", pa.bool_()),
+        ("bytes_up", pa.int64()),
+        ("bytes_down", pa.int64()),
+    ]
+)
+
+
+def clients_table(rows: list[dict]) -> pa.Table:
+    """Return a row per round and client: the columns of CLIENTS, then every metric by name.
+
+    A metric that a client did not report is null.
+    """
+    names = sorted({name for row in rows for name in row} - set(CLIENTS.names))
+    schema = pa.schema([*CLIENTS, *((name, pa.float64()) for name in names)])
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
@@ -85,6 +108,7 @@ class Outputs:
     evaluation: Path
     rounds: Path
     confusion: Path
+    clients: Path
     checkpoint: Path
 
 
@@ -154,7 +178,8 @@ def train(
         current, done, rows, confusion = resumed
         log.info("%s: resumed after round %d", name, done)
     else:
-        done, rows, confusion = job.first, {"evaluation": [], "rounds": []}, Confusion()
+        done, confusion = job.first, Confusion()
+        rows = {"evaluation": [], "rounds": [], "clients": []}
         if start is None:
             current = initial_state(task, hooks)
         else:
@@ -164,6 +189,7 @@ def train(
             log.debug("%s: round %d", name, number)
             now = task.at(number)
             current, row = train_round(now, hooks, current)
+            rows["clients"] += row.pop("updates")
             rows["rounds"].append(row)
             if number in job.evaluate:
                 counted = confusion if job.confusion else None
@@ -184,4 +210,5 @@ def train(
     if job.confusion:
         write_table(outputs.confusion, confusion.table(job.evaluate))
     write_table(outputs.rounds, pa.Table.from_pylist(rows["rounds"], schema=ROUNDS))
+    write_table(outputs.clients, clients_table(rows["clients"]))
     tensor_files.save(outputs.state, current.tree(), run=name, round=job.last)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fedloom.common.tensors import Tree
     from fedloom.data.federation import Batch
-    from fedloom.federated.task import Cohort, Task, Update
+    from fedloom.federated.task import Cohort, History, Task, Update
 
 hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
@@ -78,10 +78,33 @@ def unseen_client_state(
 
 
 @hookspec(firstresult=True)
-def select_clients(task: "Task") -> list[int]:
+def available_clients(task: "Task") -> list[int]:
+    """Return the ids of the clients that can be selected in round `task.round`.
+
+    For wrappers: participation traces. Default: `task.data.participating`.
+    """
+
+
+@hookspec(firstresult=True)
+def select_clients(task: "Task", available: list[int], history: "History") -> list[int]:
     """Return the ids of the clients that take part in round `task.round`.
 
-    Default: `task.clients_per_round` of `task.data.participating`, uniformly without replacement.
+    Default: `task.clients_per_round` of the available ones, uniformly without replacement; all of
+    them if they are fewer.
+
+    Args:
+        available: ids, ascending.
+        history: what the server knows of each client: number of training images, rounds that it
+            was selected in, last training loss.
+    """
+
+
+@hookspec(firstresult=True)
+def local_work(task: "Task", client: int) -> float:
+    """Return the share of its local steps that `client` completes in this round, 0 < share <= 1.
+
+    For wrappers: stragglers that send what they have when the round ends. Default: 1.0. Each
+    training phase of the round is cut to this share of its steps, rounded up.
     """
 
 

@@ -27,6 +27,7 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
     "augment": False,
     "drop_last": False,
     "micro_batch": None,
+    "local_steps": None,
 }
 
 

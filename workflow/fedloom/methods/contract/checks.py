@@ -43,6 +43,9 @@ def differences(a: Tree, b: Tree) -> dict[str, float]:
     left, right = dict(leaves(a)), dict(leaves(b))
     result = {path: float("inf") for path in left.keys() ^ right.keys()}
     for path in left.keys() & right.keys():
+        if not all(isinstance(tree[path], Tensor | int | float) for tree in (left, right)):
+            result[path] = 0.0 if left[path] == right[path] else float("inf")
+            continue
         x, y = (torch.as_tensor(tree[path], dtype=torch.float64) for tree in (left, right))
         same_shape = x.shape == y.shape
         result[path] = float((x - y).abs().max()) if same_shape and x.numel() else 0.0

@@ -157,5 +157,6 @@ def tiny_outputs(folder: Path, last: int = 4) -> job.Outputs:
         evaluation=folder / f"{last}.evaluation",
         rounds=folder / f"{last}.rounds",
         confusion=folder / f"{last}.confusion",
+        clients=folder / f"{last}.clients",
         checkpoint=folder / "checkpoint.safetensors",
     )
