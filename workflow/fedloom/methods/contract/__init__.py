@@ -17,7 +17,8 @@ from fedloom.methods.contract.checks import (
     resumes,
     stacks,
 )
-from fedloom.methods.contract.driver import check, refusal
+from fedloom.methods.contract.driver import SETTINGS, check, needs_each, refusal
+from fedloom.methods.contract.settings import other_settings, other_values, shipped_backbone
 from fedloom.methods.contract.tiny import (
     ALIKE,
     DIFFERENT,
@@ -32,6 +33,7 @@ __all__ = [
     "ALIKE",
     "CHECKS",
     "DIFFERENT",
+    "SETTINGS",
     "check",
     "checks",
     "differences",
@@ -40,9 +42,13 @@ __all__ = [
     "keeps_secrets",
     "learns",
     "leaves_inputs_alone",
+    "needs_each",
+    "other_settings",
+    "other_values",
     "reads_nothing_private",
     "refusal",
     "resumes",
+    "shipped_backbone",
     "stacks",
     "tiny_clip",
     "tiny_job",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ def tiny_clip():
     return FrozenCLIP(model, open_clip.SimpleTokenizer(), "tiny")
 
 
-def _tiny_data(folder: Path, scheme: dict) -> tuple[ImageStore, Path]:
+def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]:
     """Write noisy images of four classes, divided over six clients, one of them held out."""
     rng = np.random.default_rng(0)
     means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
@@ -72,7 +73,7 @@ def _tiny_data(folder: Path, scheme: dict) -> tuple[ImageStore, Path]:
     path = folder / "images.arrow"
     write_store(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
     store = ImageStore(path)
-    table = divide(store.labels, store.test, store.domains, scheme, seed=0)
+    table = divide(store.labels, store.test, store.domains, scheme, seed=seed)
     write_partition(folder / "partition.parquet", table)
     return store, folder / "partition.parquet"
 
@@ -82,21 +83,25 @@ def tiny_task(
     folder: Path,
     wrappers: tuple[Plugin, ...] = (),
     partition: dict = DIFFERENT,
+    seed: int = 0,
+    backbone: Any = None,
     **options: object,
 ) -> Task:
     """Return a task on which a round takes milliseconds; write its files into `folder`.
 
     Args:
         partition: how the images are divided; by default clients are of unequal size.
+        seed: of the partition.
+        backbone: of the method's family; default: one with random weights.
         options: the method's, where they are not the defaults; its wrappers have theirs.
     """
-    store, division = _tiny_data(folder, partition)
+    store, division = _tiny_data(folder, partition, seed)
     images = torch.from_numpy(store.images(np.arange(len(store))).copy())
     if method.family == "vit":
-        backbone = tiny_vit()
+        backbone = backbone or tiny_vit()
         tokens, patches = backbone.class_tokens(images), torch.empty(0)  # [N, M + 1, d]
     else:
-        backbone = tiny_clip()
+        backbone = backbone or tiny_clip()
         final, patches = backbone.image_features(images)
         tokens = final[:, None]
 
