@@ -17,6 +17,7 @@ from fedloom.methods.contract.tiny import CLIENTS, tiny_task
 from fedloom.methods.manifest import Plugin
 from fedloom.plan.reading import read
 
+DIRICHLET = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "held_out": 0.2}
 LIBRARIES = {"vit": "timm", "clip": "open_clip"}
 
 
@@ -29,9 +30,9 @@ def other_settings(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     for number, (changed, *around) in enumerate(_variations(method, *wrappers)):
         own = folder / str(number)
         own.mkdir()
-        partition = {"scheme": "dirichlet", "kind": "client", "clients": CLIENTS, "alpha": 0.5}
+        partition = DIRICHLET | {"clients": CLIENTS}
         try:
-            _run(changed, own, around, partition | {"held_out": 0.2}, seed=number)
+            _run(changed, own, around, partition, _cohort(number), seed=number)
         except FedLoomError as error:
             if not _refuses([changed, *around], error):
                 values = _differences(method, wrappers, changed, around)
@@ -43,12 +44,16 @@ def shipped_backbone(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that the method runs on the micro backbone that ships, whose shapes are other ones."""
     entries = read(ROOT / "config.yaml")["backbones"]
     library = LIBRARIES[str(method.family)]
-    label, entry = next(item for item in entries.items() if item[1]["library"] == library)
+    label, entry = next(
+        (label, entry)
+        for label, entry in entries.items()
+        if entry["library"] == library and entry["weights"].startswith("workflow/resources")
+    )
     settings = {key: value for key, value in entry.items() if key != "library"}
     backbone = base.load(str(method.family), settings)
     partition = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
     try:
-        _run(method, folder, wrappers, partition, seed=0, backbone=backbone)
+        _run(method, folder, wrappers, partition, 3, backbone=backbone)
     except FedLoomError as error:
         raise FedLoomError(f"{error} (on the backbone {label})") from error
 
@@ -63,12 +68,13 @@ def _run(
     folder: Path,
     wrappers: Any,
     partition: dict,
-    seed: int,
+    clients: int,
+    seed: int = 0,
     backbone: base.Backbone | None = None,
 ) -> None:
     """Train and evaluate a round."""
     task = tiny_task(method, folder, tuple(wrappers), partition, seed=seed, backbone=backbone)
-    task = replace(task, clients_per_round=_cohort(seed), seed=seed)
+    task = replace(task, clients_per_round=clients, seed=seed)
     hooks = loader.load_hooks(method, defaults, wrappers=tuple(wrappers))
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     evaluate_clients(task.at(1), hooks, state)
