@@ -16,9 +16,7 @@ from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.methods import contract, defaults, loader, manifest
-from fedloom.plan.jobs import EvaluateJob
 from fedloom.report import metrics
-from fedloom.stages import evaluate
 from fedloom.toolbox import cross_entropy, linear, stack, train_locally
 
 DROPOUT = manifest.find("dropout", kind="wrapper")
@@ -203,20 +201,15 @@ def test_every_metric_is_a_column_of_clients_parquet():
     assert frame["steps"].tolist()[1] == 7 and math.isnan(frame["steps"][0])
 
 
-def test_a_runs_rows_are_joined_from_its_jobs(tmp_path, monkeypatch):
+def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     """A metric that came up in the second job is null in the first."""
-    monkeypatch.chdir(tmp_path)
-    one = contract.tiny_job(manifest.find("head_tuning")).spec.run
-    folder = tmp_path / "results/runs/tiny/tiny/tiny/head_tuning/seed0"
+    run, parts = contract.tiny_job(manifest.find("head_tuning")).spec.run, []
     for end, extra in ((1, {}), (2, {"steps": 3})):
-        path = folder / f"rounds/{end:04}.clients.parquet"
-        metrics.write_table(path, job.clients_table([ROW | {"round": end} | extra]))
-        for kind, schema in (("evaluation", job.EVALUATION), ("rounds", job.ROUNDS)):
-            empty = schema.empty_table()
-            metrics.write_table(folder / f"rounds/{end:04}.{kind}.parquet", empty)
-    evaluate.run(EvaluateJob(one, (1, 2)), 1)
-    frame = metrics.frame(folder / "clients.parquet")
-    assert frame["round"].tolist() == [1, 2]
+        parts.append(tmp_path / f"{end}.parquet")
+        metrics.write_table(parts[-1], job.clients_table([ROW | {"round": end} | extra]))
+    metrics.join(parts, tmp_path / "clients.parquet", run)
+    frame = metrics.frame(tmp_path / "clients.parquet")
+    assert frame["round"].tolist() == [1, 2] and frame["method"].tolist() == ["head_tuning"] * 2
     assert math.isnan(frame["steps"][0]) and frame["steps"][1] == 3
 
 

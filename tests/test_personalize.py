@@ -10,6 +10,7 @@ import torch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.paths import ROOT
+from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
@@ -130,6 +131,20 @@ def test_a_report_takes_one_row_per_client_and_round(tmp_path, personalized, exp
     found = metrics.evaluation(tmp_path / "x.parquet", personalized)
     found = found.sort_values(["round", "client_id"], key=lambda c: c % 100)
     assert found["num_correct"].tolist() == expected
+
+
+def test_confusion_counts_the_personalised_answers(run):
+    """A table has one row per class and predicted class: of what the report shows by default."""
+    task, hooks, state, change = run
+    change["personalize"] = lambda task, own: {"bias": own["bias"] + 9 * torch.eye(4)[0]}
+    confusion = Confusion()
+    rows = evaluate_clients(task, hooks, state, confusion)
+    counts = confusion.table((1,)).to_pandas()
+    hits = counts[counts["label"] == counts["predicted"]].groupby("client_id")["count"].sum()
+    for client in range(6):
+        (after,) = (r for r in rows if r["client_id"] == client and r["personalized"])
+        assert hits.get(client, 0) == after["num_correct"]
+    assert counts["count"].sum() == sum(r["num_test"] for r in rows if r["personalized"])
 
 
 def test_a_method_without_the_hook_has_one_row_per_client(tiny):

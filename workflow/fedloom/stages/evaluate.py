@@ -7,7 +7,7 @@ from fedloom.report import metrics
 
 
 def run(job: EvaluateJob, threads: int) -> None:
-    """Write evaluation.parquet, rounds.parquet, clients.parquet, and confusion.parquet on request."""
+    """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet."""
     ends = [paths.end(number) for number in job.ends]
     states = {
         f"the rounds up to {n}": paths.at(paths.STATE, job.run, end=paths.end(n)) for n in job.ends
