@@ -27,6 +27,7 @@ ARGUMENTS = {
     "task.backbone of a CLIP method": ("backbones/clip/model.py", "FrozenCLIP"),
     "task.prototypes": ("federated/task.py", "WarmStart"),
     "clients": ("federated/task.py", "Cohort"),
+    "history, which select_clients gets": ("federated/task.py", "History"),
     "batch": ("data/federation.py", "Batch"),
     "Update, which client_update returns": ("federated/task.py", "Update"),
     "Trained, which train_locally returns": ("federated/local_training.py", "Trained"),

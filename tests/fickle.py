@@ -9,6 +9,7 @@ import torch
 from fedloom.toolbox import cross_entropy, hookimpl, linear, make_updates, mean, train_locally
 
 CHANGE = {}
+SENT = {}  # what unseen_client_state was last given as received
 
 
 def changed(name, task, value):
@@ -27,14 +28,26 @@ def init_client(task, client):
 
 
 @hookimpl
-def unseen_client_state(task, client, states):
+def unseen_client_state(task, client, states, received):
+    SENT.update(received)
     bias = sum(state["bias"] for state in states.values()) / len(states)
     return changed("unseen_client_state", task, {"bias": bias})
 
 
 @hookimpl
-def select_clients(task):
-    return changed("select_clients", task, task.data.participating[:3])
+def available_clients(task):
+    return changed("available_clients", task, task.data.participating[:4])
+
+
+@hookimpl
+def select_clients(task, available, history):
+    assert set(history.rounds) == set(task.data.participating)
+    return changed("select_clients", task, available[:3])
+
+
+@hookimpl
+def local_work(task, client):
+    return changed("local_work", task, 0.5 if client == 2 else 1)
 
 
 @hookimpl
@@ -61,6 +74,13 @@ def client_update(task, received, clients):
 def aggregate(task, server, updates):
     state = {"params": mean(updates), "steps": server["steps"] + 1}
     return changed("aggregate", task, state)
+
+
+@hookimpl
+def personalize(task, received, clients):
+    params = received["params"] | clients.state
+    trained = train_locally(task, loss, received, clients, params=params, epochs=1)
+    return changed("personalize", task, {"bias": trained.params["bias"]})
 
 
 @hookimpl

@@ -27,10 +27,12 @@ def shown(**values: object) -> ShownRun:
 
 
 def table_job(kind: str = "accuracy", rounds: tuple = (1,), **settings: object) -> TableJob:
+    settings = {"personalized": True} | settings  # the schema's default
     return TableJob("s", "main", kind, None, settings, rounds, False, None, NOTHING)
 
 
 def figure_job(
     kind: str = "convergence", rounds: tuple = (2,), shots: dict | None = None, **settings: object
 ) -> FigureJob:
+    settings = {"personalized": True} | settings
     return FigureJob("s", "main", kind, settings, rounds, shots or {}, NOTHING, ())

@@ -13,7 +13,7 @@ from fedloom.data.federation import Batch
 from fedloom.federated import job
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate_clients
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.methods import contract, manifest
 from fedloom.plan.plan import Plan
 from fedloom.plan.reading import read
@@ -126,7 +126,7 @@ def test_a_job_says_once_what_it_cost(task, tmp_path, caplog, augment):
         seen = sum(
             one.training.epochs * len(one.data.train[k])
             for number in (1, 2)
-            for k in hooks.select_clients(task=one.at(number))
+            for k in select(one.at(number), hooks, initial_state(one, hooks))
         )
         name = two_rounds.spec.run.path
         times = rf"{seen} images drawn in [\d.]+ s, {seen} images encoded in"

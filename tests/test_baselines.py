@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import stack
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.methods import contract, loader, manifest
 from fedloom.methods.communication import downlink_floats
@@ -73,7 +73,7 @@ def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
     for name in ("fedavg_pt", "fedprox_pt", "gmm_pt"):
         task, hooks = tiny(name, selection=True, prompts=2, pool=12)
         start = initial_state(task, hooks)
-        ids = hooks.select_clients(task=task.at(1))
+        ids = select(task.at(1), hooks, initial_state(task, hooks))
         received = stack([hooks.download(task=task, server=start.server, client=k) for k in ids])
         clients = cohort(task, ids, [{} for _ in ids])
         updates = hooks.client_update(task=task.at(1), received=received, clients=clients)

@@ -135,12 +135,12 @@ def test_a_killed_job_resumes_to_the_same_bytes(tiny, tmp_path, monkeypatch, cap
     with pytest.raises(_Killed):
         _train(task, hooks, tmp_path / "killed")
     killed = tiny_outputs(tmp_path / "killed")
-    assert not any(p.exists() for p in (killed.state, killed.evaluation, killed.rounds))
+    assert not any(p.exists() for p in (killed.state, killed.evaluation, killed.clients))
     monkeypatch.setattr(job, "train_round", real)
     caplog.set_level(logging.INFO)
     _train(task, hooks, tmp_path / "killed")
     assert (f"resumed after round {killed_in - 1}" in caplog.text) == (killed_in > 1)
-    for kind in ("state", "evaluation"):
+    for kind in ("state", "evaluation", "clients"):
         whole, resumed = (
             getattr(tiny_outputs(tmp_path / name), kind) for name in ("whole", "killed")
         )
@@ -155,7 +155,7 @@ def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, cap
     caplog.set_level(logging.INFO)
     _train(task, hooks, tmp_path / "extended", last=4)
     assert "resumed after round 3" in caplog.text
-    for kind in ("state", "evaluation"):
+    for kind in ("state", "evaluation", "clients"):
         whole, extended = (
             getattr(tiny_outputs(tmp_path / name), kind) for name in ("whole", "extended")
         )

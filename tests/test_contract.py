@@ -23,7 +23,8 @@ def test_contract(name, check, tmp_path):
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(name):
-    assert "around" in contract.check(WRAPPERS[name], list(METHODS.values()))
+    some = [METHODS[m] for m in ("scaffold_pt", "pep_fedpt")]
+    assert "around" in contract.check(WRAPPERS[name], some)
     refused = {m: contract.refusal(WRAPPERS[name], METHODS[m]) for m in METHODS}
     for method, line in refused.items():
         assert line is None or (name in line and method in line)
@@ -53,10 +54,15 @@ def test_every_hook_is_documented():
         "init_server",
         "init_client",
         "unseen_client_state",
+        "available_clients",
         "select_clients",
+        "local_work",
         "download",
+        "deliver",
         "client_update",
+        "receive",
         "aggregate",
+        "personalize",
         "predict",
         "artefact",
     }

@@ -21,7 +21,7 @@ from fedloom.common import schema
 from fedloom.common.paths import ROOT
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated.local_training import Trained
-from fedloom.federated.task import Cohort, Task, Update, WarmStart
+from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.methods.manifest import discover
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
@@ -238,6 +238,7 @@ def test_the_site_lists_everything_that_a_hook_gets(site):
     for kind in (
         Task,
         Cohort,
+        History,
         Update,
         WarmStart,
         Batch,

@@ -10,7 +10,7 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import stack
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.methods import contract, defaults, loader, manifest
@@ -74,7 +74,7 @@ def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
     statistics = []
     for number in (1, 2):
         at = task.at(number)
-        ids = hooks.select_clients(task=at)
+        ids = select(at, hooks, initial_state(task, hooks))
         sent = [hooks.download(task=at, server=quiet.server, client=k) for k in ids]
         clients = cohort(at, ids, [{} for _ in ids])
         updates = plain.client_update(task=at, received=stack(sent), clients=clients)

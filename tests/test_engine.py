@@ -18,7 +18,7 @@ from fedloom.federated import evaluation_batches
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.optimizers import learning_rate
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.methods.communication import downlink_floats
@@ -329,10 +329,10 @@ def test_bytes_are_counted_per_client_and_direction(tiny):
 
 def test_only_participating_clients_are_sampled(tiny):
     task, hooks = tiny("fedvpt")
-    drawn = [hooks.select_clients(task=task.at(t)) for t in range(40)]
+    drawn = [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
     assert all(len(set(ids)) == 3 for ids in drawn)
     assert {k for ids in drawn for k in ids} == set(task.data.participating)
-    assert drawn == [hooks.select_clients(task=task.at(t)) for t in range(40)]
+    assert drawn == [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
 
 
 def test_counters_count_every_example_and_the_loss_sees_them(tiny):

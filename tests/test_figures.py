@@ -79,6 +79,7 @@ def series(tmp_path):
             "client_id": 0,
             "domain": "x",
             "participating": True,
+            "personalized": False,
             "num_test": 10,
             "num_correct": [2, 5],
         },
@@ -170,7 +171,7 @@ def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
     runs = []
     for seed, correct in enumerate([(2, 5), (4, 5)]):
         columns = {"round": [1, 2, 1, 2], "participating": [True, True, False, False]}
-        columns |= {"client_id": [3, 3, 4, SERVER_MODEL], "num_test": 10}
+        columns |= {"client_id": [3, 3, 4, SERVER_MODEL], "num_test": 10, "personalized": False}
         path = _table(tmp_path / f"{seed}.parquet", columns | {"num_correct": [*correct, 0, 9]})
         runs.append(shown(evaluation=path))
     band = curves.bands(runs, "accuracy", convergence.curve)["m"]

@@ -268,6 +268,7 @@ def _evaluation(path, correct, clients=4, held_out=()):
         "client_id": [k for _, k in rows],
         "domain": ["ab"[2 * k // clients] for _, k in rows],
         "participating": [k not in held_out for _, k in rows],
+        "personalized": False,
         "num_test": 100,
         "num_correct": [correct(r, k) for r, k in rows],
     }

@@ -1,4 +1,4 @@
-"""A plugin that misbehaves, in any of its nine hooks, gets one line that says where and how."""
+"""A plugin that misbehaves, in any of its hooks, gets one line that says where and how."""
 
 import os
 import re
@@ -16,16 +16,19 @@ import torch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.paths import ROOT
 from fedloom.federated import evaluate, job, round
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, defaults, hookspecs, loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
 
 
 class Fickle:
-    """A run of tests/fickle.py: two rounds, each evaluated, and an artefact."""
+    """A run of tests/fickle.py: two rounds, each evaluated, and an artefact.
 
-    def __init__(self, folder):
+    If it is about a hook of wrappers, tests/fickle_wrapper.py is around it.
+    """
+
+    def __init__(self, folder, hook=None):
         own = folder / "plugins" / "fickle"
         own.mkdir(parents=True)
         toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
@@ -34,11 +37,20 @@ class Fickle:
             f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"
         )
         shutil.copy(ROOT / "tests/fickle.py", own / "plugin.py")
-        self.file, self.folder = own / "plugin.py", folder
+        self.folder, name, around = folder, "fickle", []
+        if hook in hookspecs.UNPACKING:
+            name = "around"
+            outside = folder / "plugins" / name
+            outside.mkdir()
+            toml = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
+            (outside / "method.toml").write_text(toml)
+            shutil.copy(ROOT / "tests/fickle_wrapper.py", outside / "plugin.py")
+            around = [manifest.discover(folder / "plugins")[name]]
+        self.file = folder / "plugins" / name / "plugin.py"
         self.method = manifest.discover(folder / "plugins")["fickle"]
-        self.hooks = loader.load_hooks(self.method, defaults)
-        self.task = contract.tiny_task(self.method, folder)
-        self.change = sys.modules["fedloom_plugins.fickle.plugin"].CHANGE
+        self.hooks = loader.load_hooks(self.method, defaults, wrappers=around)
+        self.task = contract.tiny_task(self.method, folder, tuple(around))
+        self.change = sys.modules[f"fedloom_plugins.{name}.plugin"].CHANGE
 
     def run(self):
         two = replace(contract.tiny_job(self.method, last=2), evaluate=(1, 2))
@@ -56,8 +68,10 @@ class Fickle:
 
 
 @pytest.fixture
-def fickle(tmp_path):
-    return Fickle(tmp_path)
+def fickle(tmp_path, request):
+    """Fickle, with the wrapper around it where the test's parameter `hook` is one of wrappers."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    return Fickle(tmp_path, parameters.get("hook"))
 
 
 def test_what_behaves_is_let_through(fickle):
@@ -70,7 +84,8 @@ def in_round_two(change):
 
 def call(hook):
     """How a line begins that is about a hook's first call, of whatever clients."""
-    return rf"^fickle: {hook}(, round 1|, round 2)?(, clients? [-\d, ]+(\.\.\.)?)?: "
+    names, clients = "fickle|around|fickle with around", r"(, clients? [-\d, ]+(\.\.\.)?)?"
+    return rf"^({names}): {hook}(, round 1|, round 2)?{clients}: "
 
 
 def raising(error):
@@ -94,7 +109,7 @@ def raising(error):
 def test_an_exception_is_one_line_with_file_and_line(fickle, hook, error, words):
     fickle.change[hook] = raising(error)
     line = fickle.complaint()
-    file, number = re.search(r": ([^ ]+/fickle/plugin.py):(\d+): ", line).groups()
+    file, number = re.search(r": ([^ ]+/plugin.py):(\d+): ", line).groups()
     assert Path(file) == fickle.file
     assert (
         "return CHANGE[name](task, value)" in fickle.file.read_text().splitlines()[int(number) - 1]
@@ -155,11 +170,11 @@ def test_no_prediction_of_a_client(fickle):
 
     def change(task, logits):
         asked.append(len(logits))
-        return None if len(asked) == 2 else logits  # first the clients, then the server's model
+        return None if len(asked) == 3 else logits  # first the clients, then the server's model
 
     fickle.change["predict"] = change
     fickle.run()
-    assert asked[:2] == [clients, 1]
+    assert asked[:3] == [clients, clients, 1]  # without and with personalisation
 
 
 def with_head(value):
@@ -229,10 +244,18 @@ def numbered(task, state):
         # select_clients
         ("select_clients", lambda t, ids: [], "must return at least one client"),
         ("select_clients", lambda t, ids: [ids[0], *ids], r"but gave \d twice"),
-        ("select_clients", lambda t, ids: [99], "participating clients .* but gave 99"),
+        ("select_clients", lambda t, ids: [99], "available clients .* but gave 99"),
+        ("select_clients", lambda t, ids: [5], "available clients .* but gave 5"),
         ("select_clients", lambda t, ids: [SERVER_MODEL], "but gave -1"),
         ("select_clients", lambda t, ids: [True], "list of client ids"),
         ("select_clients", lambda t, ids: torch.tensor(ids), r"not a tensor \[3\]"),
+        # available_clients, local_work
+        ("available_clients", lambda t, ids: [], "must return at least one client"),
+        ("available_clients", lambda t, ids: [0], "participating clients .* but gave 0"),
+        ("local_work", lambda t, share: 0, r"client 1: .* above 0 and at most 1, not 0$"),
+        ("local_work", lambda t, share: 1.5, "not 1.5"),
+        ("local_work", lambda t, share: NAN, "not nan"),
+        ("local_work", lambda t, share: True, "not True"),
         # download
         ("download", first_call(lambda s: {}), r"'params/head' is new, compared with what client"),
         ("download", first_call(lambda s: s | {"n": 1}), "'n' is missing, compared"),
@@ -295,7 +318,32 @@ def numbered(task, state):
             r"metrics\['train_loss'\] must be a plain number, not a tensor",
         ),
         ("client_update", with_update(metrics={"train_loss": NAN}), "'train_loss' is not finite"),
+        (
+            "client_update",
+            with_update(metrics={"train_loss": 1.0, "round": 3}),
+            "metrics has the key 'round'; a metric is a column of clients.parquet and may have any",
+        ),
+        ("client_update", with_update(metrics={"train_loss": 1.0, 3: 3}), "has the key 3"),
         ("client_update", with_update(side_channel=None), "side_channel must be a dict"),
+        # deliver
+        ("deliver", first_call(lambda s: {}), r"client \d: .*'params/head' is new, compared with"),
+        ("deliver", with_head(lambda h: h * NAN), r"what is delivered 'params/head' is not finite"),
+        ("deliver", with_head(lambda h: h.to_sparse()), "'head' is sparse"),
+        ("deliver", lambda t, s: None, "what is delivered must be a dict of tensors, not None"),
+        # receive
+        ("receive", lambda t, u: [], "must return at least one Update"),
+        ("receive", lambda t, u: None, "must return a list of Updates, not None"),
+        ("receive", lambda t, u: [x.payload for x in u], "of Updates, but one is dict"),
+        ("receive", lambda t, u: [*u, u[0]], r"one Update per client, but gave two of client \d"),
+        ("receive", with_update(client=-1), "one is of client -1; make new ones with dataclasses"),
+        ("receive", with_update(1, payload={}), "upload 'params/head' is missing, compared"),
+        ("receive", with_update(payload=None), "upload must be a dict of tensors, not None"),
+        (
+            "receive",
+            with_update(2, payload=lambda p: {"params": {"head": p["params"]["head"] * NAN}}),
+            r"round 1, client \d: upload 'params/head' is not finite",
+        ),
+        ("receive", with_update(num_examples=0), "num_examples must be a positive int, not 0"),
         # aggregate
         (
             "aggregate",
@@ -314,6 +362,14 @@ def numbered(task, state):
         ("aggregate", lambda t, s: {"params": s["params"]}, "state 'steps' is missing, compared"),
         ("aggregate", lambda t, s: s | {"heads": torch.ones(1)}, "'heads' is new, compared with"),
         ("aggregate", in_round_two(lambda s: {}), "aggregate, round 2: .* is missing"),
+        # personalize
+        (
+            "personalize",
+            lambda t, s: {"bias": s["bias"][0]},
+            r"must lead with the 6 clients, but is",
+        ),
+        ("personalize", lambda t, s: {"bias": NAN * s["bias"]}, "state 'bias' is not finite"),
+        ("personalize", lambda t, s: {"bias": s["bias"].to_sparse()}, "'bias' is sparse"),
         # predict
         ("predict", lambda t, x: x[0], r"logits \[6, \d+, 4\] .* not a tensor \[\d+, 4\]"),
         ("predict", lambda t, x: x[..., :3], r"logits \[6, \d+, 4\].*not a tensor \[6, \d+, 3\]"),
@@ -360,7 +416,7 @@ def test_a_result_that_is_malformed_or_not_finite(fickle, hook, change, words):
 def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, words):
     fickle.change["loss"] = change
     line = fickle.complaint()
-    assert re.search(call("client_update"), line)
+    assert re.search(call("(train_locally|client_update)"), line)
     assert re.search(words, line)
 
 

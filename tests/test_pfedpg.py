@@ -14,7 +14,7 @@ from fedloom.common.paths import ROOT
 from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.federated.evaluate import cohorts
 from fedloom.federated.evaluation_batches import iterate_examples
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.methods import loader, manifest
 from fedloom.methods.communication import downlink_floats
@@ -157,7 +157,7 @@ def test_only_the_delta_is_uploaded(tiny):
     )
     task = replace(task, backbone=FrozenViT(model))
     state = initial_state(task, hooks)
-    ids = hooks.select_clients(task=task.at(1))
+    ids = select(task.at(1), hooks, initial_state(task, hooks))
     received = stack([hooks.download(task=task, server=state.server, client=k) for k in ids])
     clients = cohort(task, ids, [hooks.init_client(task=task, client=k) for k in ids])
     for update in hooks.client_update(task=task.at(1), received=received, clients=clients):
@@ -241,7 +241,9 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
     assert len({tuple(prompts.flatten().tolist()) for prompts in mine}) == len(mine)
     heads = torch.stack([kept["head"] for kept in state.clients.values()])
     for client in (stranger, SERVER_MODEL):
-        kept = hooks.unseen_client_state(task=task.at(1), client=client, states=state.clients)
+        kept = hooks.unseen_client_state(
+            task=task.at(1), client=client, states=state.clients, received={}
+        )
         torch.testing.assert_close(kept["head"], heads.mean(0))
         assert not kept["adapted"]
 
@@ -249,7 +251,7 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
 def test_an_untrained_head_is_the_clients_own_from_round_to_round(tiny):
     task, hooks = tiny("pfedpg", newcomer_head="untrained")
     heads = [
-        hooks.unseen_client_state(task=task.at(number), client=k, states={})["head"]
+        hooks.unseen_client_state(task=task.at(number), client=k, states={}, received={})["head"]
         for number, k in ((1, 5), (2, 5), (1, SERVER_MODEL))
     ]
     assert torch.equal(heads[0], heads[1])

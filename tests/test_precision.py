@@ -31,10 +31,10 @@ def bf16(monkeypatch):
 
         return build
 
-    vit = of(contract._tiny_vit, FrozenViT)
-    clip = of(contract._tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
-    monkeypatch.setattr(contract, "_tiny_vit", vit)
-    monkeypatch.setattr(contract, "_tiny_clip", clip)
+    vit = of(contract.tiny_vit, FrozenViT)
+    clip = of(contract.tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
+    monkeypatch.setattr("fedloom.methods.contract.tiny.tiny_vit", vit)
+    monkeypatch.setattr("fedloom.methods.contract.tiny.tiny_clip", clip)
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "sgpt", "promptfl", "fedotp"])
@@ -57,8 +57,7 @@ def test_what_is_trained_stays_float32_and_close(tiny, request, name):
 @pytest.mark.parametrize("check", [contract.resumes, contract.stacks])
 def test_bf16_keeps_the_contract(bf16, tmp_path, name, check, monkeypatch):
     if check is contract.stacks:  # a product of another shape rounds otherwise
-        equal = contract._require_equal
-        monkeypatch.setattr(contract, "_require_equal", lambda *args: equal(*args[:4], 0.05))
+        monkeypatch.setattr(contract.checks, "CLOSE", 0.05)
     check(manifest.find(name), tmp_path)
 
 

@@ -14,7 +14,7 @@ from fedloom.common.paths import ROOT
 from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.evaluation_batches import iterate_examples
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.methods import contract, loader, manifest
 from fedloom.methods.communication import downlink_floats
@@ -216,7 +216,7 @@ def selections(task, hooks, keys, released, between_clients):
     features, so_far, rows = task.data.tokens(None), np.zeros(4), []
     for number in (1, 2):
         seen = so_far.copy()
-        for client in sorted(hooks.select_clients(task=task.at(number))):
+        for client in sorted(select(task.at(number), hooks, initial_state(task, hooks))):
             own = np.zeros(4)
             for row in task.data.train[client]:
                 h = reference_query(None, features[row], 0, released)

@@ -37,6 +37,7 @@ def _evaluation(path, correct, rounds=(1, 2)):
             "client_id": k,
             "domain": "x",
             "participating": k < 2,
+            "personalized": False,
             "num_test": (10, 20, 10)[k],
             "num_correct": n,
             "loss": 0.0,

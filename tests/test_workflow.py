@@ -137,7 +137,8 @@ def test_results_hold_what_the_tables_need(finished):
         evaluation = pd.read_parquet(run / "evaluation.parquet")
         assert list(evaluation) == [
             "dataset", "partition", "backbone", "method", "seed",
-            "round", "client_id", "domain", "participating", "num_test", "num_correct", "loss",
+            "round", "client_id", "domain", "participating", "personalized", "num_test",
+            "num_correct", "loss",
         ]  # fmt: skip
         assert len(evaluation) == 2 * 6
         assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]
@@ -147,6 +148,10 @@ def test_results_hold_what_the_tables_need(finished):
         cost = ["round", "seconds", "processor_seconds", "threads", "cores", "bytes_up"]
         assert list(rounds) == [*labels, *cost, "bytes_down", "train_loss", "clients"]
         assert rounds["round"].tolist() == [1, 2]
+        clients = pd.read_parquet(run / "clients.parquet")
+        assert clients.groupby("round")["client_id"].count().tolist() == [3, 3]
+        assert clients["bytes_up"].sum() == rounds["bytes_up"].sum()
+        assert list(clients)[-1] == "train_loss" and clients["received"].all()
         width = {"head_tuning": 10, "fedvpt": 11, "pep_fedpt": 51}[method]  # rows of 96 floats
         assert rounds["bytes_down"].tolist() == [3 * 4 * 96 * width] * 2
         log = folder / f"results/logs/train/digits/six/micro_vit/{method}/seed0/rounds/0002.log"

@@ -11,6 +11,7 @@ rule train:
         receipt=paths.receipt(paths.STATE),
         evaluation=paths.JOB_EVALUATION,
         rounds=paths.JOB_ROUNDS,
+        clients=paths.JOB_CLIENTS,
     log:
         paths.log("train", paths.STATE),
     benchmark:
@@ -27,17 +28,19 @@ rule train:
 
 
 rule evaluate:
-    """The rows of a run's jobs in one file each: per client and evaluated round, and per round."""
+    """The rows of a run's jobs in one file each: evaluations, rounds, and updates of clients."""
     input:
         **PLAN.if_confusion(confusion=lambda w: PLAN.job_files(w, paths.JOB_CONFUSION)),
         evaluation=lambda w: PLAN.job_files(w, paths.JOB_EVALUATION),
         rounds=lambda w: PLAN.job_files(w, paths.JOB_ROUNDS),
         receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
+        clients=lambda w: PLAN.job_files(w, paths.JOB_CLIENTS),
         src=PLAN.stage_sources("evaluate"),
     output:
         **PLAN.if_confusion(confusion=paths.CONFUSION),
         evaluation=paths.EVALUATION,
         rounds=paths.ROUNDS,
+        clients=paths.CLIENTS,
     log:
         paths.log("evaluate", paths.EVALUATION),
     benchmark:

@@ -17,6 +17,10 @@ from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.methods.calls import describe
 
+COLUMNS = (  # of clients.parquet
+    *("dataset", "partition", "backbone", "method", "seed", "round", "client_id"),
+    *("num_examples", "work", "received", "bytes_up", "bytes_down"),
+)
 CURE = "lower training.lr or set training.clip"
 
 
@@ -55,13 +59,41 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
     _check_finite(_named(where, "the server's state", server))
 
 
-def check_selection(task: Task, ids: object) -> None:
-    """Check the clients that select_clients returns.
+def check_available(task: Task, ids: object) -> None:
+    """Check the clients that available_clients returns.
 
     Raises:
         FedLoomError: they are not distinct ids, at least one, of participating clients.
     """
+    allowed, words = task.data.participating, "participating clients (task.data.participating)"
+    _check_ids(_where(task, "available_clients"), ids, allowed, words)
+
+
+def check_selection(task: Task, available: Sequence[int], ids: object) -> None:
+    """Check the clients that select_clients returns.
+
+    Raises:
+        FedLoomError: they are not distinct ids, at least one, of available clients.
+    """
     where = _where(task, "select_clients")
+    _check_ids(where, ids, available, "available clients (its argument `available`)")
+
+
+def check_work(task: Task, client: int, share: object) -> None:
+    """Check what local_work returns for one client.
+
+    Raises:
+        FedLoomError: it is no number above 0 and at most 1.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise FedLoomError(
+            f"{_where(task, 'local_work', client)}: it must return a share of the local steps, "
+            f"above 0 and at most 1, not {_kind(share)}"
+        )
+
+
+def _check_ids(where: str, ids: object, allowed: Sequence[int], words: str) -> None:
+    """Require a list of distinct client ids out of `allowed`, which `words` name, not empty."""
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
         raise FedLoomError(f"{where}: it must return a list of client ids (int), not {_kind(ids)}")
     if not ids:
@@ -69,29 +101,45 @@ def check_selection(task: Task, ids: object) -> None:
     if len(set(ids)) < len(ids):
         twice = next(k for k in ids if ids.count(k) > 1)
         raise FedLoomError(f"{where}: it must return different clients, but gave {twice} twice")
-    strangers = sorted(set(ids) - set(task.data.participating))
+    strangers = sorted(set(ids) - set(allowed))
     if strangers:
-        raise FedLoomError(
-            f"{where}: it must return participating clients (task.data.participating), but gave "
-            f"{strangers[0]}"
-        )
+        raise FedLoomError(f"{where}: it must return {words}, but gave {strangers[0]}")
 
 
 def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree]) -> None:
     """Check what download returns for every client of `ids`.
 
     Raises:
-        FedLoomError: names the client, and the tensor that is not finite, or not of the same type
-            and shape as the first client's.
+        FedLoomError: names the client and the tensor.
     """
     known = {id(value) for _, value in leaves(server)}  # checked as the server's state
     new: list[tuple[str, Any]] = []
     for client, tree in zip(ids, sent, strict=True):
         where = _where(task, "download", client)
         _check_tree(where, "what is sent", tree)
-        first = f"what client {ids[0]} is sent"
-        _check_alike(f"{where}: what is sent", tree, sent[0], first, stacked=True)
         new += [item for item in _named(where, "what is sent", tree) if id(item[1]) not in known]
+    _check_finite(new)
+
+
+def check_delivered(
+    task: Task, ids: Sequence[int], sent: Sequence[Tree], delivered: Sequence[Tree]
+) -> None:
+    """Check what deliver makes of what every client of `ids` was sent.
+
+    Raises:
+        FedLoomError: names the client, and the tensor that is not finite, or not of the same type
+            and shape as the first client's.
+    """
+    known = {id(value) for tree in sent for _, value in leaves(tree)}
+    new: list[tuple[str, Any]] = []
+    for client, packed, tree in zip(ids, sent, delivered, strict=True):
+        as_sent = tree is packed
+        where = _where(task, "download" if as_sent else "deliver", client)
+        what = "what is sent" if as_sent else "what is delivered"
+        _check_tree(where, what, tree)
+        first = f"what client {ids[0]} is sent"
+        _check_alike(f"{where}: {what}", tree, delivered[0], first, stacked=True)
+        new += [item for item in _named(where, what, tree) if id(item[1]) not in known]
     _check_finite(new)
 
 
@@ -104,6 +152,23 @@ def check_personal(task: Task, hook: str, client: int, state: Tree) -> None:
     where = _where(task, hook, client)
     _check_tree(where, "the client's state", state)
     _check_finite(_named(where, "the client's state", state))
+
+
+def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
+    """Check the personal states of a cohort that personalize returns.
+
+    Raises:
+        FedLoomError: names the tensor that is not finite, or lacks the client axis.
+    """
+    where = _where(task, "personalize", *clients.ids)
+    _check_tree(where, "the clients' state", states)
+    for path, value in leaves(states):
+        if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
+            raise FedLoomError(
+                f"{where}: the clients' state '{path}' must lead with the {len(clients)} clients, "
+                f"but is {_kind(value)}"
+            )
+    _check_finite(_named(where, "the clients' state", states))
 
 
 def check_stackable(
@@ -131,13 +196,7 @@ def check_count(task: Task, clients: Cohort, updates: object) -> None:
         FedLoomError: says what it returned instead.
     """
     where = _where(task, "client_update", *clients.ids)
-    if not isinstance(updates, list | tuple):
-        raise FedLoomError(f"{where}: it must return a list of Updates, not {_kind(updates)}")
-    wrong = [update for update in updates if not isinstance(update, Update)]
-    if wrong:
-        raise FedLoomError(
-            f"{where}: it must return a list of Updates, but one is {_kind(wrong[0])}"
-        )
+    updates = _check_list(where, updates)
     if len(updates) != len(clients):
         raise FedLoomError(
             f"{where}: it must return one Update per client, but gave {len(updates)} for "
@@ -145,10 +204,22 @@ def check_count(task: Task, clients: Cohort, updates: object) -> None:
         )
 
 
+def _check_list(where: str, updates: object) -> Sequence[Update]:
+    """Require a list of Updates, and return it."""
+    if not isinstance(updates, list | tuple):
+        raise FedLoomError(f"{where}: it must return a list of Updates, not {_kind(updates)}")
+    wrong = [update for update in updates if not isinstance(update, Update)]
+    if wrong:
+        raise FedLoomError(
+            f"{where}: it must return a list of Updates, but one is {_kind(wrong[0])}"
+        )
+    return updates
+
+
 def check_updates(
     task: Task, ids: Sequence[int], updates: Sequence[Update], states: Sequence[Tree]
 ) -> None:
-    """Check every client's Update of one round.
+    """Check every client's Update of one round, by itself.
 
     Args:
         states: the clients' personal states before the round.
@@ -156,14 +227,12 @@ def check_updates(
     Raises:
         FedLoomError: names the client and the tensor or field.
     """
-    first = updates[0].payload
     numbers: list[tuple[str, Any]] = []
     for client, update, before in zip(ids, updates, states, strict=True):
         where = _where(task, "client_update", client)
         _check_tree(where, "upload", update.payload)
         _check_tree(where, "client_state", update.client_state)
         _check_tree(where, "side_channel", update.side_channel)
-        _check_alike(f"{where}: upload", update.payload, first, f"the upload of client {ids[0]}")
         _check_alike(
             f"{where}: client_state", update.client_state, before, "the client's state before"
         )
@@ -174,6 +243,41 @@ def check_updates(
         _check_fields(_where(task, "client_update", client), update)
 
 
+def check_received(task: Task, updates: Sequence[Update], received: object) -> None:
+    """Check what receive makes of the updates of one round, and that they fit to each other.
+
+    Raises:
+        FedLoomError: names the client and the tensor or field.
+    """
+    where = _where(task, "receive")
+    result = _check_list(where, received)
+    if not result:
+        raise FedLoomError(f"{where}: it must return at least one Update")
+    clients, ids = [update.client for update in result], {update.client for update in updates}
+    for position, client in enumerate(clients):
+        if client not in ids:
+            raise FedLoomError(
+                f"{where}: it must return Updates of the round's clients, but one is of client "
+                f"{client}; make new ones with dataclasses.replace(update, ...)"
+            )
+        if client in clients[:position]:
+            raise FedLoomError(
+                f"{where}: it must return one Update per client, but gave two of client {client}"
+            )
+    known, first = {id(update) for update in updates}, result[0]
+    numbers: list[tuple[str, Any]] = []
+    for update in result:
+        as_sent = id(update) in known
+        where = _where(task, "client_update" if as_sent else "receive", update.client)
+        if not as_sent:
+            _check_tree(where, "upload", update.payload)
+            _check_fields(where, update)
+            numbers += _named(where, "upload", update.payload)
+        other = f"the upload of client {first.client}"
+        _check_alike(f"{where}: upload", update.payload, first.payload, other)
+    _check_finite(numbers)
+
+
 def _check_fields(where: str, update: Update) -> None:
     """Check an Update's plain numbers."""
     examples, metrics = update.num_examples, update.metrics
@@ -182,6 +286,11 @@ def _check_fields(where: str, update: Update) -> None:
     if not isinstance(metrics, dict) or "train_loss" not in metrics:
         raise FedLoomError(f"{where}: metrics must be a dict with the number 'train_loss'")
     for name, value in metrics.items():
+        if not isinstance(name, str) or not name or name in COLUMNS:
+            raise FedLoomError(
+                f"{where}: metrics has the key {name!r}; a metric is a column of clients.parquet "
+                f"and may have any name but {', '.join(COLUMNS)}"
+            )
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise FedLoomError(
                 f"{where}: metrics['{name}'] must be a plain number, not {_kind(value)}"
@@ -202,7 +311,7 @@ def check_loss(
     Raises:
         FedLoomError: says what was expected.
     """
-    where, shape = _where(task, "client_update", *clients), list(mask.shape)
+    where, shape = _where(task, "train_locally", *clients), list(mask.shape)
     if not isinstance(values, Tensor) or values.shape != mask.shape:
         raise FedLoomError(
             f"{where}: its loss must give one number per client and image, a tensor {shape}, not "

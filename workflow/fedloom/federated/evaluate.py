@@ -1,13 +1,14 @@
 """Evaluation after a round: every client on its own test images, and the server's model on all."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.tensors import Tree, stack
+from fedloom.common.tensors import Tree, stack, tensor_map
 from fedloom.data.federation import Batch
 from fedloom.federated import checks
 from fedloom.federated.confusion import Confusion
@@ -23,11 +24,13 @@ CLIENTS_AT_ONCE = 8
 Scores = tuple[list[int], list[float], list[np.ndarray]]
 
 
-def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
-    """Return the personal state with which a client is evaluated."""
+def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
+    """Return the personal state with which a client is evaluated, before it is personalised."""
     if client in state.clients:
         return state.clients[client]
-    unseen = hooks.unseen_client_state(task=task, client=client, states=state.clients)
+    unseen = hooks.unseen_client_state(
+        task=task, client=client, states=state.clients, received=received
+    )
     if unseen is None:
         return personal_state(task, hooks, state, client)
     checks.check_personal(task, "unseen_client_state", client, unseen)
@@ -36,10 +39,25 @@ def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int) -> Tre
 
 def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
     """Return what the clients receive after the round, stacked [K, ...], and the clients."""
-    received = stack(download_to(task, hooks, state, ids))
-    states = {k: _evaluated_state(task, hooks, state, k) for k in ids}
+    received = download_to(task, hooks, state, ids)[1]
+    pairs = zip(ids, received, strict=True)
+    states = {k: _evaluated_state(task, hooks, state, k, tree) for k, tree in pairs}
     checks.check_stackable(task, "unseen_client_state", states, state.clients)
-    return received, cohort(task, ids, list(states.values()))
+    return stack(received), cohort(task, ids, list(states.values()))
+
+
+def _personalized(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
+    """Return the clients with the states that `personalize` gives, or None if the method has none.
+
+    Raises:
+        FedLoomError: personalize raises, or returns what it may not.
+    """
+    with torch.enable_grad():
+        states = hooks.personalize(task=task, received=received, clients=clients)
+    if states is None:
+        return None
+    checks.check_personalized(task, clients, states)
+    return replace(clients, state=tensor_map(torch.Tensor.detach, states))
 
 
 def cohorts(task: Task, hooks: Hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
@@ -74,8 +92,11 @@ def evaluate_clients(
 ) -> list[dict]:
     """Evaluate every client on its own test images: rows of evaluation.parquet, by client id.
 
+    A method that personalises has two rows per client, without and with it.
+
     Args:
-        confusion: where answers are counted by class and predicted class, if anywhere.
+        confusion: where answers are counted by class and predicted class, if anywhere; those of
+            personalised clients, if the method has them.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
@@ -83,22 +104,28 @@ def evaluate_clients(
     rows = []
     for received, clients in cohorts(task, hooks, state):
         images = [task.data.test[k] for k in clients.ids]
-        correct, loss, answers = _scores_of_clients(task, hooks, received, clients, images)
-        for k, client in enumerate(clients.ids):
-            if confusion is not None:
-                confusion.add(task, client, images[k], answers[k])
-            rows.append(
-                {
-                    "round": task.round,
-                    "client_id": client,
-                    "domain": task.data.domains[client],
-                    "participating": client in task.data.participating,
-                    "num_test": len(images[k]),
-                    "num_correct": correct[k],
-                    "loss": loss[k] / len(images[k]),
-                }
-            )
-    return sorted(rows, key=lambda row: row["client_id"])
+        passes = [(False, clients)]
+        personal = _personalized(task, hooks, received, clients)
+        if personal is not None:
+            passes.append((True, personal))
+        for personalized, members in passes:
+            correct, loss, answers = _scores_of_clients(task, hooks, received, members, images)
+            for k, client in enumerate(clients.ids):
+                if confusion is not None and members is passes[-1][1]:
+                    confusion.add(task, client, images[k], answers[k])
+                rows.append(
+                    {
+                        "round": task.round,
+                        "client_id": client,
+                        "domain": task.data.domains[client],
+                        "participating": client in task.data.participating,
+                        "personalized": personalized,
+                        "num_test": len(images[k]),
+                        "num_correct": correct[k],
+                        "loss": loss[k] / len(images[k]),
+                    }
+                )
+    return sorted(rows, key=lambda row: (row["client_id"], row["personalized"]))
 
 
 @torch.no_grad()
@@ -135,6 +162,7 @@ def evaluate_globally(
         "client_id": SERVER_MODEL,
         "domain": "",
         "participating": False,
+        "personalized": False,
         "num_test": models * len(images),
         "num_correct": correct,
         "loss": loss / (models * len(images)),

@@ -40,6 +40,7 @@ EVALUATION = pa.schema(
         ("client_id", pa.int32()),
         ("domain", pa.string()),
         ("participating", pa.bool_()),
+        ("personalized", pa.bool_()),
         ("num_test", pa.int32()),
         ("num_correct", pa.int32()),
         ("loss", pa.float64()),
@@ -58,6 +59,29 @@ ROUNDS = pa.schema(
         ("clients", pa.int32()),
     ]
 )
+
+
+CLIENTS = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client_id", pa.int32()),
+        ("num_examples", pa.int64()),
+        ("work", pa.float64()),
+        ("received", pa.bool_()),
+        ("bytes_up", pa.int64()),
+        ("bytes_down", pa.int64()),
+    ]
+)
+
+
+def clients_table(rows: list[dict]) -> pa.Table:
+    """Return a row per round and client: the columns of CLIENTS, then every metric by name.
+
+    A metric that a client did not report is null.
+    """
+    names = sorted({name for row in rows for name in row} - set(CLIENTS.names))
+    schema = pa.schema([*CLIENTS, *((name, pa.float64()) for name in names)])
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 @contextmanager
@@ -88,6 +112,7 @@ class Outputs:
     evaluation: Path
     rounds: Path
     confusion: Path
+    clients: Path
     checkpoint: Path
 
 
@@ -157,7 +182,8 @@ def train(
         current, done, rows, confusion = resumed
         log.info("%s: resumed after round %d", name, done)
     else:
-        done, rows, confusion = job.first, {"evaluation": [], "rounds": []}, Confusion()
+        done, confusion = job.first, Confusion()
+        rows = {"evaluation": [], "rounds": [], "clients": []}
         if start is None:
             current = initial_state(task, hooks)
         else:
@@ -167,6 +193,7 @@ def train(
             log.debug("%s: round %d", name, number)
             now = task.at(number)
             current, row = train_round(now, hooks, current)
+            rows["clients"] += row.pop("updates")
             rows["rounds"].append(row)
             if number in job.evaluate:
                 counted = confusion if job.confusion else None
@@ -187,4 +214,5 @@ def train(
     if job.confusion:
         write_table(outputs.confusion, confusion.table(job.evaluate))
     write_table(outputs.rounds, pa.Table.from_pylist(rows["rounds"], schema=ROUNDS))
+    write_table(outputs.clients, clients_table(rows["clients"]))
     tensor_files.save(outputs.state, current.tree(), run=name, round=job.last)

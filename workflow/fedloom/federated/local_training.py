@@ -9,9 +9,10 @@ With `training.micro_batch`, a step goes through its batch in parts and adds up 
 that the activations of one part are in memory at a time.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 import numpy as np
 import torch
@@ -49,22 +50,30 @@ class Trained:
 
 
 def _steps(
-    task: Task, clients: Cohort, epochs: int, purpose: int
+    task: Task, clients: Cohort, epochs: int | None, purpose: int
 ) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
-    """Yield for every step the positions of the clients still training, and their rows."""
-    streams = [
-        shuffled_batches(
+    """Yield for every step the positions of the clients still training, and their rows.
+
+    Args:
+        epochs: None: `task.training.local_steps` steps, or if there are none, its `epochs`.
+    """
+    count = task.training.local_steps if epochs is None else None
+    # an epoch has a step or more
+    passes = (count or task.training.epochs) if epochs is None else epochs
+    streams = []
+    for client, work in zip(clients.ids, clients.work, strict=True):
+        stream = shuffled_batches(
             task.data.train[client],
             task.training.batch_size,
-            epochs,
+            passes,
             task.seed,
             task.round,
             client,
             purpose,
             drop_last=task.training.drop_last,
         )
-        for client in clients.ids
-    ]
+        steps = list(islice(stream, count))
+        streams.append(steps[: math.ceil(work * len(steps))])
     for rows in zip_longest(*streams):
         active = tuple(k for k, row in enumerate(rows) if row is not None)
         yield active, [rows[k] for k in active]
@@ -121,7 +130,8 @@ def train_locally(
         received: what the clients received from the server [K, ...].
         params: the parameters to start from [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
-        epochs: number of passes over a client's images; default: `task.training.epochs`.
+        epochs: number of passes over a client's images; default: `task.training.local_steps` steps,
+            or if that is None, `task.training.epochs`.
         phase: number of the training phase within the round, for methods with several phases: each
             has an order of batches of its own.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
@@ -145,7 +155,7 @@ def train_locally(
     steps, seen = np.zeros((2, len(clients)), int)
     counted = tensor_map(torch.clone, counters or {})
     # All that the steps need of the host is made, and on its way, before the first: none waits.
-    plan = list(_steps(task, clients, task.training.epochs if epochs is None else epochs, phase))
+    plan = list(_steps(task, clients, epochs, phase))
     parts = {active: _Part.of(clients, received, active) for active in {a for a, _ in plan}}
     batches = read_ahead(task.data.batches([rows for _, rows in plan]))
     for step, ((active, _), batch) in enumerate(zip(plan, batches, strict=True)):

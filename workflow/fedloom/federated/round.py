@@ -2,14 +2,16 @@
 
 import os
 import time
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from fedloom.common.device import exact_float32
 from fedloom.common.tensors import Tree, count_bytes, stack
 from fedloom.federated import checks
-from fedloom.federated.state import State
-from fedloom.federated.task import Task, cohort
+from fedloom.federated.state import Participation, State
+from fedloom.federated.task import History, Task, cohort
 from fedloom.methods.calls import Hooks
 
 
@@ -27,15 +29,20 @@ def initial_state(task: Task, hooks: Hooks) -> State:
     return State.of(State(public).tree())
 
 
-def download_to(task: Task, hooks: Hooks, state: State, ids: list[int]) -> list[Tree]:
-    """Return what the server sends to each client.
+def download_to(
+    task: Task, hooks: Hooks, state: State, ids: list[int]
+) -> tuple[list[Tree], list[Tree]]:
+    """Return what the server sends to each client, and what the client makes of it.
 
     Raises:
-        FedLoomError: download raises, or returns what it may not.
+        FedLoomError: download or deliver raises, or returns what it may not.
     """
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
     checks.check_downloads(task, state.server, ids, sent)
-    return sent
+    pairs = zip(ids, sent, strict=True)
+    delivered = [hooks.deliver(task=task, sent=tree, client=k) for k, tree in pairs]
+    checks.check_delivered(task, ids, sent, delivered)
+    return sent, delivered
 
 
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
@@ -52,29 +59,33 @@ def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
     return new
 
 
-def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str, int | float]]:
+def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str, Any]]:
     """Train round `task.round`.
 
     Returns:
-        The next state and a row of rounds.parquet. Wall seconds depend on what else runs on the
-        machine; `processor_seconds` are those of all threads of this process.
+        The next state and a row of rounds.parquet; its entry `updates` holds the rows of
+        clients.parquet. Wall seconds depend on what else runs on the machine; `processor_seconds`
+        are those of all threads of this process.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not: another shape, say, or NaN.
     """
     started, processor = time.perf_counter(), time.process_time()
-    chosen = hooks.select_clients(task=task)
-    checks.check_selection(task, chosen)
-    ids = sorted(chosen)
-    sent = download_to(task, hooks, state, ids)
+    ids = select(task, hooks, state)
+    task = replace(task, selected=tuple(ids))
+    work = [hooks.local_work(task=task, client=k) for k in ids]
+    for client, share in zip(ids, work, strict=True):
+        checks.check_work(task, client, share)
+    sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
     groups = [range(len(ids))] if task.stacked else [[k] for k in range(len(ids))]
     updates = []
     for group in groups:
         states = {ids[k]: personal[k] for k in group}
         checks.check_stackable(task, "init_client", states, state.clients)
-        members = cohort(task, list(states), list(states.values()))
-        received = stack([sent[k] for k in group])
+        shares = [work[k] for k in group]
+        members = cohort(task, list(states), list(states.values()), shares)
+        received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=task, received=received, clients=members)
         checks.check_count(task, members, returned)
         updates += returned
@@ -82,18 +93,67 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     for client, update in zip(ids, updates, strict=True):
         update.client = client
     with exact_float32():
-        server = hooks.aggregate(task=task, server=state.server, updates=updates)
+        accepted = hooks.receive(task=task, server=state.server, updates=updates)
+        checks.check_received(task, updates, accepted)
+        accepted = sorted(accepted, key=lambda update: update.client)
+        server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
     clients = state.clients | {u.client: u.client_state for u in updates}
+    received = {update.client for update in accepted}
+    rows = [
+        {
+            "round": task.round,
+            "client_id": update.client,
+            "num_examples": update.num_examples,
+            "work": work[k],
+            "received": update.client in received,
+            "bytes_up": count_bytes(update.payload),
+            "bytes_down": count_bytes(sent[k]),
+            **update.metrics,
+        }
+        for k, update in enumerate(updates)
+    ]
     row = {
         "round": task.round,
         "seconds": time.perf_counter() - started,
         "processor_seconds": time.process_time() - processor,
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
-        "bytes_up": sum(count_bytes(u.payload) for u in updates),
-        "bytes_down": sum(count_bytes(tree) for tree in sent),
+        "bytes_up": sum(row["bytes_up"] for row in rows),
+        "bytes_down": sum(row["bytes_down"] for row in rows),
         "train_loss": sum(u.metrics["train_loss"] for u in updates) / len(updates),
         "clients": len(ids),
+        "updates": rows,
     }
-    return State.of(State(server, clients).tree()), row
+    participation = state.participation | {
+        row["client_id"]: _remember(state.participation.get(row["client_id"]), row) for row in rows
+    }
+    return State.of(State(server, clients, participation).tree()), row
+
+
+def select(task: Task, hooks: Hooks, state: State) -> list[int]:
+    """Return the ids of the clients that take part in round `task.round`, ascending.
+
+    Raises:
+        FedLoomError: available_clients or select_clients raises, or returns what it may not.
+    """
+    available = hooks.available_clients(task=task)
+    checks.check_available(task, available)
+    available = sorted(available)
+    known = state.participation
+    history = History(
+        num_examples={k: len(task.data.train[k]) for k in task.data.participating},
+        rounds={k: known[k].rounds if k in known else 0 for k in task.data.participating},
+        last_round={k: entry.last_round for k, entry in known.items()},
+        train_loss={k: e.train_loss for k, e in known.items() if e.train_loss is not None},
+    )
+    chosen = hooks.select_clients(task=task, available=available, history=history)
+    checks.check_selection(task, available, chosen)
+    return sorted(chosen)
+
+
+def _remember(before: Participation | None, row: dict) -> Participation:
+    """Return what the server remembers of a client after a round, from its row."""
+    before = before or Participation()
+    loss = float(row["train_loss"]) if row["received"] else before.train_loss
+    return Participation(before.rounds + 1, row["round"], loss)

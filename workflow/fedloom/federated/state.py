@@ -1,10 +1,25 @@
 """The state that a run carries from one round to the next."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 
 from fedloom.common.tensors import Tree, build, leaves
+
+
+@dataclass(frozen=True)
+class Participation:
+    """What the server remembers of one client.
+
+    Attributes:
+        rounds: number of rounds that it was selected in.
+        last_round: the last of them.
+        train_loss: of its last update that `aggregate` got; None if there was none.
+    """
+
+    rounds: int = 0
+    last_round: int = 0
+    train_loss: float | None = None
 
 
 @dataclass
@@ -14,16 +29,19 @@ class State:
     Attributes:
         server: what `init_server` and `aggregate` return, without the side channel.
         clients: personal states of the clients that took part so far, by client id.
+        participation: what the server remembers of them, by client id.
     """
 
     server: Tree
     clients: dict[int, Tree] = field(default_factory=dict)
+    participation: dict[int, Participation] = field(default_factory=dict)
 
     def tree(self) -> Tree:
-        """Return both as one tree, which is what a checkpoint file holds."""
+        """Return all as one tree, which is what a checkpoint file holds."""
         clients = {str(k): state for k, state in sorted(self.clients.items())}
         seen = torch.tensor(sorted(self.clients), dtype=torch.int64)
-        return {"server": self.server, "clients": clients, "seen": seen}
+        known = {str(k): asdict(entry) for k, entry in sorted(self.participation.items())}
+        return {"server": self.server, "clients": clients, "seen": seen, "participation": known}
 
     @classmethod
     def of(cls, tree: Tree) -> "State":
@@ -37,4 +55,9 @@ class State:
             for path, value in leaves(tree)
         )
         server, clients = tree.get("server", {}), tree.get("clients", {})  # empty: not in a file
-        return cls(server, {k: clients.get(str(k), {}) for k in tree["seen"].tolist()})
+        known = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
+        return cls(
+            server,
+            {k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
+            {k: known[k] for k in sorted(known)},
+        )

@@ -80,6 +80,8 @@ class Task(Generic[FrozenBackbone]):
         warm_start: see `prototypes`; None if the method does not need it.
         augmentation_timer: the same object in every round of a job; no hook reads it.
         round: 1 in the first round of training; 0 while states are initialised.
+        selected: ids of the clients that take part in this round, as the server announces them,
+            ascending; empty before the selection, and in evaluation.
     """
 
     seed: int
@@ -95,6 +97,7 @@ class Task(Generic[FrozenBackbone]):
     warm_start: WarmStart | None = None
     augmentation_timer: AugmentationTimer = field(default_factory=AugmentationTimer)
     round: int = 0
+    selected: tuple[int, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -128,6 +131,24 @@ class Task(Generic[FrozenBackbone]):
 
 
 @dataclass(frozen=True)
+class History:
+    """What the server knows of every participating client, before a round. Never test data.
+
+    Attributes:
+        num_examples: number of training images, by client id.
+        rounds: number of rounds that the client was selected in so far.
+        last_round: the last of them; clients that were never selected are not in it.
+        train_loss: `train_loss` of the client's last update that `aggregate` got; clients without
+            one are not in it.
+    """
+
+    num_examples: dict[int, int]
+    rounds: dict[int, int]
+    last_round: dict[int, int]
+    train_loss: dict[int, float]
+
+
+@dataclass(frozen=True)
 class Cohort:
     """K clients that train or are evaluated as one batch.
 
@@ -136,12 +157,14 @@ class Cohort:
         state: personal states of the clients, stacked [K, ...].
         priors: share [K, C] of every class in each client's training images.
         num_examples: number of training images [K].
+        work: share of its local steps that each client completes [K]; `train_locally` heeds it.
     """
 
     ids: tuple[int, ...]
     state: Tree
     priors: Tensor
     num_examples: tuple[int, ...]
+    work: tuple[float, ...]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -159,23 +182,30 @@ class Cohort:
             state=tensor_map(lambda value: value[positions], self.state),
             priors=self.priors[positions],
             num_examples=tuple(self.num_examples[k] for k in chosen),
+            work=tuple(self.work[k] for k in chosen),
         )
 
 
-def cohort(task: Task, ids: list[int], states: list[Tree]) -> Cohort:
+def cohort(
+    task: Task, ids: list[int], states: list[Tree], work: Sequence[float] | None = None
+) -> Cohort:
     """Return the clients `ids` with their personal states as one cohort.
 
     The server's model (`ids == [SERVER_MODEL]`) gets uniform class priors and no training images.
+
+    Args:
+        work: share of its local steps that each client completes; default: all do all.
     """
     priors = task.data.priors
     if ids == [SERVER_MODEL]:
         alike = torch.full_like(priors[:1], 1 / task.num_classes)
-        return Cohort((SERVER_MODEL,), stack(states), alike, (0,))
+        return Cohort((SERVER_MODEL,), stack(states), alike, (0,), (1.0,))
     return Cohort(
         ids=tuple(ids),
         state=stack(states),
         priors=priors[torch.tensor(ids, device=priors.device)],
         num_examples=tuple(len(task.data.train[k]) for k in ids),
+        work=(1.0,) * len(ids) if work is None else tuple(work),
     )
 
 
@@ -187,7 +217,8 @@ class Update:
         payload: all that the client uploads; counted as bytes up. No client axis.
         client_state: what the client keeps for its next round. No client axis.
         num_examples: number of the client's training images.
-        metrics: plain numbers; `train_loss` is logged and written to rounds.parquet.
+        metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` over
+            clients is logged and written to rounds.parquet.
         side_channel: statistics that only wrappers may read, such as a sensitivity for
             differential privacy. They are not sent, not stored and not counted.
         client: the client's id, which the runtime fills in.

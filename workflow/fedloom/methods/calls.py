@@ -11,6 +11,7 @@ import pluggy
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.methods.hookspecs import UNPACKING
 from fedloom.methods.manifest import Located, Plugin
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,18 @@ class Hooks:
     clients, and the file and line; the traceback goes to the job's log file.
     """
 
-    def __init__(self, relay: pluggy.HookRelay, plugins: Sequence[Plugin]):
+    def __init__(
+        self, relay: pluggy.HookRelay, unpacking: pluggy.HookRelay, plugins: Sequence[Plugin]
+    ):
+        """Call the hooks of `relay`, but those that unpack in the order of `unpacking`."""
         self._relay = relay
+        self._unpacking = unpacking
         self._plugins = tuple(plugins)
         self._called: set[str] = set()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._call, getattr(self._relay, name), name)
+        relay = self._unpacking if name in UNPACKING else self._relay
+        return partial(self._call, getattr(relay, name), name)
 
     def _call(self, caller: pluggy.HookCaller, hook: str, /, **arguments: Any) -> Any:
         if hook not in self._called:

@@ -1,4 +1,4 @@
-"""The contract between FedLoom and a method: nine hooks.
+"""The contract between FedLoom and a plugin: its hooks.
 
 Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 
@@ -9,7 +9,10 @@ arguments that it does not need. The first plugin that gives a result other than
 that counts (`firstresult`).
 
 A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`: it
-yields for what the method gives, and returns it changed.
+yields for what the method gives, and returns it changed. Of several wrappers the first is
+innermost: it sees what the method gives, the next what the first makes of it. `receive` and
+`deliver`, which only wrappers have, run the other way round: what was packed last is unpacked
+first.
 """
 
 # pyright: reportReturnType=false
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
 
     from fedloom.common.tensors import Tree
     from fedloom.data.federation import Batch
-    from fedloom.federated.task import Cohort, Task, Update
+    from fedloom.federated.task import Cohort, History, Task, Update
 
 hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
 
 REQUIRED = ("init_server", "client_update", "aggregate", "predict")
+UNPACKING = ("receive", "deliver")  # of wrappers alone, the last wrapper first
 
 
 @hookspec(firstresult=True)
@@ -58,7 +62,9 @@ def init_client(task: "Task", client: int) -> "Tree":
 
 
 @hookspec(firstresult=True)
-def unseen_client_state(task: "Task", client: int, states: dict[int, "Tree"]) -> "Tree":
+def unseen_client_state(
+    task: "Task", client: int, states: dict[int, "Tree"], received: "Tree"
+) -> "Tree":
     """Return the personal state with which a client is evaluated that never trained.
 
     Such a client is held out, not sampled yet, or stands for the server's model (SERVER_MODEL).
@@ -67,14 +73,38 @@ def unseen_client_state(task: "Task", client: int, states: dict[int, "Tree"]) ->
     Args:
         states: personal states of the clients that did train, by id. They exist for evaluation
             alone: neither the server nor a client of a real federation would see them.
+        received: what the server sends the client after the round, without a client axis.
     """
 
 
 @hookspec(firstresult=True)
-def select_clients(task: "Task") -> list[int]:
+def available_clients(task: "Task") -> list[int]:
+    """Return the ids of the clients that can be selected in round `task.round`.
+
+    For wrappers: participation traces. Default: `task.data.participating`.
+    """
+
+
+@hookspec(firstresult=True)
+def select_clients(task: "Task", available: list[int], history: "History") -> list[int]:
     """Return the ids of the clients that take part in round `task.round`.
 
-    Default: `task.clients_per_round` of `task.data.participating`, uniformly without replacement.
+    Default: `task.clients_per_round` of the available ones, uniformly without replacement; all of
+    them if they are fewer.
+
+    Args:
+        available: ids, ascending.
+        history: what the server knows of each client: number of training images, rounds that it
+            was selected in, last training loss.
+    """
+
+
+@hookspec(firstresult=True)
+def local_work(task: "Task", client: int) -> float:
+    """Return the share of its local steps that `client` completes in this round, 0 < share <= 1.
+
+    For wrappers: stragglers that send what they have when the round ends. Default: 1.0. Each
+    training phase of the round is cut to this share of its steps, rounded up.
     """
 
 
@@ -89,6 +119,18 @@ def download(task: "Task", server: "Tree", client: int) -> "Tree":
 
 
 @hookspec(firstresult=True)
+def deliver(task: "Task", sent: "Tree", client: int) -> "Tree":
+    """Return what `client` makes of what it was sent: what all its hooks get as `received`.
+
+    For wrappers that pack what `download` returns, so that its bytes are counted as they are sent.
+    Default: as sent. It is called wherever `download` is, for SERVER_MODEL too.
+
+    Args:
+        sent: what `download` returned, as all wrappers left it.
+    """
+
+
+@hookspec(firstresult=True)
 def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Update]":
     """Train the cohort and return one `Update` per client, in the order of `clients.ids`.
 
@@ -99,12 +141,48 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 
 
 @hookspec(firstresult=True)
+def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
+    """Return what `aggregate` gets of the updates that the clients of the round sent.
+
+    For wrappers: they unpack payloads whose bytes were counted as sent, or leave updates out.
+    Default: the updates as they are. A wrapper yields for what those outside of it make of them,
+    and changes no update: `dataclasses.replace(update, payload=...)` returns a new one.
+
+    Args:
+        server: the state before the round.
+        updates: as sent, sorted by client id.
+
+    Returns:
+        Updates of different clients of the round, at least one.
+    """
+
+
+@hookspec(firstresult=True)
 def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
     """Return the server's next state, of the same keys as `init_server`'s.
 
     Args:
         server: the state before the round; it must not be changed in place.
-        updates: one per client of the round, sorted by client id.
+        updates: those that `receive` returns, sorted by client id; without wrappers one per client
+            of the round.
+    """
+
+
+@hookspec(firstresult=True)
+def personalize(task: "Task", received: "Tree", clients: "Cohort") -> "Tree | None":
+    """Return the personal states [K, ...] with which the cohort's clients answer their test images.
+
+    Every client is asked, those that never trained too, once per evaluation and before its test
+    images. The hook may train on the clients' training images, with `train_locally` or by itself;
+    what it returns becomes `clients.state` in `predict`, and is thrown away after the evaluation.
+    Its keys need not be those of `clients.state`. Clients are evaluated with it and without it
+    (column `personalized` of evaluation.parquet); the global test is without it. Default: None,
+    which stands for no such step.
+
+    Args:
+        received: what each client downloads after the round, [K, ...]; it must not be changed in
+            place.
+        clients: with the personal states that they have, or that `unseen_client_state` gives.
     """
 
 
@@ -112,7 +190,8 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
 def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -> "Tensor | None":
     """Return logits [K, B, C] of a batch of each client's images.
 
-    A client that never trained comes with the state that `unseen_client_state` gives. On the
+    A client comes with its personal state, that of `unseen_client_state` if it never trained, and
+    in a second pass with that of `personalize`, if the method has this hook. On the
     global test set the server's model is asked as a cohort of one client (SERVER_MODEL,
     `clients.is_server_model`), whose class priors are uniform; return None if there is no such
     model, and the clients' own are averaged.

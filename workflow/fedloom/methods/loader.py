@@ -78,6 +78,9 @@ def check_hooks(module: ModuleType, file: Path, kind: str) -> None:
 def _check_hook(name: str, function: Any, file: Path, kind: str) -> None:
     """Check how one hook is marked and written, and its arguments."""
     wraps = kind == "wrapper"
+    if name in hookspecs.UNPACKING and not wraps:
+        instead = {"receive": "aggregate", "deliver": "client_update and predict"}[name]
+        raise FedLoomError(f"{file}: '{name}' is a hook of wrappers; do this in {instead}")
     marks = {mark for mark, value in function.fedloom_impl.items() if value}
     if marks != ({"wrapper"} if wraps else set()):
         mark = "@hookimpl(wrapper=True)" if wraps else "plain @hookimpl"
@@ -110,8 +113,15 @@ def load_hooks(plugin: Plugin, *defaults: object, wrappers: Sequence[Plugin] = (
     for each in (plugin, *wrappers):
         modules.append(import_plugin(each))
         check_hooks(modules[-1], each.file, each.kind)
+    packing = _relay(*defaults, *modules)
+    unpacking = _relay(*defaults, *reversed(modules))
+    return Hooks(packing, unpacking, (plugin, *wrappers))
+
+
+def _relay(*modules: object) -> pluggy.HookRelay:
+    """Register the modules in this order: the last is asked first, or wraps the rest."""
     manager = pluggy.PluginManager("fedloom")
     manager.add_hookspecs(hookspecs)
-    for module in (*defaults, *modules):  # the last registered is asked first, or wraps the rest
+    for module in modules:
         manager.register(module)
-    return Hooks(manager.hook, (plugin, *wrappers))
+    return manager.hook

@@ -27,6 +27,7 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
     "augment": False,
     "drop_last": False,
     "micro_batch": None,
+    "local_steps": None,
 }
 
 
@@ -68,6 +69,8 @@ class Plugin(Located):
             images of its batch.
         whole_cohorts: True, or values of options, where the update of a client depends on the
             other clients of its round.
+        exact_in: of a wrapper: "sum" if it changes each update such that their sum alone is as it
+            was, up to rounding; else "each".
         paper: citation, link and equations.
         training_defaults: the paper's values of the core training options.
         option_schemas: a JSON Schema per option.
@@ -83,6 +86,7 @@ class Plugin(Located):
     stacked: bool
     whole_batches: bool | dict
     whole_cohorts: bool | dict
+    exact_in: str
     paper: dict
     training_defaults: dict
     option_schemas: dict[str, dict]
@@ -161,6 +165,8 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
     content = schema.filled(content, root, root)
     training = schema.load("config")["$defs"]["training"]
     schema.check(content.get("training", {}), training, f"{file}: training")
+    if content["kind"] == "method" and content["exact_in"] != "each":
+        raise FedLoomError(f"{file}: exact_in: only a wrapper declares it")
     options = content["options"]
     conditions = {f"artefacts.{k}.needs": v.get("needs") for k, v in content["artefacts"].items()}
     conditions |= {key: content[key] for key in ("whole_batches", "whole_cohorts")}
@@ -184,6 +190,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         stacked=content["stacked"],
         whole_batches=content["whole_batches"],
         whole_cohorts=content["whole_cohorts"],
+        exact_in=content["exact_in"],
         paper=content["paper"],
         training_defaults=content.get("training", {}),
         option_schemas=options,

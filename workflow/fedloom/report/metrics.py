@@ -17,6 +17,20 @@ def frame(path: Path) -> pd.DataFrame:
     return read_table(path).to_pandas()
 
 
+def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
+    """Read an evaluation.parquet with one row per round and client.
+
+    Args:
+        personalized: of a client that was evaluated without and with `personalize`, take the row
+            with it, else the one without.
+    """
+    rows = frame(path)
+    if not personalized:
+        return rows[~rows["personalized"]]
+    ordered = rows.sort_values("personalized", kind="stable")
+    return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
+
+
 def artefact(run: ShownRun) -> pd.DataFrame:
     """Read the method's own table of a run, for a kind that declares `x-artefact`."""
     return frame(artefact_file(run))
@@ -32,9 +46,11 @@ def join(parts: Sequence[Path], out: Path, run: Run) -> None:
     """Write the jobs' rows as one Parquet file, in the order given.
 
     The run's labels come first in every row, so that the files of many runs are one data frame.
-    Names are dictionary-encoded columns; the seed is a number.
+    Names are dictionary-encoded columns; the seed is a number. A column that only some of the jobs
+    have is null in the rows of the others.
     """
-    table = pa.concat_tables([read_table(part) for part in parts])
+    tables = [read_table(part) for part in parts]
+    table = pa.concat_tables(tables, promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
         kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
         column = pa.array([value] * len(table), kind)

@@ -7,13 +7,17 @@ from fedloom.report import metrics
 
 
 def run(job: EvaluateJob, threads: int) -> None:
-    """Write evaluation.parquet, rounds.parquet and, on request, confusion.parquet of the run."""
+    """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet."""
     ends = [paths.end(number) for number in job.ends]
     states = {
         f"the rounds up to {n}": paths.at(paths.STATE, job.run, end=paths.end(n)) for n in job.ends
     }
     provenance.check_same(job.run, {name: read_receipt(path) for name, path in states.items()})
-    files = [(paths.JOB_EVALUATION, paths.EVALUATION), (paths.JOB_ROUNDS, paths.ROUNDS)]
+    files = [
+        (paths.JOB_EVALUATION, paths.EVALUATION),
+        (paths.JOB_ROUNDS, paths.ROUNDS),
+        (paths.JOB_CLIENTS, paths.CLIENTS),
+    ]
     if job.confusion:
         files.append((paths.JOB_CONFUSION, paths.CONFUSION))
     for part, whole in files:

@@ -19,6 +19,7 @@ def run(job: TrainJob, threads: int) -> None:
         evaluation=paths.at(paths.JOB_EVALUATION, run, end=end),
         rounds=paths.at(paths.JOB_ROUNDS, run, end=end),
         confusion=paths.at(paths.JOB_CONFUSION, run, end=end),
+        clients=paths.at(paths.JOB_CLIENTS, run, end=end),
         checkpoint=state.with_name(paths.CHECKPOINT),
     )
     start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None

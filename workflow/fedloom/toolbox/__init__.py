@@ -11,7 +11,7 @@ from fedloom.data.federation import Batch
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.optimizers import learning_rate
-from fedloom.federated.task import Cohort, Task, Update
+from fedloom.federated.task import Cohort, History, Task, Update
 from fedloom.methods.hookspecs import hookimpl
 from fedloom.toolbox.aggregate import make_updates, mean
 from fedloom.toolbox.contexts import check_lengths, init_context
@@ -37,6 +37,7 @@ __all__ = [
     "CLIPTask",
     "Cohort",
     "FedLoomError",
+    "History",
     "Task",
     "Trained",
     "Tree",

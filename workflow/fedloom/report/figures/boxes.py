@@ -22,7 +22,7 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
     parts = []
     for run in series:
         (values,) = varied_lists(run).values()
-        rows = metrics.frame(run.evaluation)
+        rows = metrics.evaluation(run.evaluation)
         rows = rows[rows["client_id"] != SERVER_MODEL]
         clients = int(rows["client_id"].max()) + 1
         rows = rows[rows["round"].isin(rounds) & rows["participating"]]

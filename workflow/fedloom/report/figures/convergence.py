@@ -1,5 +1,7 @@
 """Draw accuracy or loss by round (PEP-FedPT, Fig. 3, 6 and 11)."""
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -17,7 +19,7 @@ AXES = {
 }
 
 
-def curve(run: ShownRun, metric: str) -> pd.Series:
+def curve(run: ShownRun, metric: str, personalized: bool = True) -> pd.Series:
     """Return a metric of one run by round.
 
     Args:
@@ -26,7 +28,7 @@ def curve(run: ShownRun, metric: str) -> pd.Series:
     """
     if metric == "loss":
         return metrics.frame(run.rounds).set_index("round")["train_loss"]
-    rows = metrics.frame(run.evaluation)
+    rows = metrics.evaluation(run.evaluation, personalized)
     rows = rows[rows["client_id"] == SERVER_MODEL if metric == "global" else rows["participating"]]
     return (100 * rows["num_correct"] / rows["num_test"]).groupby(rows["round"]).mean()
 
@@ -34,9 +36,10 @@ def curve(run: ShownRun, metric: str) -> pd.Series:
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per setting."""
     metric, groups = job.settings["metric"], style.settings(series)
+    of = partial(curve, personalized=job.settings["personalized"])
     figure, axes = style.panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):
-        lines(axis, runs, bands(runs, metric, curve), log=metric == "loss")
+        lines(axis, runs, bands(runs, metric, of), log=metric == "loss")
         axis.set_title(style.name(runs[0], series))
     style.left_label(axes, AXES[metric])
     style.legend(figure, axes)

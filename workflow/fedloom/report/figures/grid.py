@@ -35,7 +35,7 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
         records.append(
             {axis: text(value) for axis, value in member(run).at.items()}
             | {
-                "accuracy": metrics.accuracies(metrics.frame(run.evaluation), rounds)[
+                "accuracy": metrics.accuracies(metrics.evaluation(run.evaluation), rounds)[
                     "participating_mean"
                 ],
                 "even": any(len(v) > 1 and all(e == v[0] for e in v) for v in varied),

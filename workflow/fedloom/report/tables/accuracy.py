@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import accuracies, frame
+from fedloom.report.metrics import accuracies, evaluation
 from fedloom.report.tables.layout import Column
 
 TITLES = {
@@ -18,7 +18,8 @@ TITLES = {
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
     """Return the accuracies of a run in percent, see `metrics.accuracies`."""
-    return accuracies(frame(run.evaluation), job.rounds)
+    rows = evaluation(run.evaluation, job.settings["personalized"])
+    return accuracies(rows, job.rounds)
 
 
 def column(metric: str) -> Column:
@@ -34,7 +35,12 @@ def describe(job: TableJob, runs: list[ShownRun]) -> str:
             "; global test set: all test images, with the server's model or, where a method has "
             "none, the participating clients' own, averaged"
         )
-    return text
+    return text + without(job)
+
+
+def without(job: TableJob) -> str:
+    """Say so if methods that personalise clients are shown without it."""
+    return "" if job.settings["personalized"] else "; without personalisation before the test"
 
 
 def at(rounds: Sequence[int]) -> str:

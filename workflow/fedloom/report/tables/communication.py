@@ -4,7 +4,7 @@ import pandas as pd
 
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import frame
+from fedloom.report.metrics import evaluation, frame
 from fedloom.report.tables.layout import Column
 
 COLUMNS = {
@@ -18,10 +18,11 @@ COLUMNS = {
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
     """Return what the run costs until it reaches the table's `target`, see `until`."""
-    return until(frame(run.evaluation), frame(run.rounds), job.settings["target"])
+    rows = evaluation(run.evaluation, job.settings["personalized"])
+    return until(rows, frame(run.rounds), job.settings["target"])
 
 
-def until(evaluation: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
+def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
     """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
 
     Args:
@@ -32,7 +33,7 @@ def until(evaluation: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict
         `processor_seconds` of training, each from round 1. `<name>_above` is true for all of them
         when the target was never reached: the numbers then belong to the last evaluated round.
     """
-    rows = evaluation[evaluation["participating"]]
+    rows = evaluated[evaluated["participating"]]
     percent = 100 * rows["num_correct"] / rows["num_test"]
     curve = percent.groupby(rows["round"]).mean().sort_index()
     reached = curve.index[curve >= target]

@@ -6,8 +6,8 @@ import pandas as pd
 
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import frame
-from fedloom.report.tables.accuracy import at
+from fedloom.report.metrics import evaluation
+from fedloom.report.tables.accuracy import at, without
 from fedloom.report.tables.layout import Column
 
 TITLES = {
@@ -20,10 +20,10 @@ PREFIX = "domain_"
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
     """Return the accuracies of a run by domain and over all, see `by_domain`."""
-    return by_domain(frame(run.evaluation), job.rounds)
+    return by_domain(evaluation(run.evaluation, job.settings["personalized"]), job.rounds)
 
 
-def by_domain(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:
+def by_domain(evaluated: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:
     """Compute accuracies in percent of the participating clients, each the mean over `rounds`.
 
     Returns:
@@ -31,7 +31,7 @@ def by_domain(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, floa
         of several domains has the domain "a+b"); `participating_mean` and `participating_worst`
         over all clients; `pooled`, for which all their test images count together.
     """
-    rows = evaluation[evaluation["round"].isin(rounds) & evaluation["participating"]]
+    rows = evaluated[evaluated["round"].isin(rounds) & evaluated["participating"]]
     percent = 100 * rows["num_correct"] / rows["num_test"]
     per_domain = percent.groupby([rows["domain"], rows["round"]]).mean().groupby("domain").mean()
     per_round = percent.groupby(rows["round"])
@@ -54,5 +54,5 @@ def describe(job: TableJob, runs: list[ShownRun]) -> str:
     """Say over which clients the accuracies are, and at which rounds."""
     return (
         "test accuracy in % of the participating clients: mean over each domain's clients, mean "
-        f"and worst over all, and over all their test images pooled; {at(job.rounds)}"
+        f"and worst over all, and over all their test images pooled; {at(job.rounds)}{without(job)}"
     )

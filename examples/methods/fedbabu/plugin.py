@@ -1,0 +1,54 @@
+"""FedBABU (Oh et al., ICLR 2022, Algorithm 1): train the body under a head that nobody trains.
+
+The body is prompts. The head is drawn once and the same for all, so that it is never sent. Before a
+test every client fine-tunes body and head on its own images, or the head alone (`tuned`).
+"""
+
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+
+
+@fl.hookimpl
+def init_server(task: ViTTask) -> Tree:
+    prompts = fl.shallow_params(task, task.options.prompts)["shared_prompts"]
+    return {"params": {"shared_prompts": prompts}}  # [P, d]
+
+
+def model(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+    """Return the received body and the fixed head, or what the client was personalised to."""
+    width = task.backbone.width
+    draw = torch.randn(task.num_classes, width, generator=task.at(0).generator("fixed head"))
+    head = (draw / width**0.5).to(task.backbone.device)  # [C, d]
+    return received["params"] | {"head": head.expand(len(clients), -1, -1)} | clients.state
+
+
+def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    return fl.shallow_loss(task, model(task, received, clients) | params, received, clients, batch)
+
+
+@fl.hookimpl
+def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
+
+
+@fl.hookimpl
+def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+    return {"params": fl.mean(updates)}
+
+
+@fl.hookimpl
+def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+    names = ("head",) if task.options.tuned == "head" else ("head", "shared_prompts")
+    trained = fl.train_locally(
+        task, fl.shallow_loss, received, clients,
+        params=model(task, received, clients), train=names, epochs=task.options.tuning_epochs,
+    )  # fmt: skip
+    return {name: trained.params[name] for name in names}
+
+
+@fl.hookimpl
+def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    return fl.shallow_logits(task, model(task, received, clients), batch)

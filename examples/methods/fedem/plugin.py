@@ -1,0 +1,70 @@
+"""FedEM (Marfoq et al., NeurIPS 2021, Algorithm 1): every client mixes the same few models.
+
+M linear heads on cached features; a client keeps its weights pi. E-step: head m is responsible for
+an image by q_m ~ pi_m exp(-l_m). M-step: pi is the mean of q over a client's images, and heads are
+trained on the losses weighted by q. Before a test every client estimates pi anew.
+"""
+
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+
+
+@fl.hookimpl
+def init_server(task: ViTTask) -> Tree:
+    shape = task.options.components, task.num_classes, task.backbone.width
+    draw = torch.randn(shape, generator=task.generator("models")) / task.backbone.width**0.5
+    return {"params": {"heads": draw.to(task.backbone.device)}}  # [M, C, d]
+
+
+@fl.hookimpl
+def init_client(task: ViTTask, client: int) -> Tree:
+    return {"weights": torch.ones(task.options.components).softmax(0).to(task.backbone.device)}
+
+
+def losses(heads: Tensor, batch: Batch) -> Tensor:  # [K, B, M] of heads [K, M, C, d]
+    logits = [fl.linear(batch.features, head) for head in heads.unbind(1)]
+    return torch.stack([fl.cross_entropy(each, batch.labels) for each in logits], -1)
+
+
+def e_step(received: Tree, weights: Tensor, batch: Batch) -> Tensor:  # q [K, B, M]
+    prior = weights.clamp(min=1e-12).log()[:, None]
+    return (prior - losses(received["params"]["heads"], batch)).softmax(-1)
+
+
+def m_step(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:  # pi [K, M]
+    weights = clients.state["weights"]
+    total = torch.zeros_like(weights)
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+        total += (e_step(received, weights, batch) * batch.mask[..., None]).sum(1)
+    return total / total.sum(1, keepdim=True)
+
+
+def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    q = e_step(received, clients.state["weights"], batch)
+    return (q * losses(params["heads"], batch)).sum(-1)  # [K, B]
+
+
+@fl.hookimpl
+def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+    trained = fl.train_locally(task, loss, received, clients)
+    return fl.make_updates(trained, clients, state=personalize(task, received, clients))
+
+
+@fl.hookimpl
+def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+    return {"params": fl.mean(updates, weighted=True)}
+
+
+@fl.hookimpl
+def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+    return {"weights": m_step(task, received, clients)}
+
+
+@fl.hookimpl
+def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    heads, weights = received["params"]["heads"], clients.state["weights"]
+    chances = torch.einsum("kbd,kmcd->kbmc", batch.features, heads).softmax(-1)
+    return torch.einsum("km,kbmc->kbc", weights, chances).clamp(min=1e-30).log()

@@ -1,0 +1,58 @@
+"""FedRep (Collins et al., ICML 2021, Algorithm 1): a shared body, and a head for every client.
+
+The body is prompts, the head linear. A client first fits its head to the received body
+(`head_epochs`), then trains the body under that head, and uploads the body alone. Before a test
+every client fits its head to the body again, those too that never trained.
+"""
+
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+
+
+@fl.hookimpl
+def init_server(task: ViTTask) -> Tree:
+    prompts = fl.shallow_params(task, task.options.prompts)["shared_prompts"]
+    return {"params": {"shared_prompts": prompts}}  # phi: [P, d]
+
+
+@fl.hookimpl
+def init_client(task: ViTTask, client: int) -> Tree:
+    return {"head": task.backbone.init_head(task.num_classes)}  # h_i: [C, d]
+
+
+def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> fl.Trained:
+    """Train the clients' heads on the received body, which stays as it is."""
+    params, epochs = received["params"] | clients.state, task.options.head_epochs
+    return fl.train_locally(
+        task, fl.shallow_loss, received, clients,
+        params=params, train=("head",), epochs=epochs, phase=phase,
+    )  # fmt: skip
+
+
+@fl.hookimpl
+def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+    params = fit_heads(task, received, clients, phase=0).params
+    body = ("shared_prompts",)
+    trained = fl.train_locally(
+        task, fl.shallow_loss, received, clients, params=params, train=body, phase=1
+    )
+    return fl.make_updates(trained, clients, kept=["head"])
+
+
+@fl.hookimpl
+def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+    return {"params": fl.mean(updates)}
+
+
+@fl.hookimpl
+def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
+    return {"head": fit_heads(task, received, clients, phase=2).params["head"]}
+
+
+@fl.hookimpl
+def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+    if clients.is_server_model:
+        return None  # a body without a head
+    return fl.shallow_logits(task, received["params"] | clients.state, batch)

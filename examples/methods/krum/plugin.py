@@ -1,0 +1,42 @@
+"""Krum (Blanchard et al., NIPS 2017, Section 4): aggregate the update that has the nearest others.
+
+With n updates of which f may be anything, the score of an update is the sum of its squared
+distances to the n - f - 2 nearest others. The `kept` updates of the lowest scores go on (1: Krum;
+more: Multi-Krum), and the method averages them.
+"""
+
+from collections.abc import Generator
+
+import torch
+from torch import Tensor
+
+from fedloom.toolbox import FedLoomError, Task, Update, hookimpl, leaves
+
+
+def scores(vectors: Tensor, byzantine: int) -> Tensor:
+    """Compute s(i) [n] of updates [n, D]: squared distances to the n - f - 2 nearest others."""
+    count = len(vectors)
+    distances = (vectors[:, None] - vectors).square().sum(-1)  # [n, n]
+    others = distances.sort(1).values[:, 1:]  # without itself
+    return others[:, : count - byzantine - 2].sum(1)
+
+
+def flat(update: Update) -> Tensor:
+    """Return all floating-point numbers of an update's payload as one vector [D]."""
+    numbers = [v for _, v in leaves(update.payload) if isinstance(v, Tensor)]
+    return torch.cat([v.flatten().double() for v in numbers if v.is_floating_point()])
+
+
+@hookimpl(wrapper=True)
+def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
+    updates, options = (yield), task.wrappers["krum"]
+    if len(updates) <= options.kept:
+        return updates
+    if len(updates) < 2 * options.byzantine + 3:
+        raise FedLoomError(
+            f"krum: {len(updates)} updates are too few for byzantine: {options.byzantine}, which "
+            f"takes {2 * options.byzantine + 3}; raise study.clients_per_round"
+        )
+    score = scores(torch.stack([flat(update) for update in updates]), options.byzantine).tolist()
+    order = sorted(range(len(updates)), key=lambda i: (score[i], updates[i].client))
+    return [updates[i] for i in order[: options.kept]]

@@ -1,0 +1,55 @@
+"""Secure masks (Bonawitz et al., CCS 2017, Section 4): the server sees no client's own update.
+
+Every pair of a round's clients u < v draws a mask from a common seed; u adds it to what it sends
+and v subtracts it, so that masks cancel in the sum, up to float32's rounding (`exact_in = "sum"`).
+If an upload is lost, the server takes the masks that its partners shared with it out of theirs, as
+the protocol does from secret shares. A weighted mean needs masks over the weights (`weighted`). The
+seeds here follow from the run's seed, where the protocol agrees on keys.
+"""
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedloom.toolbox import Cohort, Task, Tree, Update, hookimpl, tensor_map
+
+
+def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
+    """Return what `client` adds for the pair: a mask of the payload's shape, or its negative."""
+    options, low, high = task.wrappers["masks"], min(client, other), max(client, other)
+    weight = len(task.data.train[client]) if options.weighted else 1
+    generator = task.generator("masks", low, high)
+    scale = (options.scale if client == low else -options.scale) / weight
+
+    def draw(value: Tensor) -> Tensor:
+        if not value.is_floating_point():
+            return torch.zeros_like(value)  # numbers of images, say, are sent as they are
+        return scale * torch.randn(value.shape, generator=generator).to(value)
+
+    return tensor_map(draw, payload)
+
+
+def masked(task: Task, update: Update, others: Iterable[int], sign: int) -> Update:
+    """Return the update with the masks of all pairs with `others` added or, by sign, removed."""
+    payload = update.payload
+    for other in others:
+        mask = pair_mask(task, update.client, other, update.payload)
+        payload = tensor_map(lambda value, m: value + sign * m, payload, mask)
+    return replace(update, payload=payload)
+
+
+@hookimpl(wrapper=True)
+def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], list[Update]]:
+    sent = [
+        replace(update, client=client) for client, update in zip(clients.ids, (yield), strict=True)
+    ]
+    return [masked(task, u, [k for k in task.selected if k != u.client], +1) for u in sent]
+
+
+@hookimpl(wrapper=True)
+def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
+    updates = yield
+    lost = sorted(set(task.selected) - {update.client for update in updates})
+    return [masked(task, update, lost, -1) for update in updates]

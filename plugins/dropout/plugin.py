@@ -1,0 +1,47 @@
+"""Clients that are away, send nothing, or send what they have when the round ends.
+
+Every draw belongs to a client and a round. Choices:
+
+- A client whose upload is lost has trained: it keeps its personal state, and its bytes were sent.
+- If all uploads of a round would be lost, the one that was least likely to be lost arrives, since
+  the server's step needs one.
+- A client of partial work does a share of its steps drawn from U(0, 1], at least one step; FedProx
+  draws a number of epochs.
+- An id of the trace that does not participate in training is left out; a round in which nobody is
+  available stops the run.
+"""
+
+from collections.abc import Generator
+
+import torch
+
+from fedloom.toolbox import Task, Update, hookimpl
+
+
+def draw(task: Task, purpose: str, client: int) -> float:
+    """Draw from U[0, 1) for a client in this round."""
+    return torch.rand((), generator=task.generator(f"dropout: {purpose}", client)).item()
+
+
+@hookimpl(wrapper=True)
+def available_clients(task: Task) -> Generator[None, list[int], list[int]]:
+    clients, trace = (yield), task.wrappers["dropout"].trace
+    if not trace:
+        return clients
+    return sorted(set(clients) & set(trace[(task.round - 1) % len(trace)]))
+
+
+@hookimpl(wrapper=True)
+def local_work(task: Task, client: int) -> Generator[None, float, float]:
+    share = yield
+    if draw(task, "partial", client) < task.wrappers["dropout"].partial:
+        return share * (1 - draw(task, "work", client))
+    return share
+
+
+@hookimpl(wrapper=True)
+def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
+    updates = yield
+    luck = [draw(task, "lost", update.client) for update in updates]
+    least = min(task.wrappers["dropout"].lost, max(luck))
+    return [update for update, drawn in zip(updates, luck, strict=True) if drawn >= least]

@@ -1,0 +1,191 @@
+"""Wrappers between clients and server: what is sent is packed, what hooks get is unpacked."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.paths import ROOT
+from fedloom.federated.evaluate import evaluate_clients, received_by
+from fedloom.federated.round import initial_state, train_round
+from fedloom.methods import contract, defaults, loader, manifest
+
+WRAPPER = """
+kind = "wrapper"
+name = "{name}"
+title = "W"
+[paper]
+citation = "C"
+"""
+
+
+def wrapper(folder, name, source):
+    """A wrapper plugin of this source."""
+    own = folder / "plugins" / name
+    own.mkdir(parents=True)
+    (own / "method.toml").write_text(WRAPPER.format(name=name))
+    (own / "plugin.py").write_text(source)
+    manifest.discover.cache_clear()
+    return manifest.discover(folder / "plugins")[name]
+
+
+def run(folder, *wrappers, method="head_tuning"):
+    plugin = manifest.find(method)
+    task = contract.tiny_task(plugin, folder, wrappers)
+    return task, loader.load_hooks(plugin, defaults, wrappers=wrappers)
+
+
+@pytest.fixture
+def halves(tmp_path):
+    return wrapper(tmp_path, "halves", (ROOT / "tests/fickle_wrapper.py").read_text())
+
+
+def test_bytes_are_counted_as_sent_and_hooks_see_what_was_unpacked(tmp_path, halves):
+    task, hooks = run(tmp_path, halves)
+    state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
+    head = task.num_classes * task.backbone.width
+    assert row["bytes_up"] == row["bytes_down"] == 3 * 2 * head  # three clients, two bytes
+    received, _ = received_by(task.at(1), hooks, state, [SERVER_MODEL])
+    assert received["params"]["head"].dtype == torch.float32
+    kept = state.server["params"]["head"]
+    assert torch.equal(received["params"]["head"][0], kept.half().float())
+    assert not torch.equal(received["params"]["head"][0], kept)
+
+
+def test_evaluation_sees_what_was_unpacked(tmp_path, halves):
+    task, hooks = run(tmp_path, halves)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    packed = evaluate_clients(task.at(1), hooks, state)
+    state.server["params"]["head"] = state.server["params"]["head"].half().float()
+    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    assert packed == evaluate_clients(task.at(1), plain, state)
+
+
+ORDER = """
+from dataclasses import replace
+from fedloom.toolbox import hookimpl
+
+SEEN = []
+
+@hookimpl(wrapper=True)
+def download():
+    sent = yield
+    return sent | {{"{name}": sorted(set(sent) - {{"params"}})[-1] if len(sent) > 1 else "method"}}
+
+@hookimpl(wrapper=True)
+def deliver():
+    sent = yield
+    assert "{name}" in sent
+    return {{key: value for key, value in sent.items() if key != "{name}"}}
+
+@hookimpl(wrapper=True)
+def client_update():
+    updates = yield
+    SEEN.append("pack {name}")
+    return [replace(u, payload={{"inside": u.payload, "by": "{name}"}}) for u in updates]
+
+@hookimpl(wrapper=True)
+def receive():
+    updates = yield
+    assert all(update.payload["by"] == "{name}" for update in updates)
+    return [replace(update, payload=update.payload["inside"]) for update in updates]
+"""
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_was_packed_last_is_unpacked_first(tmp_path, order):
+    """Envelopes in envelopes: each wrapper finds its own outermost when its turn comes."""
+    two = [wrapper(tmp_path, name, ORDER.format(name=name)) for name in ("a", "b")]
+    around = [two[k] for k in order]
+    task, hooks = run(tmp_path, *around)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    plain, bare = run(tmp_path)
+    expected, _ = train_round(plain.at(1), bare, initial_state(plain, bare))
+    assert torch.equal(state.server["params"]["head"], expected.server["params"]["head"])
+
+
+FEWER = """
+from fedloom.toolbox import hookimpl
+
+@hookimpl(wrapper=True)
+def receive(task, server, updates):
+    return (yield)[::-1][:2]
+
+@hookimpl(wrapper=True)
+def aggregate(task, updates):
+    server = yield
+    assert [u.client for u in updates] == sorted(u.client for u in updates)
+    assert set(u.client for u in updates) == set(task.selected[1:])
+    return server
+"""
+
+
+def test_aggregate_gets_the_updates_that_receive_leaves_sorted_by_client(tmp_path):
+    """The bytes of the others were sent, and what they keep is kept."""
+    task, hooks = run(tmp_path, wrapper(tmp_path, "fewer", FEWER))
+    state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
+    assert row["clients"] == 3 and len(state.clients) == 3
+    assert row["bytes_up"] == 3 * 4 * task.num_classes * task.backbone.width
+
+
+@pytest.mark.parametrize(
+    ("hook", "instead"), [("receive", "aggregate"), ("deliver", "client_update and predict")]
+)
+def test_a_method_has_no_hook_of_wrappers(tmp_path, hook, instead):
+    folder = tmp_path / "plugins" / "head_tuning"
+    shutil.copytree(ROOT / "plugins/head_tuning", folder)
+    with (folder / "plugin.py").open("a") as file:
+        file.write(f"\n\n@hookimpl\ndef {hook}(task):\n    return None\n")
+    method = manifest.discover(tmp_path / "plugins")["head_tuning"]
+    line = f"plugin.py: '{hook}' is a hook of wrappers; do this in {instead}$"
+    with pytest.raises(FedLoomError, match=line):
+        loader.load_hooks(method)
+
+
+SUM = """
+from dataclasses import replace
+import torch
+from fedloom.toolbox import hookimpl, tensor_map
+
+def masks(task, shape):
+    drawn = torch.randn(len(task.selected), *shape, generator=task.generator("masks"))
+    return {size} * (drawn - drawn.mean(0))
+
+@hookimpl(wrapper=True)
+def client_update(task, clients):
+    updates = yield
+    rows = [task.selected.index(k) for k in clients.ids]
+    return [
+        replace(u, payload=tensor_map(lambda v: v + masks(task, v.shape)[row], u.payload))
+        for row, u in zip(rows, updates, strict=True)
+    ]
+"""
+
+
+@pytest.mark.parametrize("check", [contract.stacks, contract.ignores_order])
+def test_what_is_exact_in_the_sum_alone_is_compared_within_a_tolerance(tmp_path, check):
+    """Masks that cancel leave rounding errors behind, which grow with the masks."""
+    method = manifest.find("head_tuning")
+    for name, size, declared, holds in (
+        ("small", 2000.0, "sum", True),
+        ("undeclared", 2000.0, "each", False),
+        ("large", 1e5, "sum", False),
+    ):
+        mask = replace(wrapper(tmp_path / name, name, SUM.format(size=size)), exact_in=declared)
+        if holds:
+            check(method, tmp_path / name, mask)
+        elif check is contract.ignores_order:
+            with pytest.raises(FedLoomError, match="the order of updates changes the aggregate"):
+                check(method, tmp_path / name, mask)
+
+
+def test_a_method_cannot_declare_it(tmp_path):
+    folder = tmp_path / "plugins" / "head_tuning"
+    shutil.copytree(ROOT / "plugins/head_tuning", folder)
+    toml = folder / "method.toml"
+    toml.write_text("exact_in = 'sum'\n" + toml.read_text())
+    with pytest.raises(FedLoomError, match=r"method.toml: exact_in: only a wrapper"):
+        manifest.discover(tmp_path / "plugins")

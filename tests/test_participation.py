@@ -1,0 +1,251 @@
+"""Who takes part and how far: availability, selection by history, partial work, lost uploads."""
+
+import math
+import shutil
+import sys
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+
+from fedloom.common import tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.federated import job
+from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.state import State
+from fedloom.federated.task import cohort
+from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.report import metrics
+from fedloom.toolbox import cross_entropy, linear, stack, train_locally
+
+DROPOUT = manifest.find("dropout", kind="wrapper")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(lost=..., ...): a task with the wrapper dropout, and hooks."""
+
+    def make(method="head_tuning", **options):
+        plugin = manifest.find(method)
+        task = contract.tiny_task(plugin, tmp_path, (DROPOUT,))
+        vars(task.wrappers["dropout"]).update({"lost": 0.0} | options)
+        return task, loader.load_hooks(plugin, defaults, wrappers=(DROPOUT,))
+
+    return make
+
+
+def rounds(task, hooks, count, state=None):
+    state, rows = state or initial_state(task, hooks), []
+    for number in range(1, count + 1):
+        state, row = train_round(task.at(number), hooks, state)
+        rows += row["updates"]
+    return state, pd.DataFrame(rows)
+
+
+def test_without_dropout_nothing_changes(run, tiny):
+    state, rows = rounds(*run(), 2)
+    plain, _ = rounds(*tiny("head_tuning"), 2)
+    assert torch.equal(state.server["params"]["head"], plain.server["params"]["head"])
+    assert rows["received"].all() and (rows["work"] == 1).all()
+
+
+def test_a_lost_upload_has_no_part_in_the_servers_step(run):
+    task, hooks = run(lost=0.5)
+    for number in range(1, 20):
+        state, row = train_round(task.at(number), hooks, initial_state(task, hooks))
+        arrived = [r["client_id"] for r in row["updates"] if r["received"]]
+        if len(arrived) == 1 < row["clients"]:
+            break
+    alone = replace(task, selected=tuple(arrived), wrappers={})
+    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    clients = cohort(task, arrived, [{}])
+    received = stack([{"params": initial_state(task, hooks).server["params"]}])
+    (update,) = plain.client_update(task=alone.at(number), received=received, clients=clients)
+    torch.testing.assert_close(state.server["params"]["head"], update.payload["params"]["head"])
+    assert row["bytes_up"] == row["clients"] * row["updates"][0]["bytes_up"], "it was sent"
+
+
+def test_the_share_of_lost_uploads_is_that_of_the_option(run):
+    task, _ = run(lost=0.3)
+    plugin = sys.modules["fedloom_plugins.dropout.plugin"]
+    drawn = [plugin.draw(task.at(t), "lost", k) < 0.3 for t in range(1, 400) for k in range(6)]
+    assert abs(sum(drawn) / len(drawn) - 0.3) < 4 * math.sqrt(0.21 / len(drawn))
+
+
+def test_one_upload_arrives_at_least(run):
+    _, rows = rounds(*run(lost=1.0), 5)
+    assert (rows.groupby("round")["received"].sum() == 1).all()
+
+
+def test_partial_work_is_a_share_of_the_steps_rounded_up(run, monkeypatch):
+    task, hooks = run(partial=1.0)
+    steps = []
+    module = sys.modules["fedloom_plugins.head_tuning.plugin"]
+
+    def watched(task, loss, received, clients):
+        trained = train_locally(task, loss, received, clients)
+        steps.extend(zip(clients.ids, trained.steps, strict=True))
+        return trained
+
+    monkeypatch.setattr(module, "train_locally", watched)
+    _, rows = rounds(task, hooks, 3)
+    assert ((rows["work"] > 0) & (rows["work"] < 1)).all() and rows["work"].nunique() == len(rows)
+    whole = [2 * math.ceil(len(task.data.train[k]) / 4) for k in rows["client_id"]]  # 2 epochs
+    expected = [math.ceil(w * n) for w, n in zip(rows["work"], whole, strict=True)]
+    assert [n for _, n in steps] == expected and min(expected) >= 1
+
+
+def test_partial_work_stacks(tmp_path):
+    task = {"partial": 0.6, "lost": 0.2, "trace": []}
+    options = DROPOUT.option_schemas
+    wrapper = replace(
+        DROPOUT, option_schemas={k: v | {"default": task[k]} for k, v in options.items()}
+    )
+    contract.stacks(manifest.find("scaffold_pt"), tmp_path, wrapper)
+
+
+def test_a_trace_says_who_can_be_selected(run):
+    task, hooks = run(trace=[[1, 2], [0, 3, 4, 5], [5]])
+    _, rows = rounds(task, hooks, 6)
+    found = rows.groupby("round")["client_id"].apply(list).tolist()
+    assert found == [[1, 2], [3, 4, 5], [5], [1, 2], [3, 4, 5], [5]], "client 0 is held out"
+
+
+def test_a_round_without_clients_is_one_line(run):
+    task, hooks = run(trace=[[0]])
+    line = "head_tuning with dropout: available_clients, round 1: it must return at least one"
+    with pytest.raises(FedLoomError, match=line):
+        rounds(task, hooks, 1)
+
+
+GREEDY = """
+
+@hookimpl
+def select_clients(task, available, history):
+    SEEN.append(history)
+    fresh = [k for k in available if k not in history.train_loss]
+    known = sorted(history.train_loss, key=history.train_loss.get, reverse=True)
+    return (fresh + known)[: task.clients_per_round]
+
+
+SEEN = []
+"""
+
+
+@pytest.fixture
+def greedy(tmp_path):
+    """Head-Tuning that selects clients without a known loss, then those of the highest."""
+    folder = tmp_path / "plugins" / "head_tuning"
+    shutil.copytree(manifest.find("head_tuning").folder, folder)
+    with (folder / "plugin.py").open("a") as file:
+        file.write(GREEDY)
+    manifest.discover.cache_clear()
+    return manifest.discover(tmp_path / "plugins")["head_tuning"]
+
+
+def test_selection_sees_losses_counts_and_rounds(greedy, tmp_path):
+    task, hooks = contract.tiny_task(greedy, tmp_path), loader.load_hooks(greedy, defaults)
+    _, rows = rounds(task, hooks, 4)
+    seen = sys.modules["fedloom_plugins.head_tuning.plugin"].SEEN
+    assert seen[0].train_loss == seen[0].last_round == {}
+    assert seen[0].rounds == dict.fromkeys(task.data.participating, 0)
+    assert seen[0].num_examples == {k: len(task.data.train[k]) for k in task.data.participating}
+    for number in (2, 3, 4):
+        before = rows[rows["round"] < number]
+        last = before.groupby("client_id").last()
+        assert seen[number - 1].train_loss == last["train_loss"].to_dict()
+        assert seen[number - 1].last_round == last["round"].to_dict()
+        counts = before["client_id"].value_counts()
+        assert seen[number - 1].rounds == {k: counts.get(k, 0) for k in task.data.participating}
+    assert rows[rows["round"] == 1]["client_id"].tolist() == [1, 2, 3]
+    losses = rows[rows["round"] < 3].groupby("client_id")["train_loss"].last()
+    assert set(rows[rows["round"] == 3]["client_id"]) == set(losses.nlargest(3).index)
+
+
+def test_a_lost_update_tells_the_server_no_loss(run):
+    task, hooks = run(lost=1.0)
+    state, rows = rounds(task, hooks, 1)
+    arrived = set(rows[rows["received"]]["client_id"])
+    assert {k for k, v in state.participation.items() if v.train_loss is not None} == arrived
+    assert all(entry.rounds == 1 for entry in state.participation.values())
+
+
+def test_what_is_remembered_survives_disk(greedy, tmp_path):
+    task, hooks = contract.tiny_task(greedy, tmp_path), loader.load_hooks(greedy, defaults)
+    state, _ = rounds(task, hooks, 2)
+    tensor_files.save(tmp_path / "x", state.tree())
+    again = State.of(tensor_files.load(tmp_path / "x")[0])
+    assert again.participation == state.participation
+    assert list(again.participation) == list(state.participation)
+
+
+def test_selection_by_history_resumes_to_the_bit(greedy, tmp_path):
+    """Four rounds in one job equal two jobs of two: the second knows the first's losses."""
+    contract.resumes(greedy, tmp_path)
+
+
+def table(rows):
+    return job.clients_table(rows).to_pandas()
+
+
+ROW = {
+    "round": 1, "client_id": 3, "num_examples": 9, "work": 1.0, "received": True,
+    "bytes_up": 4, "bytes_down": 8, "train_loss": 0.5,
+}  # fmt: skip
+
+
+def test_every_metric_is_a_column_of_clients_parquet():
+    frame = table([ROW, ROW | {"client_id": 4, "steps": 7}])
+    assert list(frame) == [*list(ROW)[:7], "steps", "train_loss"]
+    assert frame["steps"].tolist()[1] == 7 and math.isnan(frame["steps"][0])
+
+
+def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
+    """A metric that came up in the second job is null in the first."""
+    run, parts = contract.tiny_job(manifest.find("head_tuning")).spec.run, []
+    for end, extra in ((1, {}), (2, {"steps": 3})):
+        parts.append(tmp_path / f"{end}.parquet")
+        metrics.write_table(parts[-1], job.clients_table([ROW | {"round": end} | extra]))
+    metrics.join(parts, tmp_path / "clients.parquet", run)
+    frame = metrics.frame(tmp_path / "clients.parquet")
+    assert frame["round"].tolist() == [1, 2] and frame["method"].tolist() == ["head_tuning"] * 2
+    assert math.isnan(frame["steps"][0]) and frame["steps"][1] == 3
+
+
+def head_loss(task, params, received, clients, batch):
+    return cross_entropy(linear(batch.features, params["head"]), batch.labels)
+
+
+def trained(task, clients, **arguments):
+    head = torch.zeros(4, task.backbone.width)
+    received = stack([{"params": {"head": head}} for _ in clients])
+    members = cohort(task, clients, [{} for _ in clients], [0.5, *[1.0] * (len(clients) - 1)])
+    return train_locally(task.at(1), head_loss, received, members, **arguments)
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_local_steps_are_as_many_for_every_client(tiny, count):
+    """The first epochs are those of a run by epochs; a client starts anew when it is through."""
+    task, _ = tiny("head_tuning")
+    clients = task.data.participating
+    task.training.local_steps = count
+    found = trained(task, clients)
+    assert found.steps == [math.ceil(count / 2)] + [count] * (len(clients) - 1)
+    assert trained(task, clients, epochs=1).steps[1:] == [
+        math.ceil(len(task.data.train[k]) / 4) for k in clients[1:]
+    ], "a method that names its epochs gets them"
+
+
+def test_local_steps_equal_the_epochs_they_fill(tiny):
+    task, _ = tiny("head_tuning")
+    client = task.data.participating[1]
+    by_epochs = trained(task, [0, client])
+    task.training.local_steps = 2 * math.ceil(len(task.data.train[client]) / 4)
+    by_steps = trained(task, [0, client])
+    assert torch.equal(by_steps.params["head"][1], by_epochs.params["head"][1])
+
+
+def test_only_available_clients_are_asked(run):
+    task, hooks = run(trace=[[2, 4]])
+    assert select(task.at(1), hooks, initial_state(task, hooks)) == [2, 4]

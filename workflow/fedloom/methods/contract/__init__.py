@@ -1,0 +1,58 @@
+"""Checks that every method must pass, ours or a third party's: `fedloom check <name>`.
+
+Each check trains the method for a few rounds on six tiny clients of random images and raises a
+FedLoomError that names the method and what it broke.
+"""
+
+from fedloom.methods.contract import checks
+from fedloom.methods.contract.checks import (
+    CHECKS,
+    differences,
+    evaluates_strangers,
+    ignores_order,
+    keeps_secrets,
+    learns,
+    leaves_inputs_alone,
+    reads_nothing_private,
+    resumes,
+    stacks,
+)
+from fedloom.methods.contract.driver import SETTINGS, check, needs_each, refusal
+from fedloom.methods.contract.settings import other_settings, other_values, shipped_backbone
+from fedloom.methods.contract.tiny import (
+    ALIKE,
+    DIFFERENT,
+    tiny_clip,
+    tiny_job,
+    tiny_outputs,
+    tiny_task,
+    tiny_vit,
+)
+
+__all__ = [
+    "ALIKE",
+    "CHECKS",
+    "DIFFERENT",
+    "SETTINGS",
+    "check",
+    "checks",
+    "differences",
+    "evaluates_strangers",
+    "ignores_order",
+    "keeps_secrets",
+    "learns",
+    "leaves_inputs_alone",
+    "needs_each",
+    "other_settings",
+    "other_values",
+    "reads_nothing_private",
+    "refusal",
+    "resumes",
+    "shipped_backbone",
+    "stacks",
+    "tiny_clip",
+    "tiny_job",
+    "tiny_outputs",
+    "tiny_task",
+    "tiny_vit",
+]

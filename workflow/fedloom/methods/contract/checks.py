@@ -1,0 +1,258 @@
+"""The checks, one function per rule: each trains a tiny run and raises if the rule is broken."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from fedloom.common import tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.common.io import read_table
+from fedloom.common.tensors import Tree, leaves, stack
+from fedloom.federated import job
+from fedloom.federated.evaluate import cohorts, evaluate_clients, evaluate_globally
+from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.round import download_to, initial_state, personal_state, train_round
+from fedloom.federated.state import State
+from fedloom.federated.task import Task, Update, cohort
+from fedloom.methods import defaults, loader
+from fedloom.methods.contract.tiny import (
+    ALIKE,
+    CLASSES,
+    DIFFERENT,
+    tiny_job,
+    tiny_outputs,
+    tiny_task,
+)
+from fedloom.methods.manifest import Plugin
+
+CLOSE = 1e-4  # float32, after two rounds
+CLOSE_IN_SUM = 1e-3  # with wrappers that are exact in the sum of the updates alone
+
+
+def exact_in(wrappers: Sequence[Plugin]) -> str:
+    """Return "sum" if a wrapper declares that its updates are exact in their sum alone."""
+    return "sum" if any(wrapper.exact_in == "sum" for wrapper in wrappers) else "each"
+
+
+def differences(a: Tree, b: Tree) -> dict[str, float]:
+    """Return the largest absolute difference by leaf, infinite where the trees do not match."""
+    left, right = dict(leaves(a)), dict(leaves(b))
+    result = {path: float("inf") for path in left.keys() ^ right.keys()}
+    for path in left.keys() & right.keys():
+        if not all(isinstance(tree[path], Tensor | int | float) for tree in (left, right)):
+            result[path] = 0.0 if left[path] == right[path] else float("inf")
+            continue
+        x, y = (torch.as_tensor(tree[path], dtype=torch.float64) for tree in (left, right))
+        same_shape = x.shape == y.shape
+        result[path] = float((x - y).abs().max()) if same_shape and x.numel() else 0.0
+        if not same_shape:
+            result[path] = float("inf")
+    return result
+
+
+def require_equal(method: Plugin, a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
+    for path, difference in differences(a, b).items():
+        if not difference <= tolerance:
+            raise FedLoomError(f"{method.name}: {what}: '{path}' differs by {difference:.3g}")
+
+
+class TinyRun:
+    """Hold a tiny run of a method, in a folder of its own."""
+
+    def __init__(
+        self,
+        method: Plugin,
+        folder: Path,
+        wrappers: tuple[Plugin, ...] = (),
+        partition: dict = DIFFERENT,
+    ):
+        self.task = tiny_task(method, folder, wrappers, partition)
+        self.hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
+
+    def start(self) -> State:
+        return initial_state(self.task, self.hooks)
+
+    def after(self, count: int, **changes: object) -> State:
+        task, current = replace(self.task, **changes), self.start()
+        for number in range(1, count + 1):
+            current, _ = train_round(task.at(number), self.hooks, current)
+        return current
+
+    def upload(self, number: int, current: State, ids: list[int]) -> tuple[Task, list[Update]]:
+        """Return round `number`'s task and what its clients send, as one cohort if allowed."""
+        ids = ids if self.task.stacked else ids[:1]
+        task = replace(self.task.at(number), selected=tuple(ids))
+        received = stack(download_to(task, self.hooks, current, ids)[1])
+        clients = cohort(task, ids, [personal_state(task, self.hooks, current, k) for k in ids])
+        updates = self.hooks.client_update(task=task, received=received, clients=clients)
+        for update, client in zip(updates, ids, strict=True):
+            update.client = client
+        return task, updates
+
+    def aggregate(self, task: Task, server: Tree, updates: list[Update]) -> Tree:
+        """Return the server's next state from what its clients sent, in this order."""
+        accepted = self.hooks.receive(task=task, server=server, updates=updates)
+        return self.hooks.aggregate(task=task, server=server, updates=accepted)
+
+
+def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that four rounds in one job equal two jobs of two, bit for bit."""
+    run = TinyRun(method, folder, wrappers)
+    jobs = (("whole", [4]), ("halves", [2, 4]))
+    for name, ends in jobs:
+        (folder / name).mkdir()
+        start, first = None, 0
+        for last in ends:
+            outputs = tiny_outputs(folder / name, last)
+            job.train(run.task, run.hooks, tiny_job(method, first, last), start, outputs, f"{last}")
+            start, first = outputs.state, last
+    whole, halves = (
+        tensor_files.load(folder / name / "4.state")[0] for name in ("whole", "halves")
+    )
+    require_equal(method, whole, halves, "4 rounds are not 2 + 2 rounds")
+    tables = [
+        pa.concat_tables(read_table(folder / name / f"{last}.evaluation") for last in ends)
+        for name, ends in jobs
+    ]
+    if not tables[0].equals(tables[1]):
+        raise FedLoomError(f"{method.name}: 4 rounds do not evaluate as 2 + 2 rounds")
+    if run.start().server.keys() != State.of(whole).server.keys():
+        raise FedLoomError(f"{method.name}: aggregate returns other keys than init_server")
+
+
+def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that clients trained, and evaluated, as one batch equal clients one by one."""
+    run = TinyRun(method, folder, wrappers)
+    if not run.task.stacked:
+        return
+    whole, split = (run.after(2, stacked=stacked) for stacked in (True, False))
+    tolerance = CLOSE if exact_in(wrappers) == "each" else CLOSE_IN_SUM
+    what = "stacked clients are not single ones"
+    require_equal(method, whole.tree(), split.tree(), what, tolerance)
+    losses = []
+    for stacked in (True, False):
+        task = replace(run.task.at(2), stacked=stacked)
+        rows = evaluate_clients(task, run.hooks, whole)
+        losses.append({_named(row): row["loss"] for row in rows})
+    together, alone = losses
+    what = "stacked clients do not predict as single ones"
+    require_equal(method, together, alone, what, tolerance)
+
+
+def _named(row: dict) -> str:
+    """Name a row of evaluation.parquet."""
+    return f"client {row['client_id']}" + (", personalized" if row["personalized"] else "")
+
+
+def ignores_order(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that the order of the updates does not matter to the aggregate."""
+    run = TinyRun(method, folder, wrappers)
+    current = run.start()
+    task, updates = run.upload(1, current, run.task.data.participating[:3])
+    orders = (updates, updates[::-1])
+    one, other = (run.aggregate(task, current.server, order) for order in orders)
+    tolerance = 1e-5 if exact_in(wrappers) == "each" else CLOSE_IN_SUM
+    require_equal(method, one, other, "the order of updates changes the aggregate", tolerance)
+
+
+def reads_nothing_private(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that a method's aggregate does not read the side channel of the updates.
+
+    Without wrappers, for which the side channel is.
+    """
+    run = TinyRun(method, folder)
+    current = run.start()
+    task, updates = run.upload(1, current, run.task.data.participating[:3])
+    bare = [replace(update, side_channel={}) for update in updates]
+    one, other = (run.aggregate(task, current.server, sent) for sent in (updates, bare))
+    require_equal(method, one, other, "the aggregate reads the side channel")
+
+
+def keeps_secrets(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that a client uploads nothing of its personal state.
+
+    In its second round: in its first, a state that starts at zero is all that has changed of it.
+    """
+    run = TinyRun(method, folder, wrappers)
+    current = run.after(1)
+    for update in run.upload(2, current, sorted(current.clients))[1]:
+        sent = [(p, v) for p, v in leaves(update.payload) if isinstance(v, Tensor)]
+        for path, kept in leaves(update.client_state):
+            for name, value in sent:
+                if isinstance(kept, Tensor) and torch.equal(kept, value):
+                    raise FedLoomError(f"{method.name}: personal '{path}' is uploaded as '{name}'")
+
+
+def leaves_inputs_alone(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that neither a round nor an evaluation changes the server's state in place."""
+    run = TinyRun(method, folder, wrappers)
+    start = run.start()
+    before = _copy(start.server)
+    trained, _ = train_round(run.task.at(1), run.hooks, start)
+    _require_unchanged(method, before, start.server, "a round")
+    before = _copy(trained.server)
+    evaluate_clients(run.task.at(1), run.hooks, trained)
+    _require_unchanged(method, before, trained.server, "an evaluation")
+
+
+def _copy(tree: Tree) -> dict[str, Tensor]:
+    return {path: torch.as_tensor(value).clone() for path, value in leaves(tree)}
+
+
+def _require_unchanged(method: Plugin, before: dict[str, Tensor], tree: Tree, step: str) -> None:
+    after = dict(leaves(tree))
+    for path, value in before.items():
+        if not torch.equal(value, torch.as_tensor(after[path])):
+            raise FedLoomError(f"{method.name}: {step} changes the server's '{path}' in place")
+
+
+def evaluates_strangers(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that all clients can be evaluated, also those that never trained, and the server's."""
+    run = TinyRun(method, folder, wrappers)
+    current, task = run.after(1), run.task.at(1)
+    for received, clients in cohorts(task, run.hooks, current):
+        rows = [task.data.test[k] for k in clients.ids]
+        batch = next(iterate_examples(task, rows))
+        with torch.no_grad():
+            logits = run.hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        expected = (*batch.labels.shape, CLASSES)
+        if logits is None or logits.shape != expected or not logits.isfinite().all():
+            found = None if logits is None else tuple(logits.shape)
+            raise FedLoomError(
+                f"{method.name}: predict must give finite logits {expected}, gave {found}"
+            )
+    evaluate_globally(task, run.hooks, current)
+
+
+def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that training lowers the loss of the global test.
+
+    On clients that are alike: one of two classes is soon good at them, whatever the others did.
+    """
+    if not method.trained:
+        return
+    run = TinyRun(method, folder, wrappers, ALIKE)
+    current, losses = run.start(), []
+    for number in range(1, 9):
+        task = run.task.at(number)
+        current, _ = train_round(task, run.hooks, current)
+        losses.append(evaluate_globally(task, run.hooks, current)["loss"])
+    if not sum(losses[-3:]) < sum(losses[:3]):
+        raise FedLoomError(f"{method.name}: the loss of the global test does not fall: {losses}")
+
+
+Check = Callable[..., None]
+CHECKS: tuple[Check, ...] = (
+    resumes,
+    stacks,
+    ignores_order,
+    reads_nothing_private,
+    keeps_secrets,
+    leaves_inputs_alone,
+    evaluates_strangers,
+    learns,
+)
