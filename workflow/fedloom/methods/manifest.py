@@ -92,9 +92,10 @@ class Plugin(Located):
     def features_only(self) -> bool:
         """True if the method never reads pixels or patches, only cached features.
 
-        A ViT method puts prompts into the image tower; a CLIP method leaves that tower alone.
+        A ViT method puts prompts into the image tower; a CLIP method that leaves that tower alone
+        asks for its features and nothing else.
         """
-        return self.family == "clip" and "patches" not in self.needs
+        return self.family == "clip" and self.needs == ("features",)
 
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the tables that the artefact hook gives with these options, all filled in."""
