@@ -5,8 +5,8 @@ FedAvg; with `mu` > 0 under FedProx (Li et al., MLSys 2020, Eq. 2): FedAvg-Adapt
 FedProx-Adapter of PFPT's Table 8. Choices where PFPT leaves one open:
 
 - The form is not given. `houlsby`: y + W_up relu(W_down y + b) + b' behind the attention and the
-  MLP of every block, before the skip connection. `adaptformer` (Chen et al., NeurIPS 2022, Eq. 4-6):
-  0.1 (W_up relu(W_down LN(x) + b) + b') beside the MLP alone.
+  MLP of every block, before the skip connection. `adaptformer` (Chen et al., NeurIPS 2022,
+  Eq. 4-6): 0.1 (W_up relu(W_down LN(x) + b) + b') beside the MLP alone.
 - The width of the bottleneck is not given: 64, as in AdaptFormer. W_up and both biases start at
   zero, so that the first round starts from the pretrained model. Houlsby et al. also train the
   layer norms; these stay frozen here.

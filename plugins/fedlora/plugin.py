@@ -2,8 +2,8 @@
 
 Hu et al., LoRA (ICLR 2022), Eq. 3: W x + alpha / r B A x, in every block, under FedAvg. With
 `freeze_a` it is FFA-LoRA (Sun et al., "Improving LoRA in Privacy-preserving Federated Learning",
-ICLR 2024): A keeps its first values, so that the mean of the clients' products B A is the product of
-the means, which it is not otherwise. Choices where the papers leave one open:
+ICLR 2024): A keeps its first values, so that the mean of the clients' products B A is the product
+of the means, which it is not otherwise. Choices where the papers leave one open:
 
 - A starts from N(0, 1 / d) and B at zero. LoRA says "random Gaussian" of A and no variance.
 - A frozen A is drawn by every client from the run's seed, so that it is never sent.
