@@ -72,7 +72,7 @@ def test_clients_with_weights_of_their_own_equal_timms_models_one_by_one(kind, p
 
 
 def _by_hand(model, j, x, put):
-    """Block `j` (from 0) of one client and one image: tokens [T, d], `put` the insert of a place."""
+    """Block `j` (from 0) on one image's tokens [T, d]; `put` is the insert of a place."""
     block = model.blocks[j]
     x = put("input", x, x)
     z = block.norm1(x)
@@ -229,5 +229,5 @@ def test_a_block_of_another_kind_is_refused_only_where_its_inside_is_wanted():
 
     vit = _vit(_model(block_fn=ParallelScalingBlock))
     vit.forward(_images(), _random(K, 7, D))
-    with pytest.raises(FedLoomError, match="ParallelScalingBlock.*use a backbone of timm's Block"):
+    with pytest.raises(FedLoomError, match=r"ParallelScalingBlock.*use a backbone of timm's Block"):
         vit.forward(_images(), _random(K, 7, D), inserts={1: {"mlp": lambda x, y: y}})

@@ -152,11 +152,11 @@ class FrozenCLIP:
                 pixels = pixels.unflatten(0, shape)
                 checkpointing = self.gradient_checkpointing
                 tokens = clip_image.trained_tokens(tower, pixels, own, inserts, checkpointing)
-                final, patches = (F.normalize(x.float(), dim=-1) for x in tokens)
+                final, patches = (_unit(x) for x in tokens)
                 return final, patches
             with torch.no_grad():
                 tokens = clip_image.tokens(tower, pixels)
-        final, patches = (F.normalize(x.float(), dim=-1).unflatten(0, shape) for x in tokens)
+        final, patches = (_unit(x).unflatten(0, shape) for x in tokens)
         return final, patches
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
@@ -248,6 +248,11 @@ class FrozenCLIP:
     def embed_text(self, text: str) -> Tensor:
         """Return the token embeddings [L, d] of a text such as "a photo of a"."""
         return self._text.embed(self._text.ids(text))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Return vectors scaled to length 1, of half precision in float32."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 @lru_cache(maxsize=64)
