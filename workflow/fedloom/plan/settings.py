@@ -16,6 +16,7 @@ class Study:
         confusion: every evaluation also counts the answers by class and predicted class.
         precision: number format of the backbones' arithmetic (fedloom.common.device).
         stacked: False if every client trains and is evaluated as a cohort of its own.
+        gradient_checkpointing: compute the inside of blocks again in the backward pass.
         training: training options that override those of every method.
     """
 
@@ -30,6 +31,7 @@ class Study:
     confusion: bool
     precision: str
     stacked: bool
+    gradient_checkpointing: bool
     training: dict[str, Any]
 
 
@@ -68,7 +70,7 @@ class Backbone:
 
     Attributes:
         settings: name, weights and image size, as the library reads them; of a run whose study
-            sets another `precision` than float32, also that.
+            sets another `precision` than float32, also that, and `gradient_checkpointing` if true.
         sha256: of the weights, where they are a local file.
     """
 
