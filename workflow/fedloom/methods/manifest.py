@@ -59,6 +59,7 @@ class Plugin(Located):
     Attributes:
         kind: method or wrapper.
         family: the kind of backbone that a method trains on, vit or clip.
+        also_on: other kinds that it trains on as they are.
         needs: the caches that a method reads: features, patches, prototypes.
         artefacts: description of each table that its artefact hook gives, and the options
             without which there is none.
@@ -77,6 +78,7 @@ class Plugin(Located):
     kind: str
     title: str
     family: str | None
+    also_on: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: dict[str, dict]
     trained: bool
@@ -87,6 +89,11 @@ class Plugin(Located):
     training_defaults: dict
     option_schemas: dict[str, dict]
     look: dict
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """All kinds of backbone that a method trains on."""
+        return (*([self.family] if self.family else []), *self.also_on)
 
     @property
     def features_only(self) -> bool:
@@ -179,6 +186,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         folder=folder,
         module=module,
         family=content.get("family"),
+        also_on=tuple(content["also_on"]),
         needs=tuple(content["needs"]),
         artefacts=content["artefacts"],
         trained=content["trained"],

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-FAMILIES = {"timm": "vit", "open_clip": "clip"}  # the kind of backbone that a library gives
+# the kind of backbone that a library gives
+FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Backbone:
 
     @property
     def family(self) -> str:
-        """The kind of backbone that the library gives, vit or clip."""
+        """The kind of backbone that the library gives: vit, clip or resnet."""
         return FAMILIES[self.library]
 
     @property
@@ -148,7 +149,7 @@ class Method:
     options: dict[str, Any]
     training: dict[str, Any]
     wrappers: tuple[Wrapper, ...]
-    family: str
+    families: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
     look: Look
