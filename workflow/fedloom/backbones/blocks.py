@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Attention, Mlp
+from timm.layers.attention import Attention
+from timm.layers.mlp import Mlp
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -166,8 +167,8 @@ def run_block(
 
     x = place("input", tokens, tokens)  # [K, B, T, d]; T may have changed
     normed = step("norm1", x)
-    w, b = (_parameter(parts, role, weights) for role in ("in_weight", "in_bias"))
-    q, k, v = linear_layer(normed, w, b).chunk(3, -1)
+    w: Any = _parameter(parts, "in_weight", weights)  # [3 d, d] or [K, 3 d, d]
+    q, k, v = linear_layer(normed, w, _parameter(parts, "in_bias", weights)).chunk(3, -1)
     q, k, v = place("q", normed, q), place("k", normed, k), place("v", normed, v)
     mixed = _attend(step, q, k, v, parts.heads, mask)  # [K, B, T, d]
     if "gate" in parts.names:

@@ -206,7 +206,7 @@ class FrozenCLIP:
                 `weights` or `inserts` that name what there is not.
         """
         flat = context[None].flatten(0, -3)  # [N, L, d], also of a single context
-        counts = [None if n is None else n.flatten() for n in (length, eot_offset)]
+        length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
         check_weights(weights, self.model)
         inside = None
         mine = below(
@@ -217,7 +217,7 @@ class FrozenCLIP:
             contexts = len(flat) // len(context)
             inside = Inside(mine, inserts, contexts, self.gradient_checkpointing)
         endings = _endings(tuple(classes))
-        features = F.normalize(self._text(flat, endings, *counts, inside), dim=-1)
+        features = F.normalize(self._text(flat, endings, length, eot_offset, inside), dim=-1)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def max_context_length(self, classes: Sequence[str]) -> int:
