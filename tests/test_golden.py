@@ -36,6 +36,9 @@ BESIDE = [  # beside every method's defaults and every `variant`: method, option
     *((name, SELECTION) for name in ("fedavg_pt", "fedopt_pt", "fedprox_pt", "gmm_pt")),
     *(("pfedpg", {"generator": name}) for name in ("mlp", "adain", "basis")),
     ("promptfl", {"mu": 0.5}),
+    ("fedavg", {"mu": 0.5, "train": "blocks.1.*bias"}),
+    ("fedavg_adapter", {"form": "adaptformer", "mu": 0.5}),
+    ("fedlora", {"freeze_a": True}),
     ("fedotp", {"balanced": True, "mass": 1.0}),
     *(("fedpha", {"variant": name, "lengths": [4, 8], "global_length": 6}) for name in FEDPHA),
 ]

@@ -1,8 +1,13 @@
-"""A frozen timm ViT, run block by block so that methods can put prompts anywhere.
+"""A timm ViT, run block by block so that methods can put prompts anywhere, or train its inside.
+
+By default its weights are frozen and shared by all clients. A method may give every client weights
+of its own, by name (`weights`: full fine-tuning, biases alone, the last blocks), and put functions
+into the places of a block (`inserts`: adapters, LoRA, prefixes; see `fedloom.backbones.blocks`).
 
 Shapes: K clients, B batch, T tokens (class token first), P prompts, d width, C classes, M blocks.
 """
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +19,17 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
+from fedloom.backbones.blocks import (
+    Inserts,
+    Weights,
+    below,
+    check_inserts,
+    check_weights,
+    layer,
+    per_client,
+    recomputed,
+    run_block,
+)
 from fedloom.backbones.pixels import Pixels
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -21,10 +37,14 @@ from fedloom.common.paths import resource
 
 
 class FrozenViT:
-    """A ViT with frozen weights, in the pieces that prompt methods put together.
+    """A ViT in the pieces that methods put together, with frozen weights unless they bring others.
 
     A forward pass with prompts P at block 1 is
-    `logits(blocks(insert(embed(images), P)), head)`, which `forward_prompted` computes.
+    `logits(blocks(insert(embed(images), P)), head)`, which `forward_prompted` computes. `forward`
+    is the same with weights and inserts, which every piece takes as well:
+
+        weights: {name: [K, ...]}, the clients' own values of some or all of `init_weights()`.
+        inserts: {block: {place: function}}, see `fedloom.backbones.blocks`.
 
     Attributes:
         model: the timm model.
@@ -33,10 +53,16 @@ class FrozenViT:
         width: d, the length of a token.
         depth: M, the number of blocks.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
+        gradient_checkpointing: True if nothing of the inside of a block is kept for the backward
+            pass.
     """
 
     def __init__(
-        self, model: nn.Module, device: torch.device | str = "cpu", precision: str = "float32"
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        precision: str = "float32",
+        gradient_checkpointing: bool = False,
     ):
         """Freeze `model`, to compute in `precision` (see fedloom.common.device).
 
@@ -50,6 +76,8 @@ class FrozenViT:
             raise FedLoomError(f"backbone {name}: has no class token to classify by")
         self.model: VisionTransformer = model.eval().requires_grad_(False).to(device)
         self.device, self.precision = torch.device(device), precision
+        self.gradient_checkpointing = gradient_checkpointing
+        self._embedding = _Embedding(self.model)
         self.width: int = model.embed_dim
         self.depth = len(model.blocks)
         patch = model.patch_embed.patch_size
@@ -66,24 +94,71 @@ class FrozenViT:
             device,
         )
 
-    @torch.no_grad()
-    def embed(self, images: Tensor) -> Tensor:
-        """Embed uint8 images [..., H, W, channels] as the input of block 1 [..., T, d]."""
-        x = self.pixels(images.flatten(0, -4))
-        model = self.model
-        with arithmetic(self.precision, self.device):
-            tokens = model.norm_pre(model._pos_embed(model.patch_embed(x)))
-        return tokens.unflatten(0, images.shape[:-3])
+    def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
+        """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.
 
-    def block(self, j: int, tokens: Tensor) -> Tensor:
-        """Apply block `j` (from 1) to tokens [..., T, d]."""
-        with arithmetic(self.precision, self.device):
-            return self.model.blocks[j - 1](tokens.flatten(0, -3)).view_as(tokens)
+        Args:
+            pattern: a regular expression; only names that it is found in. `bias$` gives all biases,
+                `^blocks\\.1[01]\\.` the last two of twelve blocks.
+        """
+        named = self.model.named_parameters()
+        return {name: value.detach() for name, value in named if re.search(pattern, name)}
 
-    def blocks(self, tokens: Tensor, first: int = 1, last: int | None = None) -> Tensor:
-        """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d]."""
+    def embed(self, images: Tensor, weights: Weights | None = None) -> Tensor:
+        """Embed uint8 images [..., H, W, channels] as the input of block 1 [..., T, d].
+
+        Args:
+            weights: see the class; images are then [K, B, H, W, channels].
+        """
+        own = {f"model.{k}": v for k, v in (weights or {}).items() if not _behind_embedding(k)}
+        with torch.no_grad():
+            x = self.pixels(images.flatten(0, -4))
+        with arithmetic(self.precision, self.device):
+            if own:
+                return per_client(self._embedding, x.unflatten(0, images.shape[:2]), own)
+            with torch.no_grad():
+                return self._embedding(x).unflatten(0, images.shape[:-3])
+
+    def block(
+        self,
+        j: int,
+        tokens: Tensor,
+        weights: Weights | None = None,
+        inserts: Inserts | None = None,
+    ) -> Tensor:
+        """Apply block `j` (from 1) to tokens [..., T, d].
+
+        Args:
+            weights, inserts: see the class; tokens are then [K, B, T, d].
+        """
+        module = self.model.blocks[j - 1]
+        own, places = below(weights, f"blocks.{j - 1}."), (inserts or {}).get(j, {})
+
+        def apply(x: Tensor) -> Tensor:
+            with arithmetic(self.precision, self.device):
+                if own or places:
+                    return run_block(module, x, own, places)
+                return module(x.flatten(0, -3)).view_as(x)
+
+        return recomputed(apply, tokens, self.gradient_checkpointing)
+
+    def blocks(
+        self,
+        tokens: Tensor,
+        first: int = 1,
+        last: int | None = None,
+        weights: Weights | None = None,
+        inserts: Inserts | None = None,
+    ) -> Tensor:
+        """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d].
+
+        Raises:
+            FedLoomError: `weights` or `inserts` name what there is not.
+        """
+        check_weights(weights, self.model)
+        check_inserts(inserts, self.depth)
         for j in range(first, (self.depth if last is None else last) + 1):
-            tokens = self.block(j, tokens)
+            tokens = self.block(j, tokens, weights, inserts)
         return tokens
 
     def logits(self, tokens: Tensor, head: Tensor) -> Tensor:
@@ -105,13 +180,40 @@ class FrozenViT:
         """
         return self.logits(self.blocks(insert(self.embed(images), prompts)), head)
 
-    def pool(self, tokens: Tensor) -> Tensor:
-        """Return the final-norm class token [..., d] of the last block's output [..., T, d]."""
-        return self.final_norm(tokens[..., 0, :])
+    def features(
+        self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
+    ) -> Tensor:
+        """Compute the final-norm class tokens [K, B, d].
 
-    def final_norm(self, tokens: Tensor) -> Tensor:
+        Args:
+            images: uint8 [K, B, H, W, channels].
+            weights, inserts: see the class.
+
+        Raises:
+            FedLoomError: `weights` or `inserts` name what there is not.
+        """
+        tokens = self.blocks(self.embed(images, weights), weights=weights, inserts=inserts)
+        return self.pool(tokens, weights)
+
+    def forward(
+        self,
+        images: Tensor,
+        head: Tensor,
+        weights: Weights | None = None,
+        inserts: Inserts | None = None,
+    ) -> Tensor:
+        """Compute the logits [K, B, C] of a linear head per client [K, C, d] on `features`."""
+        return linear(self.features(images, weights, inserts), head)
+
+    def pool(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
+        """Return the final-norm class token [..., d] of the last block's output [..., T, d]."""
+        return self.final_norm(tokens[..., 0, :], weights)
+
+    def final_norm(self, tokens: Tensor, weights: Weights | None = None) -> Tensor:
         """Apply the final norm to any tokens [..., d] of the last block's output."""
-        return self.model.fc_norm(self.model.norm(tokens))
+        for name in ("norm", "fc_norm"):
+            tokens = layer(self.model.get_submodule(name), tokens, below(weights, f"{name}."))
+        return tokens
 
     @torch.no_grad()
     def class_tokens(self, images: Tensor) -> Tensor:
@@ -150,6 +252,24 @@ class FrozenViT:
     def init_head(self, num_classes: int) -> Tensor:
         """Return a linear head [C, d] of zeros, without bias, as the papers count it."""
         return torch.zeros(num_classes, self.width, device=self.device)
+
+
+class _Embedding(nn.Module):
+    """What a ViT does before its first block, as a module that weights can be given to."""
+
+    def __init__(self, model: VisionTransformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed normalised images [N, channels, H, W] as tokens [N, T, d]."""
+        model = self.model
+        return model.norm_pre(model._pos_embed(model.patch_embed(x)))
+
+
+def _behind_embedding(name: str) -> bool:
+    """Return True if a parameter of this name is of the blocks or behind them."""
+    return name.startswith(("blocks.", "norm.", "fc_norm."))
 
 
 def linear(features: Tensor, head: Tensor) -> Tensor:
@@ -215,7 +335,9 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
     except Exception as error:  # timm, its hub and safetensors raise whatever they like
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
-    return FrozenViT(model, device, spec.get("precision", "float32"))
+    return FrozenViT(
+        model, device, spec.get("precision", "float32"), spec.get("gradient_checkpointing", False)
+    )
 
 
 def shape_only(name: str) -> FrozenViT:

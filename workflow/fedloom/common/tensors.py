@@ -69,10 +69,14 @@ def unstack(tree: Tree, k: int) -> Tree:
 
 
 def count_floats(tree: Tree) -> dict[str, int]:
-    """Count the numbers in the tree by the name of the leaf ('head', 'prototypes', ...)."""
+    """Count the numbers in the tree by the name of the leaf ('head', 'prototypes', ...).
+
+    A backbone's own weights, whose names have dots, count together by the name that they are under.
+    """
     counts: dict[str, int] = {}
     for path, value in leaves(tree):
-        name = path.rsplit("/", 1)[-1]
+        parent, _, name = path.rpartition("/")
+        name = parent.rpartition("/")[-1] if "." in name else name
         counts[name] = counts.get(name, 0) + (value.numel() if isinstance(value, Tensor) else 1)
     return counts
 

@@ -13,6 +13,7 @@ from fedloom.data.federation import Batch
 from fedloom.federated import checks
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.groups import clients_at_once
 from fedloom.federated.round import download_to, personal_state
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
@@ -60,9 +61,16 @@ def _personalized(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> 
     return replace(clients, state=tensor_map(torch.Tensor.detach, states))
 
 
+def _width(task: Task, state: State) -> int:
+    """Return how many clients are evaluated as one batch."""
+    sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
+    kept = next(iter(state.clients.values()), {})
+    return min(CLIENTS_AT_ONCE, clients_at_once(task, sent, kept))
+
+
 def cohorts(task: Task, hooks: Hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
     """Yield all clients, participating or not, in cohorts of about equally many test images."""
-    width = CLIENTS_AT_ONCE if task.stacked else 1
+    width = _width(task, state)
     by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
     for start in range(0, len(by_size), width):
         yield received_by(task, hooks, state, sorted(by_size[start : start + width]))
@@ -147,7 +155,7 @@ def evaluate_globally(
     scored = _score(task, hooks, *received_by(task, hooks, state, [SERVER_MODEL]), [images])
     models = 1
     if scored is None:
-        ids, width = task.data.participating, CLIENTS_AT_ONCE if task.stacked else 1
+        ids, width = task.data.participating, _width(task, state)
         models, scored = len(ids), ([], [], [])
         for start in range(0, len(ids), width):
             received, clients = received_by(task, hooks, state, ids[start : start + width])

@@ -10,6 +10,7 @@ import torch
 from fedloom.common.device import exact_float32
 from fedloom.common.tensors import Tree, count_bytes, stack
 from fedloom.federated import checks
+from fedloom.federated.groups import clients_at_once, groups
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, cohort
 from fedloom.methods.calls import Hooks
@@ -78,9 +79,8 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         checks.check_work(task, client, share)
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
-    groups = [range(len(ids))] if task.stacked else [[k] for k in range(len(ids))]
     updates = []
-    for group in groups:
+    for group in groups(len(ids), clients_at_once(task, delivered[0], personal[0])):
         states = {ids[k]: personal[k] for k in group}
         checks.check_stackable(task, "init_client", states, state.clients)
         shares = [work[k] for k in group]

@@ -60,6 +60,7 @@ class Plugin(Located):
     Attributes:
         kind: method or wrapper.
         family: the kind of backbone that a method trains on, vit or clip.
+        also_on: other kinds that it trains on as they are.
         needs: the caches that a method reads: features, patches, prototypes.
         artefacts: description of each table that its artefact hook gives, and the options
             without which there is none.
@@ -80,6 +81,7 @@ class Plugin(Located):
     kind: str
     title: str
     family: str | None
+    also_on: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: dict[str, dict]
     trained: bool
@@ -93,12 +95,18 @@ class Plugin(Located):
     look: dict
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """All kinds of backbone that a method trains on."""
+        return (*([self.family] if self.family else []), *self.also_on)
+
+    @property
     def features_only(self) -> bool:
         """True if the method never reads pixels or patches, only cached features.
 
-        A ViT method puts prompts into the image tower; a CLIP method leaves that tower alone.
+        A ViT method puts prompts into the image tower; a CLIP method that leaves that tower alone
+        asks for its features and nothing else.
         """
-        return self.family == "clip" and "patches" not in self.needs
+        return self.family == "clip" and self.needs == ("features",)
 
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the tables that the artefact hook gives with these options, all filled in."""
@@ -184,6 +192,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         folder=folder,
         module=module,
         family=content.get("family"),
+        also_on=tuple(content["also_on"]),
         needs=tuple(content["needs"]),
         artefacts=content["artefacts"],
         trained=content["trained"],

@@ -55,7 +55,7 @@ def resolve_methods(
                 options=options,
                 training=plugin.training(training, entry["training"], swept),
                 wrappers=wrappers,
-                family=plugin.family or "",
+                families=plugin.families,
                 needs=plugin.needs,
                 artefacts=tuple(plugin.artefacts_with(options)),
                 look=looks.next(plugin),
@@ -152,9 +152,9 @@ def check_families(methods: list[Method], backbones: list[Backbone]) -> None:
     """
     for method in methods:
         for backbone in backbones:
-            if method.family != backbone.family:
+            if backbone.family not in method.families:
                 raise FedLoomError(
-                    f"{CONFIG} methods.{method.label} works on a {method.family}, "
+                    f"{CONFIG} methods.{method.label} works on a {' or '.join(method.families)}, "
                     f"backbones.{backbone.label} is a {backbone.family}; put them into different "
                     "studies"
                 )

@@ -137,6 +137,9 @@ class Plan:
         if study.precision != "float32":  # so that what was computed in it keeps its job
             settings = backbone.settings | {"precision": study.precision}
             backbone = replace(backbone, settings=settings)
+        if study.gradient_checkpointing:
+            settings = backbone.settings | {"gradient_checkpointing": True}
+            backbone = replace(backbone, settings=settings)
         cosine = method.training.get("schedule") == "cosine"  # what is not trained has none
         return jobs.RunSpec(
             run=run,

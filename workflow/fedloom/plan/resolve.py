@@ -118,6 +118,7 @@ def _study(entry: dict[str, Any]) -> Study:
     keys = ("name", "rounds", "clients_per_round", "rounds_per_job", "evaluate_every")
     return Study(
         **{key: entry[key] for key in (*keys, "confusion", "precision", "stacked")},
+        gradient_checkpointing=entry["gradient_checkpointing"],
         seeds=tuple(entry["seeds"]),
         last_evaluations=entry["report"]["last_evaluations"],
         global_test=entry["global_test"],

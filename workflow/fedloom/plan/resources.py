@@ -200,7 +200,7 @@ def _evaluation(run: Setting) -> tuple[float, float]:
     images, _ = contents(run.dataset)
     size = shape(run.backbone)
     passes = 2 if run.study.global_test else 1
-    cheap = run.backbone.family == "clip"  # image features are cached
+    cheap = run.backbone.family == "clip" and bool(run.method.needs)  # features are cached
     seconds = 0 if cheap else passes * images / 2 * size.operations / RATE
     return 0 if cheap else IMAGES_AT_ONCE * size.passing, seconds
 
@@ -227,7 +227,10 @@ def of_training(run: Setting, rounds: int, evaluations: int) -> Resources:
         step, seconds = _text(run)
         steps = -(-images // min(training["batch_size"], training["micro_batch"] or 10**9))
         of_round = steps * seconds * clients / run.clients_at_once()
-        if training["augment"]:
+        if not run.method.needs:  # it trains inside the image tower
+            step += run.at_once() * size.training
+            of_round += 3 * clients * images * size.operations / RATE
+        elif training["augment"]:
             of_round += 2 * clients * images * size.operations / RATE
     else:
         step, of_round = (

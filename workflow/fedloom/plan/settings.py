@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-FAMILIES = {"timm": "vit", "open_clip": "clip"}  # the kind of backbone that a library gives
+# the kind of backbone that a library gives
+FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Study:
         confusion: every evaluation also counts the answers by class and predicted class.
         precision: number format of the backbones' arithmetic (fedloom.common.device).
         stacked: False if every client trains and is evaluated as a cohort of its own.
+        gradient_checkpointing: compute the inside of blocks again in the backward pass.
         training: training options that override those of every method.
     """
 
@@ -30,6 +32,7 @@ class Study:
     confusion: bool
     precision: str
     stacked: bool
+    gradient_checkpointing: bool
     training: dict[str, Any]
 
 
@@ -68,7 +71,7 @@ class Backbone:
 
     Attributes:
         settings: name, weights and image size, as the library reads them; of a run whose study
-            sets another `precision` than float32, also that.
+            sets another `precision` than float32, also that, and `gradient_checkpointing` if true.
         sha256: of the weights, where they are a local file.
     """
 
@@ -79,7 +82,7 @@ class Backbone:
 
     @property
     def family(self) -> str:
-        """The kind of backbone that the library gives, vit or clip."""
+        """The kind of backbone that the library gives: vit, clip or resnet."""
         return FAMILIES[self.library]
 
     @property
@@ -146,7 +149,7 @@ class Method:
     options: dict[str, Any]
     training: dict[str, Any]
     wrappers: tuple[Wrapper, ...]
-    family: str
+    families: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
     look: Look

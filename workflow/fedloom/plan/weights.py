@@ -12,6 +12,7 @@ def local_weights(backbone: Backbone) -> Path | None:
 
 
 def weights_file(library: str, weights: str) -> Path | None:
-    """Return the file that `weights` names, None for the word hub or one of open_clip's tags."""
+    """Return the file that `weights` names, None for a hub, a tag of open_clip's, or no weights."""
     is_tag = library == "open_clip" and "/" not in weights and "." not in weights
-    return None if weights == "hub" or is_tag else resource(weights)
+    untrained = library == "torchvision" and weights == "none"
+    return None if weights == "hub" or is_tag or untrained else resource(weights)

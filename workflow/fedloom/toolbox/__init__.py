@@ -15,6 +15,15 @@ from fedloom.federated.task import Cohort, History, Task, Update
 from fedloom.methods.hookspecs import hookimpl
 from fedloom.toolbox.aggregate import make_updates, mean
 from fedloom.toolbox.contexts import check_lengths, init_context
+from fedloom.toolbox.inserts import (
+    adapter,
+    at_block,
+    deep_prompts,
+    init_adapters,
+    lora,
+    parallel_adapter,
+    prefix,
+)
 from fedloom.toolbox.losses import cross_entropy
 from fedloom.toolbox.prompt_pool import (
     cosine_similarity,
@@ -27,6 +36,7 @@ from fedloom.toolbox.prompt_pool import (
     train_picked,
 )
 from fedloom.toolbox.prototypes import class_means
+from fedloom.toolbox.proximal import squared_distance
 from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
 from fedloom.toolbox.tasks import CLIPTask, ViTTask
 from fedloom.toolbox.transport import transport_plan
@@ -43,13 +53,17 @@ __all__ = [
     "Tree",
     "Update",
     "ViTTask",
+    "adapter",
+    "at_block",
     "check_lengths",
     "class_means",
     "cosine_similarity",
     "cross_entropy",
+    "deep_prompts",
     "entry_of",
     "gather_prompts",
     "hookimpl",
+    "init_adapters",
     "init_context",
     "init_params",
     "insert",
@@ -57,15 +71,19 @@ __all__ = [
     "learning_rate",
     "leaves",
     "linear",
+    "lora",
     "make_updates",
     "mean",
     "mean_of_picked",
+    "parallel_adapter",
     "predict_picked",
+    "prefix",
     "prompts_for_prediction",
     "replace",
     "shallow_logits",
     "shallow_loss",
     "shallow_params",
+    "squared_distance",
     "stack",
     "tensor_map",
     "top_prompts",

@@ -2,7 +2,8 @@
 
 Open_clip's `encode_image` returns the class token alone. The last step of a tower (norm and
 projection, or attention pool) treats all tokens alike, so that it maps patches into the joint space
-as well, where FedOTP needs them.
+as well, where FedOTP needs them. A tower of blocks can be given weights and inserts, see
+`fedloom.backbones.blocks`.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from open_clip.transformer import VisionTransformer
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 
+from fedloom.backbones.blocks import Inserts, Weights, below, layer, per_client, run_blocks
 from fedloom.common.errors import FedLoomError
 
 
@@ -35,6 +37,82 @@ def tokens(tower: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     trunk = tower.trunk
     x = tower.head(trunk.head(trunk.fc_norm(trunk.forward_features(x))))
     return x[:, 0], x[:, trunk.num_prefix_tokens :]
+
+
+class _Embedding(nn.Module):
+    """What a tower does before its first block, as a module that weights can be given to."""
+
+    def __init__(self, tower: Any):
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed normalised images [N, 3, H, W] as tokens [N, 1 + T, d]."""
+        if isinstance(self.tower, VisionTransformer):
+            return self.tower._embeds(x)
+        trunk = self.tower.trunk
+        return trunk.norm_pre(trunk._pos_embed(trunk.patch_embed(x)))
+
+
+def blocks(tower: Any) -> nn.ModuleList:
+    """Return the blocks of a tower, none for a ResNet."""
+    if isinstance(tower, VisionTransformer):
+        return tower.transformer.resblocks
+    return nn.ModuleList() if isinstance(tower, ModifiedResNet) else tower.trunk.blocks
+
+
+def width(tower: Any) -> int:
+    """Return the width of a tower's tokens, of a ResNet that of its last feature map."""
+    if isinstance(tower, VisionTransformer):
+        return tower.class_embedding.shape[0]
+    return tower.output_dim if isinstance(tower, ModifiedResNet) else tower.trunk.embed_dim
+
+
+def trained_tokens(
+    tower: Any,
+    x: Tensor,
+    weights: Weights,
+    inserts: Inserts | None,
+    gradient_checkpointing: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return what `tokens` does, for K clients with weights and inserts of their own.
+
+    Prompts that an insert put behind the class token are left out.
+
+    Args:
+        x: normalised images [K, B, 3, H, W].
+        weights: the clients' own parameters [K, ...], by name within the tower.
+        inserts: by number of the block and place.
+
+    Returns:
+        The class token [K, B, d_joint] and the T patches [K, B, T, d_joint].
+
+    Raises:
+        FedLoomError: the tower is a ResNet, or `inserts` name what there is not.
+    """
+    if isinstance(tower, ModifiedResNet):
+        raise FedLoomError("a CLIP with a ResNet: only a tower of blocks can be trained inside")
+    own = isinstance(tower, VisionTransformer)
+    prefix = "transformer.resblocks." if own else "trunk.blocks."
+    behind = ("ln_post.", "proj") if own else ("trunk.norm.", "trunk.fc_norm.", "head.")
+    first = {f"tower.{k}": v for k, v in weights.items() if not k.startswith((prefix, *behind))}
+    embedding = _Embedding(tower)
+    if first:
+        x = per_client(embedding, x, first)  # [K, B, 1 + T, d]
+    else:
+        with torch.no_grad():
+            x = embedding(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    length = x.shape[2]
+    inside = below(weights, prefix)
+    x = run_blocks(blocks(tower), x, inside, inserts, None, gradient_checkpointing)
+    steps = ("ln_post",) if own else ("trunk.norm", "trunk.fc_norm", "trunk.head", "head")
+    for name in steps:
+        x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))
+    if own and tower.proj is not None:
+        projection = weights.get("proj", tower.proj)  # [d, d_joint] or [K, d, d_joint]
+        x = x @ (projection.unsqueeze(1) if projection.dim() == 3 else projection)
+    prefixes = 1 if own else tower.trunk.num_prefix_tokens
+    return x[:, :, 0], x[:, :, prefixes - length :]
 
 
 def _attention_pool(pool: AttentionPool2d, x: Tensor) -> Tensor:

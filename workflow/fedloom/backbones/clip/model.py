@@ -1,10 +1,15 @@
-"""A frozen CLIP of open_clip: image and text features in one space, prompts of any length.
+"""A CLIP of open_clip: image and text features in one space, prompts of any length.
+
+By default its weights are frozen and shared by all clients. A method may give every client weights
+of its own, and put functions into the places of either tower's blocks, as in a ViT
+(`fedloom.backbones.blocks`).
 
 All features are of unit length: every loss and every logit of CLIP is computed from such.
 """
 
 import difflib
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -15,9 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fedloom.backbones.clip.blocks  # noqa: F401  registers the parts of open_clip's blocks
+from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
-from fedloom.backbones.clip.text import TextTower
+from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.backbones.pixels import Pixels
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -31,6 +38,10 @@ class FrozenCLIP:
         model: open_clip's own model.
         device: where it lies.
         width: d, the width of a context's tokens.
+        image_width: the width of the image tower's tokens.
+        text_depth, image_depth: numbers of blocks of the towers; a ResNet has none.
+        gradient_checkpointing: True if nothing of the inside of a block that clients have weights
+            or inserts in is kept for the backward pass.
         pixels: turns uint8 images into what the image tower reads.
     """
 
@@ -41,6 +52,7 @@ class FrozenCLIP:
         name: str,
         device: torch.device | str = "cpu",
         precision: str = "float32",
+        gradient_checkpointing: bool = False,
     ):
         """Freeze `model`, a CLIP or CustomTextCLIP.
 
@@ -48,6 +60,7 @@ class FrozenCLIP:
             tokenizer: open_clip's tokenizer of the model.
             name: of the backbone, for error messages.
             precision: number format of its products (see fedloom.common.device).
+            gradient_checkpointing: see the class.
 
         Raises:
             FedLoomError: FedLoom does not know how to read one of its towers.
@@ -56,8 +69,13 @@ class FrozenCLIP:
         clip_image.check(visual, name)
         self.model: Any = model.eval().requires_grad_(False).to(device)
         self.device, self.precision = torch.device(device), precision
+        self.gradient_checkpointing = gradient_checkpointing
         self._text = TextTower(model, tokenizer, name, precision)
+        self._text_prefix = "text." if hasattr(model, "text") else ""
         self.width: int = self._text.width
+        self.text_depth: int = self._text.depth
+        self.image_depth = len(clip_image.blocks(visual))
+        self.image_width = clip_image.width(visual)
         data = self.model.visual.preprocess_cfg
         size = data["size"]
         self.pixels = Pixels(
@@ -88,22 +106,57 @@ class FrozenCLIP:
         """
         return self.logit_scale * images @ text.transpose(-1, -2) + self.logit_bias
 
+    def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
+        """Return the pretrained weights by name, without client axis.
+
+        Those of the image tower begin with `visual.`; of the text tower there are blocks, final
+        norm and projection, since its vocabulary and positions stay frozen.
+
+        Args:
+            pattern: a regular expression; only names that it is found in.
+        """
+        parts = ("transformer.resblocks.", "ln_final.", "text_projection")
+        known = ("visual.", *(f"{self._text_prefix}{part}" for part in parts))
+        return {
+            name: value.detach()
+            for name, value in self.model.named_parameters()
+            if name.startswith(known) and re.search(pattern, name)
+        }
+
     # ---- images -------------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def image_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def image_features(
+        self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the features [..., d_joint] of images and those of their T patches.
 
         Patches [..., T, d_joint] are the other tokens of the image tower, projected as the class
-        token is.
+        token is. A gradient flows to weights and inserts, if they are given.
 
         Args:
-            images: uint8 [..., H, W, channels].
+            images: uint8 [..., H, W, channels]; [K, B, H, W, channels] with weights or inserts.
+            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()`; those of
+                the text tower are left aside.
+            inserts: {block: {place: function}} of the image tower's blocks; the functions are
+                given tokens [K, B, 1 + T, image_width].
+
+        Raises:
+            FedLoomError: `weights` or `inserts` name what there is not.
         """
-        pixels, shape = self.pixels(images.flatten(0, -4)), images.shape[:-3]
+        check_weights(weights, self.model)
+        own, tower = below(weights, "visual."), self.model.visual
+        with torch.no_grad():
+            pixels, shape = self.pixels(images.flatten(0, -4)), images.shape[:-3]
         with arithmetic(self.precision, self.device):
-            tokens = clip_image.tokens(self.model.visual, pixels)
-        final, patches = (F.normalize(x.float(), dim=-1).unflatten(0, shape) for x in tokens)
+            if own or inserts:
+                pixels = pixels.unflatten(0, shape)
+                checkpointing = self.gradient_checkpointing
+                tokens = clip_image.trained_tokens(tower, pixels, own, inserts, checkpointing)
+                final, patches = (_unit(x) for x in tokens)
+                return final, patches
+            with torch.no_grad():
+                tokens = clip_image.tokens(tower, pixels)
+        final, patches = (_unit(x).unflatten(0, shape) for x in tokens)
         return final, patches
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
@@ -124,6 +177,8 @@ class FrozenCLIP:
         classes: Sequence[str],
         length: Tensor | None = None,
         eot_offset: Tensor | None = None,
+        weights: Weights | None = None,
+        inserts: Inserts | None = None,
     ) -> Tensor:
         """Return the features [..., C, d_joint] of learned contexts before every class's name.
 
@@ -139,13 +194,30 @@ class FrozenCLIP:
             classes: names; an underscore is a space.
             length: int64 [...], how many tokens of each context count, from 0 to L; None: all.
             eot_offset: int64 [...]; None: 0.
+            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()`; those of
+                the image tower are left aside. The context is then [K, ..., L, d].
+            inserts: {block: {place: function}} of the text tower's blocks, likewise. The functions
+                are given tokens [K, n, S, d], of n contexts per client, where SOS stands first, the
+                context next, then the endings of several classes; S must stay. `deep_prompts` of
+                L tokens at "input" thus replaces what the context has become.
 
         Raises:
-            FedLoomError: a class without a name, or a prompt that does not fit into the tower.
+            FedLoomError: a class without a name, a prompt that does not fit into the tower, or
+                `weights` or `inserts` that name what there is not.
         """
         flat = context[None].flatten(0, -3)  # [N, L, d], also of a single context
-        counts = [None if n is None else n.flatten() for n in (length, eot_offset)]
-        features = F.normalize(self._text(flat, _endings(tuple(classes)), *counts), dim=-1)
+        length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
+        check_weights(weights, self.model)
+        inside = None
+        mine = below(
+            {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")},
+            self._text_prefix,
+        )
+        if mine or inserts:
+            contexts = len(flat) // len(context)
+            inside = Inside(mine, inserts, contexts, self.gradient_checkpointing)
+        endings = _endings(tuple(classes))
+        features = F.normalize(self._text(flat, endings, length, eot_offset, inside), dim=-1)
         return features.view(*context.shape[:-2], *features.shape[1:])
 
     def max_context_length(self, classes: Sequence[str]) -> int:
@@ -176,6 +248,11 @@ class FrozenCLIP:
     def embed_text(self, text: str) -> Tensor:
         """Return the token embeddings [L, d] of a text such as "a photo of a"."""
         return self._text.embed(self._text.ids(text))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Return vectors scaled to length 1, of half precision in float32."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 @lru_cache(maxsize=64)
@@ -276,4 +353,5 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
     except Exception as error:  # open_clip, its hub and safetensors raise whatever they like
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
-    return FrozenCLIP(model, tokenizer, name, device, spec.get("precision", "float32"))
+    precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
+    return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing))

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.backbones.blocks import Inserts, Weights, below, layer, run_blocks
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 
@@ -51,11 +52,29 @@ class Group:
     longest: int
 
 
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """What K clients have of their own inside the tower (see `fedloom.backbones.blocks`).
+
+    Attributes:
+        weights: {name: [K, ...]} of the blocks, the final norm and the projection.
+        inserts: functions of tokens [K, n, S, d]; SOS and context stand first.
+        contexts: n, how many contexts each client has.
+        gradient_checkpointing: see `fedloom.backbones.blocks.recomputed`.
+    """
+
+    weights: Weights
+    inserts: Inserts | None
+    contexts: int
+    gradient_checkpointing: bool = False
+
+
 class TextTower:
     """Text features of frozen weights, with a gradient to the contexts.
 
     Attributes:
         width: d, the width of a context's tokens.
+        depth: number of blocks.
         places: number of tokens that a sequence may have, SOS and EOT included.
     """
 
@@ -78,6 +97,7 @@ class TextTower:
         self._precision = precision
         self._heads: int = text.transformer.resblocks[0].attn.num_heads
         self._groups: dict[tuple, list[Group]] = {}
+        self.depth = len(text.transformer.resblocks)
         self.places: int = text.positional_embedding.shape[0]
         self.width: int = text.positional_embedding.shape[1]
 
@@ -105,6 +125,7 @@ class TextTower:
         endings: Sequence[str],
         length: Tensor | None = None,
         eot_offset: Tensor | None = None,
+        own: Inside | None = None,
     ) -> Tensor:
         """Return features [N, C, d_joint], not normalised, of N contexts before C endings.
 
@@ -112,6 +133,7 @@ class TextTower:
             context: [N, L, d].
             length: int64 [N], how many tokens of each context count; None: all.
             eot_offset: int64 [N], see `FrozenCLIP.text_features`; None: read at the EOT.
+            own: weights and inserts of the N / n clients that have n contexts each.
 
         Raises:
             FedLoomError: the longest prompt does not fit into the tower.
@@ -134,15 +156,43 @@ class TextTower:
                 f"{room} tokens"
             )
         groups = self._grouped(endings, filling)
-        states = torch.cat([self._run(context, g, length, eot_offset) for g in groups], 1)
-        states = self._text.ln_final(states)  # [N, C, d]
+        states = torch.cat([self._run(context, g, length, eot_offset, own) for g in groups], 1)
+        weights = {} if own is None else own.weights
+        states = self._by_client(states, own)  # [N, C, d] or [K, n, C, d]
+        states = layer(self._text.ln_final, states, below(weights, "ln_final."))
         projection = self._text.text_projection
         if isinstance(projection, nn.Linear):
-            return projection(states)
-        return states if projection is None else states @ projection
+            states = layer(projection, states, below(weights, "text_projection."))
+            return states.flatten(0, -3)
+        if "text_projection" in weights:
+            projection = weights["text_projection"][:, None]  # [K, 1, d, d_joint]
+        return (states if projection is None else states @ projection).flatten(0, -3)
+
+    @staticmethod
+    def _by_client(states: Tensor, own: Inside | None) -> Tensor:
+        """Return [N, ...] as [K, n, ...] if clients have weights or inserts of their own."""
+        return states if own is None else states.unflatten(0, (-1, own.contexts))
+
+    def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None) -> Tensor:
+        """Apply the blocks to sequences [N, S, d] under a mask [S, S] or [N heads, S, S]."""
+        if own is None:
+            return self._text.transformer(x, attn_mask=mask)
+        if mask.dim() == 3:
+            mask = mask.unflatten(0, (len(x), -1))  # [N, heads, S, S]
+        blocks = self._text.transformer.resblocks
+        weights = below(own.weights, "transformer.resblocks.")
+        x = self._by_client(x, own)
+        return run_blocks(
+            blocks, x, weights, own.inserts, mask, own.gradient_checkpointing
+        ).flatten(0, 1)
 
     def _run(
-        self, context: Tensor, group: Group, length: Tensor | None, eot_offset: Tensor | None
+        self,
+        context: Tensor,
+        group: Group,
+        length: Tensor | None,
+        eot_offset: Tensor | None,
+        own: Inside | None,
     ) -> Tensor:
         """Return the states [N, C, d] after the last block, where a group's classes are read.
 
@@ -167,7 +217,7 @@ class TextTower:
         position = embedding[self._held(position)]  # [Q, d] or [N, Q, d]
         x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
         with arithmetic(self._precision, x.device):
-            x = self._text.transformer(x, attn_mask=mask)  # [N, S, d]
+            x = self._blocks(x, mask, own)  # [N, S, d]
         if eot_offset is None:
             return x[:, prefix + group.ends]
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]

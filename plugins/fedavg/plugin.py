@@ -1,0 +1,105 @@
+"""FedAvg: the clients train all weights of the backbone and a linear head, and the server averages.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (AISTATS
+2017), Algorithm 1, of a pretrained ViT as in pFedPG's Tables 1-3. Choices where pFedPG leaves one
+open:
+
+- Clients are weighted by their training images; `weighted: false` weighs all alike.
+- pFedPG reports no learning rate for full fine-tuning. Batch, epochs and weight decay are those of
+  its Section 4.1.3; lr 0.03 with momentum 0.9 and clipping at 1 are ours.
+- With `mu` > 0 each client adds mu/2 times its squared distance from what it received (FedProx: Li
+  et al., MLSys 2020, Eq. 2).
+- On a ResNet, batch norm uses each client's own batches while training. Its running statistics are
+  the average over all images of the round's training; `statistics` says whether they are averaged
+  with the weights, stay on the client (as in FedBN: Li et al., ICLR 2021), or are those of the
+  backbone, which training then uses as well. A client that never trained keeps the backbone's.
+- Option `train` freezes all weights but some: `bias$` is BitFit (Ben Zaken et al., ACL 2022). What
+  is frozen is neither sent nor averaged.
+"""
+
+from torch import Tensor
+
+from fedloom.toolbox import (
+    Batch,
+    Cohort,
+    FedLoomError,
+    Task,
+    Tree,
+    Update,
+    cross_entropy,
+    hookimpl,
+    make_updates,
+    mean,
+    squared_distance,
+    train_locally,
+)
+
+TRAINED = ("head", "weights")
+
+
+@hookimpl
+def init_server(task: Task) -> Tree:
+    pattern = task.options.train
+    weights = task.backbone.init_weights(pattern)  # {name: [...]}
+    if not weights:
+        raise FedLoomError(f"fedavg: option train: no weight has '{pattern}' in its name")
+    params = {"head": task.backbone.init_head(task.num_classes), "weights": weights}
+    if _has_statistics(task) and task.options.statistics == "averaged":
+        params["statistics"] = task.backbone.init_statistics()
+    return {"params": params}
+
+
+@hookimpl
+def init_client(task: Task, client: int) -> Tree:
+    keeps = _has_statistics(task) and task.options.statistics == "kept"
+    return {"statistics": task.backbone.init_statistics()} if keeps else {}
+
+
+def _has_statistics(task: Task) -> bool:
+    """Return True if batch norm learns running statistics."""
+    return task.options.statistics != "frozen" and hasattr(task.backbone, "init_statistics")
+
+
+def loss(
+    task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
+    """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
+    model, given, moments = task.backbone, (batch.images, params["head"], params["weights"]), {}
+    if _has_statistics(task):
+        logits, moments = model.forward_batch(*given, batch.mask)
+    else:
+        logits = model.forward(*given)  # [K, B, C]
+    entropy = cross_entropy(logits, batch.labels)  # [K, B]
+    if not task.options.mu:
+        return entropy, moments
+    start = {name: received["params"][name] for name in TRAINED}
+    now = {name: params[name] for name in TRAINED}
+    penalty = task.options.mu / 2 * squared_distance(now, start)  # [K]
+    return entropy + penalty[:, None], {**moments, "reported_loss": entropy}
+
+
+@hookimpl
+def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
+    if not _has_statistics(task):
+        return make_updates(train_locally(task, loss, received, clients), clients)
+    counters = task.backbone.init_counters(len(clients))
+    start = received["params"] | clients.state
+    trained = train_locally(
+        task, loss, received, clients, params=start, train=TRAINED, counters=counters
+    )
+    trained.params["statistics"] = task.backbone.statistics(trained.counters)
+    return make_updates(trained, clients, kept=tuple(clients.state))
+
+
+@hookimpl
+def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
+    return {"params": mean(updates, task.options.weighted)}
+
+
+@hookimpl
+def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+    if clients.is_server_model and clients.state:
+        return None  # statistics are on the clients alone
+    params = received["params"] | clients.state
+    weights = params["weights"] | params.get("statistics", {})
+    return task.backbone.forward(batch.images, params["head"], weights=weights)  # [K, B, C]

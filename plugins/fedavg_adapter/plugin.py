@@ -1,0 +1,82 @@
+"""FedAvg-Adapter: bottleneck adapters in every block and a linear head, averaged by the server.
+
+Houlsby et al., "Parameter-Efficient Transfer Learning for NLP" (ICML 2019), Section 2.1, under
+FedAvg; with `mu` > 0 under FedProx (Li et al., MLSys 2020, Eq. 2): FedAvg-Adapter and
+FedProx-Adapter of PFPT's Table 8. Choices where PFPT leaves one open:
+
+- The form is not given. `houlsby`: y + W_up relu(W_down y + b) + b' behind the attention and the
+  MLP of every block, before the skip connection. `adaptformer` (Chen et al., NeurIPS 2022,
+  Eq. 4-6): 0.1 (W_up relu(W_down LN(x) + b) + b') beside the MLP alone.
+- The width of the bottleneck is not given: 64, as in AdaptFormer. W_up and both biases start at
+  zero, so that the first round starts from the pretrained model. Houlsby et al. also train the
+  layer norms; these stay frozen here.
+- mu is not reported: FedProx-Adapter is a label with `mu` set.
+"""
+
+from torch import Tensor
+
+from fedloom.toolbox import (
+    Batch,
+    Cohort,
+    Tree,
+    Update,
+    ViTTask,
+    adapter,
+    at_block,
+    cross_entropy,
+    hookimpl,
+    init_adapters,
+    make_updates,
+    mean,
+    parallel_adapter,
+    squared_distance,
+    train_locally,
+)
+
+FORMS = {"houlsby": (("attention", "mlp"), adapter), "adaptformer": (("mlp",), parallel_adapter)}
+
+
+@hookimpl
+def init_server(task: ViTTask) -> Tree:
+    places, _ = FORMS[task.options.form]
+    adapters = {
+        place: init_adapters(task, task.options.hidden, task.generator("adapters", number))
+        for number, place in enumerate(places)
+    }
+    return {"params": {"head": task.backbone.init_head(task.num_classes), "adapters": adapters}}
+
+
+def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+    """Compute logits [K, B, C] with adapters {place: {name: [K, M, ...]}} of M blocks."""
+    _, form = FORMS[task.options.form]
+    inserts = {
+        j: {place: form(at_block(own, j - 1)) for place, own in params["adapters"].items()}
+        for j in range(1, task.backbone.depth + 1)
+    }
+    return task.backbone.forward(batch.images, params["head"], inserts=inserts)
+
+
+def loss(
+    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
+    """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
+    entropy = cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
+    if not task.options.mu:
+        return entropy, {}
+    penalty = task.options.mu / 2 * squared_distance(params, received["params"])  # [K]
+    return entropy + penalty[:, None], {"reported_loss": entropy}
+
+
+@hookimpl
+def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+    return make_updates(train_locally(task, loss, received, clients), clients)
+
+
+@hookimpl
+def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+    return {"params": mean(updates, task.options.weighted)}
+
+
+@hookimpl
+def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    return logits(task, received["params"], batch)

@@ -1,0 +1,82 @@
+"""FedMaPLe: prompts in both towers of a CLIP, those of images made from those of the text.
+
+Khattak et al., "MaPLe: Multi-modal Prompt Learning" (CVPR 2023), Section 3.2, under FedAvg: text
+prompts P_1 ... P_J replace the context at the input of the first J blocks of the text tower, and
+image prompts F_j(P_j) stand behind the class token at the first J blocks of the image tower, where
+each F_j is a linear layer. Later blocks carry on what the prompts have become. Prompts and layers
+are trained and averaged by training images. Choices:
+
+- J = 9 and prompts of two tokens, as in the paper, but no deeper than the shallower tower.
+- The context starts from the embedding of "a photo of a", cut to its length; deeper prompts from
+  N(0, 0.02); the layers as torch draws a linear layer, from U(-1, 1) / sqrt(d).
+- MaPLe reports epochs of a whole training; a round is one epoch, as in FedPHA's studies. Momentum
+  and weight decay are those of CoOp, on whose code its authors build.
+"""
+
+import torch
+from torch import Tensor
+
+from fedloom.toolbox import (
+    Batch,
+    CLIPTask,
+    Cohort,
+    Tree,
+    Update,
+    check_lengths,
+    cross_entropy,
+    deep_prompts,
+    hookimpl,
+    make_updates,
+    mean,
+    train_locally,
+)
+
+
+@hookimpl
+def init_server(task: CLIPTask) -> Tree:
+    clip, length = task.backbone, task.options.length
+    check_lengths(task, [length], "")
+    depth = min(task.options.depth, clip.text_depth, clip.image_depth)
+    drawn = [clip.init_context(length, task.generator("text", j)) for j in range(depth)]
+    text = torch.stack(drawn)  # [J, L, d]
+    if task.options.words:
+        known = clip.embed_text(task.options.words)[:length]
+        text[0, : len(known)] = known
+    shape, generator = (depth, clip.image_width, clip.width), task.generator("coupling")
+    weight, bias = (
+        ((2 * torch.rand(s, generator=generator) - 1) / clip.width**0.5).to(clip.device)
+        for s in (shape, shape[:2])
+    )  # [J, d', d], [J, d'], of width d' of the image tower
+    return {"params": {"text": text, "coupling": weight, "coupling_bias": bias}}
+
+
+def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
+    """Compute logits [K, B, C] of text prompts [K, J, L, d] and couplings [K, J, d', d]."""
+    clip, text = task.backbone, params["text"]
+    image = text @ params["coupling"].mT + params["coupling_bias"].unsqueeze(2)  # [K, J, L, d']
+    blocks = range(1, text.shape[1] + 1)
+    of_text = {j: {"input": deep_prompts(text[:, j - 1], first=False)} for j in blocks if j > 1}
+    of_image = {j: {"input": deep_prompts(image[:, j - 1], first=j == 1)} for j in blocks}
+    classes = clip.text_features(text[:, 0], task.data.classes, inserts=of_text)  # [K, C, d_joint]
+    images, _ = clip.image_features(batch.images, inserts=of_image)  # [K, B, d_joint]
+    return clip.logits(images, classes)
+
+
+def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Compute the cross-entropy [K, B]."""
+    return cross_entropy(logits(task, params, batch), batch.labels)
+
+
+@hookimpl
+def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+    return make_updates(train_locally(task, loss, received, clients), clients)
+
+
+@hookimpl
+def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+    return {"params": mean(updates, weighted=True)}
+
+
+@hookimpl
+def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    return logits(task, received["params"], batch)

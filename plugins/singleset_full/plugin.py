@@ -1,0 +1,63 @@
+"""SingleSet-Full: every client fine-tunes a model of its own, and nothing is sent.
+
+Yang et al. (pFedPG, ICCV 2023), Section 4.2: "trains a model at each client without information
+sharing". A client's weights and head stay with it from round to round. Choices:
+
+- A client trains in the rounds in which it is sampled, as long as one of a federated method does.
+- pFedPG reports no learning rate for full fine-tuning: see fedavg, whose values these are.
+- A client that never trained has the pretrained weights and a head of zeros, which know no class.
+"""
+
+from torch import Tensor
+
+from fedloom.toolbox import (
+    Batch,
+    Cohort,
+    FedLoomError,
+    Tree,
+    Update,
+    ViTTask,
+    cross_entropy,
+    hookimpl,
+    make_updates,
+    train_locally,
+)
+
+
+@hookimpl
+def init_server(task: ViTTask) -> Tree:
+    return {}
+
+
+@hookimpl
+def init_client(task: ViTTask, client: int) -> Tree:
+    pattern = task.options.train
+    weights = task.backbone.init_weights(pattern)  # {name: [...]}
+    if not weights:
+        raise FedLoomError(f"singleset_full: option train: no weight has '{pattern}' in its name")
+    return {"head": task.backbone.init_head(task.num_classes), "weights": weights}
+
+
+def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Compute the cross-entropy [K, B] of every client's own model."""
+    logits = task.backbone.forward(batch.images, params["head"], weights=params["weights"])
+    return cross_entropy(logits, batch.labels)
+
+
+@hookimpl
+def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+    trained = train_locally(task, loss, received, clients, params=clients.state)
+    return make_updates(trained, clients, kept=["head", "weights"])
+
+
+@hookimpl
+def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+    return server
+
+
+@hookimpl
+def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+    if clients.is_server_model:
+        return None  # there is none
+    own = clients.state
+    return task.backbone.forward(batch.images, own["head"], weights=own["weights"])  # [K, B, C]

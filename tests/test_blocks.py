@@ -1,0 +1,233 @@
+"""The inside of a ViT: clients' own weights and inserts, against plain float64 computations."""
+
+import copy
+import math
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+
+import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
+from fedloom.backbones.blocks import PLACES
+from fedloom.backbones.vit import FrozenViT
+from fedloom.common.errors import FedLoomError
+from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter, prefix
+
+K, B, T, D, HEADS, HIDDEN, P, R = 3, 2, 5, 16, 2, 32, 2, 4
+SHAPE = {"img_size": 16, "embed_dim": D, "depth": 3, "num_heads": HEADS, "mlp_ratio": 2}
+KINDS = {"plain": {}, "scaled": {"init_values": 0.5}, "normed": {"qk_norm": True}}
+
+
+def _model(**more):
+    torch.manual_seed(0)
+    model = timm.create_model("micro_vit", num_classes=0, **(SHAPE | more)).eval()
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model.double()
+
+
+def _vit(model, **more):
+    """The adapter in float64, pixels included."""
+    vit = FrozenViT(copy.deepcopy(model), **more)
+    pixels = vit.pixels
+    vit.pixels = lambda images: pixels(images).double()
+    return vit
+
+
+def _random(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def _images():
+    return torch.randint(0, 256, (K, B, 16, 16, 1), dtype=torch.uint8)
+
+
+def _own_weights(vit, pattern=""):
+    return {
+        name: (value + 0.1 * _random(K, *value.shape)).requires_grad_()
+        for name, value in vit.init_weights(pattern).items()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pattern", ["", "bias$", r"^blocks\.[02]\.(attn|ls)", "pos_embed|norm"])
+def test_clients_with_weights_of_their_own_equal_timms_models_one_by_one(kind, pattern):
+    model = _model(**KINDS[kind])
+    vit, images, head = _vit(model), _images(), _random(K, 7, D)
+    weights = _own_weights(vit, pattern)
+    logits = vit.forward(images, head, weights=weights)
+    answer = _random(*logits.shape)
+    (logits * answer).sum().backward()
+    for k in range(K):
+        alone = copy.deepcopy(model)
+        alone.load_state_dict({n: v[k].detach() for n, v in weights.items()}, strict=False)
+        x = (images[k].movedim(-1, 1).double() / 255 - 0.5) / 0.5
+        expected = alone(x) @ head[k].T
+        torch.testing.assert_close(logits[k], expected, atol=1e-6, rtol=1e-6)  # pixels are float32
+        (expected * answer[k]).sum().backward()
+        gradients = dict(alone.named_parameters())
+        for name, value in weights.items():
+            torch.testing.assert_close(value.grad[k], gradients[name].grad, atol=1e-4, rtol=1e-5)
+
+
+def _by_hand(model, j, x, put):
+    """Block `j` (from 0) on one image's tokens [T, d]; `put` is the insert of a place."""
+    block = model.blocks[j]
+    x = put("input", x, x)
+    z = block.norm1(x)
+    w, b = block.attn.qkv.weight, block.attn.qkv.bias
+    parts = [z @ w[i * D : (i + 1) * D].T + b[i * D : (i + 1) * D] for i in range(3)]
+    q, k, v = (put(name, z, part) for name, part in zip("qkv", parts, strict=True))
+    mixed, side = [], D // HEADS
+    for h in range(HEADS):
+        one = slice(h * side, (h + 1) * side)
+        mixed.append(torch.softmax(q[:, one] @ k[:, one].T / math.sqrt(side), -1) @ v[:, one])
+    m = torch.cat(mixed, -1)
+    y = put("proj", m, m @ block.attn.proj.weight.T + block.attn.proj.bias)
+    x = x + put("attention", z, y)
+    z = block.norm2(x)
+    h = put("fc1", z, z @ block.mlp.fc1.weight.T + block.mlp.fc1.bias)
+    h = F.gelu(h)
+    y = put("fc2", h, h @ block.mlp.fc2.weight.T + block.mlp.fc2.bias)
+    return x + put("mlp", z, y)
+
+
+def _adapters():
+    shapes = {"down": (R, D), "down_bias": (R,), "up": (D, R), "up_bias": (D,)}
+    return {name: _random(K, *shape) for name, shape in shapes.items()}
+
+
+def _lora_case(place):
+    into = {"fc1": (HIDDEN, D), "fc2": (D, HIDDEN)}.get(place, (D, D))
+    a, b = _random(K, R, into[1]), _random(K, into[0], R)
+    return lora(a, b, 0.7), lambda k, x, y: y + 0.7 * x @ (b[k] @ a[k]).T
+
+
+def _case(name, place):
+    """An insert of K clients, and what it does to one client's tokens, written out."""
+    if name == "lora":
+        return _lora_case(place)
+    own, tokens = _adapters(), _random(K, P, D)
+
+    def bottleneck(k, x):
+        hidden = (x @ own["down"][k].T + own["down_bias"][k]).clamp(min=0)
+        return hidden @ own["up"][k].T + own["up_bias"][k]
+
+    return {
+        "adapter": (adapter(own), lambda k, x, y: y + bottleneck(k, y)),
+        "parallel": (parallel_adapter(own), lambda k, x, y: y + 0.1 * bottleneck(k, x)),
+        "prefix": (prefix(tokens), lambda k, x, y: torch.cat([tokens[k], y])),
+        "deep": (
+            deep_prompts(tokens, first=True),
+            lambda k, x, y: torch.cat([y[:1], tokens[k], y[1:]]),
+        ),
+        "replaced": (
+            deep_prompts(tokens, first=False),
+            lambda k, x, y: torch.cat([y[:1], tokens[k], y[1 + P :]]),
+        ),
+    }[name]
+
+
+CASES = [
+    *((("lora", place),) for place in ("q", "k", "v", "proj", "fc1", "fc2")),
+    (("adapter", "attention"), ("adapter", "mlp")),
+    (("parallel", "attention"), ("parallel", "mlp")),
+    (("prefix", "k"), ("prefix", "v")),
+    (("deep", "input"), ("lora", "q"), ("adapter", "mlp")),
+    (("replaced", "input"),),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "+".join("_".join(one) for one in case))
+def test_inserts_equal_one_client_and_image_at_a_time(case):
+    model = _model()
+    vit, tokens = _vit(model), _random(K, B, T, D)
+    made = {place: _case(name, place) for name, place in case}
+    inserts = {2: {place: insert for place, (insert, _) in made.items()}}
+    actual = vit.blocks(tokens, inserts=inserts)
+    for k in range(K):
+
+        def put(place, x, y, k=k):
+            return made[place][1](k, x, y) if place in made else y
+
+        for i in range(B):
+            x = _by_hand(model, 0, tokens[k, i], lambda place, x, y: y)
+            x = _by_hand(model, 1, x, put)
+            x = _by_hand(model, 2, x, lambda place, x, y: y)
+            torch.testing.assert_close(actual[k, i], x, atol=1e-12, rtol=1e-12)
+
+
+def test_every_place_is_reached_and_inserts_that_do_nothing_change_nothing():
+    vit, tokens, reached = _vit(_model(**KINDS["scaled"])), _random(K, B, T, D), []
+
+    def watch(place):
+        def insert(given, out):
+            assert given.shape[:2] == out.shape[:2] == (K, B)
+            reached.append(place)
+            return out
+
+        return insert
+
+    inserts = {j: {place: watch(place) for place in PLACES} for j in (1, 2, 3)}
+    actual = vit.blocks(tokens, inserts=inserts)
+    torch.testing.assert_close(actual, vit.blocks(tokens), atol=1e-12, rtol=1e-12)
+    assert reached == [*PLACES] * 3
+
+
+def test_gradient_checkpointing_gives_the_same_bits_and_keeps_less():
+    images, head, own, gradients, kept = _images(), _random(K, 7, D), _adapters(), [], []
+    for checkpointing in (False, True):
+        vit = _vit(_model(), gradient_checkpointing=checkpointing)
+        torch.manual_seed(1)
+        weights, sizes = _own_weights(vit), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t
+        ):
+            logits = vit.forward(images, head, weights, {2: {"mlp": adapter(own)}})
+        logits.square().sum().backward()
+        gradients.append({name: value.grad for name, value in weights.items()})
+        kept.append(sum(sizes))
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
+    assert kept[1] < kept[0] / 2
+
+
+def test_frozen_weights_get_no_gradient_and_pretrained_ones_change_nothing():
+    model = _model()
+    vit, images, head = _vit(model), _images(), _random(K, 7, D)
+    pretrained = {n: v.expand(K, *v.shape) for n, v in vit.init_weights().items()}
+    torch.testing.assert_close(
+        vit.forward(images, head, weights=pretrained),
+        vit.forward(images, head),
+        atol=1e-10,
+        rtol=1e-10,
+    )
+    assert not any(value.requires_grad for value in vit.init_weights().values())
+    assert set(vit.init_weights()) == {name for name, _ in model.named_parameters()}
+    assert set(vit.init_weights("fc1.bias")) == {f"blocks.{j}.mlp.fc1.bias" for j in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"inserts": {4: {}}}, "no block 4; blocks are 1 to 3"),
+        ({"inserts": {0: {}}}, "no block 0"),
+        ({"inserts": {1: {"queries": None}}}, "no place 'queries'.*there are input, q"),
+        ({"weights": {"blocks.9.norm1.bias": torch.zeros(K, D)}}, "no parameter 'blocks.9"),
+        ({"weights": {"norm.bias": torch.zeros(D)}}, r"'norm.bias' is \[16\], but must be \[cl"),
+    ],
+)
+def test_what_there_is_not_is_named(given, line):
+    vit = _vit(_model())
+    with pytest.raises(FedLoomError, match=line) as error:
+        vit.forward(_images(), _random(K, 7, D), **given)
+    assert "\n" not in str(error.value)
+
+
+def test_a_block_of_another_kind_is_refused_only_where_its_inside_is_wanted():
+    from timm.models.vision_transformer import ParallelScalingBlock
+
+    vit = _vit(_model(block_fn=ParallelScalingBlock))
+    vit.forward(_images(), _random(K, 7, D))
+    with pytest.raises(FedLoomError, match=r"ParallelScalingBlock.*use a backbone of timm's Block"):
+        vit.forward(_images(), _random(K, 7, D), inserts={1: {"mlp": lambda x, y: y}})

@@ -1,0 +1,222 @@
+"""The inside of both towers of a CLIP, and FedMaPLe, against open_clip run step by step."""
+
+import copy
+import sys
+from dataclasses import replace
+
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+
+from clip_by_hand import first_cohort
+from fedloom.backbones.clip.model import FrozenCLIP
+from fedloom.common.errors import FedLoomError
+from fedloom.toolbox import adapter, deep_prompts, lora, prefix
+
+NAMES = ("cat", "great_white shark", "x")
+K, B, L, D, V = 2, 3, 2, 32, 48  # clients, images, context, widths of text and image tower
+VIT = {"layers": 3, "width": V, "head_width": 16, "patch_size": 8, "image_size": 16}
+TIMM = {"timm_model_name": "micro_vit", "timm_pool": "token", "image_size": 32}
+TEXT = {"width": D, "heads": 4, "layers": 3}
+COUPLING = ("coupling", "coupling_bias")
+MODELS = {
+    "clip": (open_clip.CLIP, VIT, TEXT | {"proj_bias": False}),
+    "custom": (open_clip.CustomTextCLIP, TIMM, TEXT | {"proj_bias": True, "context_length": 40}),
+}
+
+
+def _model(kind):
+    chosen, vision, text = MODELS[kind]
+    torch.manual_seed(0)
+    model = chosen(24, vision, text)
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    numbers = (0.5,) if kind == "custom" else (0.1, 0.5, 0.9)
+    cfg = {"size": vision["image_size"], "mean": numbers, "std": numbers}
+    open_clip.set_model_preprocess_cfg(model, cfg | {"interpolation": "bicubic"})
+    return model.eval().double()
+
+
+def _frozen(model):
+    """The adapter in float64, pixels included."""
+    length = model.context_length
+    clip = FrozenCLIP(
+        copy.deepcopy(model), open_clip.SimpleTokenizer(context_length=length), "tiny"
+    )
+    pixels = clip.pixels
+    clip.pixels = lambda images: pixels(images).double()
+    return clip
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    return _model(request.param)
+
+
+def _random(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def _images(clip):
+    size, channels = clip.pixels(torch.zeros(1, 8, 8, 3, dtype=torch.uint8)).shape[-1], 3
+    return torch.randint(0, 256, (K, B, size, size, channels), dtype=torch.uint8)
+
+
+def _texts(model, context, deep=(), names=NAMES):
+    """Features [C, d_joint] of one client: whole texts, block by block, all places.
+
+    Args:
+        context: [L, d], in front of the class names.
+        deep: contexts [L, d] that replace it at the input of blocks 2, 3, ...
+    """
+    tower = getattr(model, "text", model)
+    texts = ["x " * L + name.replace("_", " ") + "." for name in names]
+    tokens = open_clip.SimpleTokenizer(context_length=model.context_length)(texts)
+    x = tower.token_embedding(tokens)
+    x = torch.cat([x[:, :1], context.expand(len(names), -1, -1), x[:, 1 + L :]], 1)
+    x = x + tower.positional_embedding
+    for number, block in enumerate(tower.transformer.resblocks):
+        if 0 < number <= len(deep):
+            own = deep[number - 1].expand(len(names), -1, -1)
+            x = torch.cat([x[:, :1], own, x[:, 1 + L :]], 1)
+        x = block(x, attn_mask=tower.attn_mask)
+    x = tower.ln_final(x)[torch.arange(len(names)), tokens.argmax(-1)]
+    projection = tower.text_projection
+    x = projection(x) if isinstance(projection, torch.nn.Linear) else x @ projection
+    return F.normalize(x, dim=-1)
+
+
+def _pictures(model, clip, images, prompts):
+    """Features [B, d_joint] of one client, with prompts [J, P, d'] at the first J blocks."""
+    tower, x = model.visual, clip.pixels(images)
+    if hasattr(tower, "trunk"):
+        trunk = tower.trunk
+        x, blocks = trunk._pos_embed(trunk.patch_embed(x)), trunk.blocks
+    else:
+        x, blocks = tower._embeds(x), tower.transformer.resblocks
+    patches = x.shape[1] - 1
+    for number, block in enumerate(blocks):
+        if number < len(prompts):  # at the end, as MaPLe has them: order does not matter
+            x = torch.cat([x[:, : 1 + patches], prompts[number].expand(len(images), -1, -1)], 1)
+        x = block(x)
+    if hasattr(tower, "trunk"):
+        return F.normalize(tower.head(trunk.norm(x)[:, 0]), dim=-1)
+    return F.normalize(tower.ln_post(x)[:, 0] @ tower.proj, dim=-1)
+
+
+def test_deep_prompts_of_the_text_tower_equal_whole_texts(model):
+    clip, context, deep = _frozen(model), _random(K, L, D), _random(K, 2, L, D)
+    inserts = {j: {"input": deep_prompts(deep[:, j - 2], first=False)} for j in (2, 3)}
+    actual = clip.text_features(context, NAMES, inserts=inserts)
+    for k in range(K):
+        expected = _texts(model, context[k], deep[k])
+        torch.testing.assert_close(actual[k], expected, atol=1e-12, rtol=1e-12)
+
+
+def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
+    clip = _frozen(model)
+    images, prompts = _images(clip), _random(K, 2, L, clip.image_width)
+    inserts = {j: {"input": deep_prompts(prompts[:, j - 1], first=j == 1)} for j in (1, 2)}
+    actual, patches = clip.image_features(images, inserts=inserts)
+    for k in range(K):
+        expected = _pictures(model, clip, images[k], prompts[k])
+        torch.testing.assert_close(actual[k], expected, atol=1e-12, rtol=1e-12)
+    _, without = clip.image_features(images)
+    assert patches.shape == without.shape, "prompts are no patches"
+
+
+def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(model):
+    clip = _frozen(model)
+    images, context = _images(clip), _random(K, L, D)
+    weights = {n: v + 0.1 * _random(K, *v.shape) for n, v in clip.init_weights().items()}
+    final, _ = clip.image_features(images, weights=weights)
+    text = clip.text_features(context, NAMES, weights=weights)
+    for k in range(K):
+        alone = copy.deepcopy(model)
+        alone.load_state_dict({name: v[k] for name, v in weights.items()}, strict=False)
+        picture = alone.encode_image(clip.pixels(images[k]), normalize=True)
+        torch.testing.assert_close(final[k], picture, atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(text[k], _texts(alone, context[k]), atol=1e-12, rtol=1e-12)
+    tower = "text." if hasattr(model, "text") else ""
+    frozen = {name for name, _ in model.named_parameters()} - set(weights)
+    places = {f"{tower}token_embedding.weight", f"{tower}positional_embedding", "logit_scale"}
+    assert frozen == places
+
+
+def test_adapters_lora_and_prefixes_of_several_contexts_equal_one_at_a_time(model):
+    """Clients have two contexts each, of different lengths: what is padded stays hidden."""
+    clip, contexts = _frozen(model), _random(K, 2, 4, D)
+    lengths = torch.tensor([[4, 2], [3, 4]])
+    own = {"down": _random(K, 5, D), "down_bias": _random(K, 5), "up": _random(K, D, 5)}
+    own["up_bias"] = _random(K, D)
+    a, b, keys = _random(K, 4, D), _random(K, D, 4), _random(K, 3, D)
+
+    def inserts(of):
+        places = {
+            "q": lora(a[of], b[of], 0.5),
+            "k": prefix(keys[of]),
+            "v": prefix(keys[of]),
+            "mlp": adapter({name: value[of] for name, value in own.items()}),
+        }
+        return {2: places}
+
+    actual = clip.text_features(contexts, NAMES, lengths, inserts=inserts(slice(None)))
+    plain = clip.text_features(contexts, NAMES, lengths)
+    assert (actual - plain).abs().max() > 1e-3
+    for k in range(K):
+        for n in range(2):
+            context = contexts[k, n, : lengths[k, n]][None]
+            alone = clip.text_features(context, NAMES, inserts=inserts(slice(k, k + 1)))
+            torch.testing.assert_close(actual[k, n], alone[0], atol=1e-12, rtol=1e-12)
+
+
+def test_a_tower_without_blocks_is_refused():
+    vision = {"layers": (1, 1, 1, 1), "width": 16, "image_size": 64}
+    model = open_clip.CLIP(24, vision, TEXT)
+    cfg = {"size": 64, "mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic"}
+    open_clip.set_model_preprocess_cfg(model, cfg)
+    clip = FrozenCLIP(model, open_clip.SimpleTokenizer(), "tiny")
+    images = torch.zeros(1, 1, 64, 64, 3, dtype=torch.uint8)
+    with pytest.raises(FedLoomError, match=r"ResNet: only a tower of blocks"):
+        clip.image_features(images, inserts={1: {"mlp": lambda x, y: y}})
+    with pytest.raises(FedLoomError, match=r"no parameter 'visual\.conv9"):
+        clip.image_features(images, weights={"visual.conv9.weight": torch.zeros(1, 3)})
+
+
+@pytest.mark.parametrize("depth", [1, 2, 9])
+def test_fedmaple_equals_both_towers_run_with_coupled_prompts(tiny, depth):
+    task, hooks = tiny("fedmaple", depth=depth, length=2)
+    model = _model("clip")
+    clip = task.backbone.__class__(model, open_clip.SimpleTokenizer(), "tiny")
+    task = replace(task, backbone=clip)
+    received, _, batch = first_cohort(task, hooks)
+    params = {key: value.double() for key, value in received["params"].items()}
+    blocks = min(depth, 3)
+    assert params["text"].shape == (3, blocks, 2, D)
+    assert params["coupling"].shape == (3, blocks, V, D)
+    params = {key: value + 0.3 * torch.randn_like(value) for key, value in params.items()}
+    pixels = clip.pixels
+    clip.pixels = lambda images: pixels(images).double()
+    plugin = sys.modules["fedloom_plugins.fedmaple.plugin"]
+    actual = plugin.logits(task, params, batch)
+    for k in range(3):
+        text = params["text"][k]
+        image = [
+            p @ w.T + b for p, w, b in zip(text, *(params[n][k] for n in COUPLING), strict=True)
+        ]
+        pictures = _pictures(model, clip, batch.images[k], torch.stack(image))
+        texts = _texts(model, text[0], text[1:], task.data.classes)
+        expected = model.logit_scale.exp() * pictures @ texts.T
+        torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
+
+
+def test_fedmaple_starts_from_the_words_and_sends_prompts_and_couplings(tiny):
+    task, hooks = tiny("fedmaple", depth=1, length=2)
+    clip, params = task.backbone, hooks.init_server(task=task)["params"]
+    assert torch.equal(params["text"][0], clip.embed_text("a photo of a")[:2])
+    sizes = {name: list(value.shape) for name, value in params.items()}
+    width, other = clip.width, clip.image_width
+    coupling = {"coupling": [1, other, width], "coupling_bias": [1, other]}
+    assert sizes == {"text": [1, 2, width], **coupling}

@@ -1,0 +1,217 @@
+"""ResNets: torch's own networks and batch norm, client by client, in float64."""
+
+import copy
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+import torchvision
+from torch import nn
+
+from clip_by_hand import first_cohort
+from fedloom.backbones import base, resnet
+from fedloom.backbones.resnet import FrozenResNet, SmallResNet
+from fedloom.common.errors import FedLoomError
+from fedloom.common.paths import ROOT
+from fedloom.federated.evaluate import evaluate_globally
+from fedloom.federated.round import initial_state, train_round
+from fedloom.plan.reading import read
+from fedloom.plan.resolve import resolve
+from fedloom.toolbox import leaves
+
+K, B, SIZE = 2, 4, 16
+
+
+def _network():
+    """A small ResNet with torch's own batch norm, off its first values."""
+    torch.manual_seed(0)
+    network = SmallResNet(1).double()
+    for name, value in network.state_dict().items():
+        if value.dim() == 1:
+            value += 0.2 * (torch.rand_like(value) if "var" in name else torch.randn_like(value))
+    return network.eval()
+
+
+def _backbone(network, size=SIZE):
+    """The adapter of a copy, pixels in float64."""
+    backbone = FrozenResNet(copy.deepcopy(network).float(), size)
+    backbone.model.load_state_dict(
+        {k: v for k, v in network.state_dict().items() if "tracked" not in k}
+    )
+    backbone.model.double()
+    pixels = backbone.pixels
+    backbone.pixels = lambda images: pixels(images).double()
+    return backbone
+
+
+def _images():
+    return torch.randint(0, 256, (K, B, SIZE, SIZE, 3), dtype=torch.uint8)
+
+
+def _own(backbone, *trees):
+    return {
+        name: (value + 0.05 * torch.rand(K, *value.shape).double()).requires_grad_()
+        for tree in trees
+        for name, value in tree.items()
+    }
+
+
+def test_without_weights_features_are_torchvisions():
+    network = torchvision.models.resnet18().eval()
+    for name, value in network.state_dict().items():
+        if value.dim() == 1 and "tracked" not in name:
+            value += 0.2 * torch.rand_like(value)
+    network.fc = nn.Identity()
+    backbone = FrozenResNet(copy.deepcopy(network), 64)
+    images = torch.randint(0, 256, (1, 3, 64, 64, 3), dtype=torch.uint8)
+    expected = network(backbone.pixels(images[0]))
+    torch.testing.assert_close(backbone.features(images)[0], expected, atol=1e-4, rtol=1e-4)
+    cached = backbone.compute_cache(images[0], "features")["final"]
+    torch.testing.assert_close(cached, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_clients_with_weights_and_statistics_of_their_own_equal_torch_one_by_one():
+    network = _network()
+    backbone = _backbone(network)
+    images, head = _images(), torch.randn(K, 5, 64).double()
+    weights = _own(backbone, backbone.init_weights(), backbone.init_statistics())
+    logits = backbone.forward(images, head, weights=weights)
+    logits.square().sum().backward()
+    for k in range(K):
+        alone = copy.deepcopy(network)
+        alone.load_state_dict({n: v[k].detach() for n, v in weights.items()}, strict=False)
+        expected = alone(backbone.pixels(images[k])) @ head[k].T
+        torch.testing.assert_close(logits[k], expected, atol=1e-10, rtol=1e-10)
+        expected.square().sum().backward()
+        gradient = weights["layer2.0.conv1.weight"].grad[k]
+        other = alone.layer2[0].conv1.weight.grad
+        torch.testing.assert_close(gradient, other, atol=1e-8, rtol=1e-8)
+
+
+def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_up():
+    network = _network()
+    backbone = _backbone(network)
+    images, head = _images(), torch.randn(K, 5, 64).double()
+    mask = torch.tensor([[True] * B, [True, True, True, False]])
+    weights = _own(backbone, backbone.init_weights())
+    logits, moments = backbone.forward_batch(images, head, weights, mask)
+    counters = {
+        name: value + (moments[name] * mask.view(K, B, *[1] * (moments[name].dim() - 2))).sum(1)
+        for name, value in backbone.init_counters(K).items()
+    }
+    statistics = backbone.statistics(counters)
+    for k in range(K):
+        alone = copy.deepcopy(network).train()
+        for module in alone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = None  # a cumulative average
+                module.reset_running_stats()
+        alone.load_state_dict({n: v[k].detach() for n, v in weights.items()}, strict=False)
+        expected = alone(backbone.pixels(images[k][mask[k]])) @ head[k].T
+        torch.testing.assert_close(logits[k][mask[k]], expected, atol=1e-9, rtol=1e-9)
+        state = alone.state_dict()
+        assert set(statistics) == {n for n in state if "running" in n}
+        pixels = int(mask[k].sum()) * SIZE * SIZE
+        for name in ("bn1.running_mean", "bn1.running_var"):
+            biased = (pixels - 1) / pixels if "var" in name else 1.0  # torch's divides by n - 1
+            torch.testing.assert_close(
+                statistics[name][k].double(), state[name] * biased, atol=1e-5, rtol=1e-5
+            )
+    norms = backbone._with_moments.norms.values()
+    assert all(norm.mask is None and not norm.moments for norm in norms), "no state is left"
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "floats"), [("resnet20", 20, 269_722 - 650), ("resnet32", 32, 464_154 - 650)]
+)
+def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers, floats):
+    """0.27 and 0.46 million (He et al., Table 6), their classifier of 10 classes left out."""
+    backbone = base.load("resnet", {"name": name, "weights": "none"})
+    weights = backbone.init_weights()
+    assert sum("conv" in n for n in weights) == layers - 1
+    assert sum(value.numel() for value in weights.values()) == floats
+    assert backbone.width == 64 and backbone.pixels.size == (32, 32)
+    again = base.load("resnet", {"name": name, "weights": "none"})
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(weights.values(), again.init_weights().values(), strict=True)
+    )
+
+
+def test_weights_from_a_file(tmp_path):
+    torch.manual_seed(3)
+    network = torchvision.models.resnet18(num_classes=7)
+    safetensors.torch.save_file(network.state_dict(), tmp_path / "r.safetensors")
+    spec = {"name": "resnet18", "weights": str(tmp_path / "r.safetensors"), "image_size": 32}
+    loaded = resnet.load(spec)
+    assert torch.equal(loaded.init_weights()["conv1.weight"], network.conv1.weight)
+    assert loaded.pixels.size == (32, 32) and loaded.width == 512
+    for wrong, line in (
+        ({"weights": "hub"}, "write none for untrained weights"),
+        ({"name": "resnet34"}, "cannot load weights .*Missing key"),
+        ({"name": "resnet99"}, "no such ResNet; there are resnet20"),
+    ):
+        with pytest.raises(FedLoomError, match=line) as error:
+            resnet.load(spec | wrong)
+        assert "\n" not in str(error.value)
+
+
+def _task(tiny, **options):
+    task, hooks = tiny("fedavg", **options)
+    torch.manual_seed(0)
+    backbone = FrozenResNet(SmallResNet(1), 16)
+    training = SimpleNamespace(**vars(task.training) | {"epochs": 1, "clip": None})
+    return replace(task, backbone=backbone, training=training), hooks
+
+
+@pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])
+def test_fedavg_trains_a_resnet_with_its_statistics_by_name(tiny, statistics):
+    task, hooks = _task(tiny, statistics=statistics)
+    state = initial_state(task, hooks)
+    after, row = train_round(task.at(1), hooks, state)
+    one_by_one, _ = train_round(replace(task, stacked=False).at(1), hooks, state)
+    for (_, a), (_, b) in zip(leaves(after.tree()), leaves(one_by_one.tree()), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+    names = set(task.backbone.init_statistics())
+    assert ("statistics" in after.server["params"]) is (statistics == "averaged")
+    floats = sum(v.numel() for v in task.backbone.init_weights().values()) + 4 * 64
+    extra = sum(v.numel() for v in task.backbone.init_statistics().values())
+    sent = row["bytes_up"] / 3 / 4
+    assert sent == floats + (extra if statistics == "averaged" else 0)
+    for client in after.clients.values():
+        assert set(client.get("statistics", {})) == (names if statistics == "kept" else set())
+    first, later = evaluate_globally(task.at(1), hooks, after)["loss"], after
+    for number in range(2, 7):
+        later, _ = train_round(task.at(number), hooks, later)
+    assert evaluate_globally(task.at(6), hooks, later)["loss"] < first
+    given = evaluate_globally(task.at(1), hooks, after)
+    assert (given["num_test"] > sum(map(len, task.data.test))) is (statistics == "kept")
+
+
+def test_the_servers_statistics_are_the_mean_of_the_clients(tiny):
+    task, hooks = _task(tiny, statistics="averaged")
+    received, clients, _ = first_cohort(task.at(1), hooks)
+    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+    after = hooks.aggregate(task=task, server={}, updates=updates)["params"]["statistics"]
+    total = sum(update.num_examples for update in updates)
+    name = "layer1.0.bn2.running_var"
+    expected = sum(
+        update.num_examples / total * update.payload["params"]["statistics"][name]
+        for update in updates
+    )
+    torch.testing.assert_close(after[name], expected)
+    plugin = sys.modules["fedloom_plugins.fedavg.plugin"]
+    assert plugin.TRAINED == ("head", "weights"), "statistics are not trained by gradients"
+
+
+def test_a_study_runs_on_a_resnet_if_its_methods_do():
+    config = read(ROOT / "config.yaml")
+    added = {"small": {"library": "torchvision", "name": "resnet32", "weights": "none"}}
+    config = config | {"backbones": config["backbones"] | added}
+    select = config["select"] | {"backbones": ["small"], "figures": [], "tables": ["main"]}
+    assert resolve(config | {"select": select | {"methods": ["fedavg"]}}).backbones["small"]
+    with pytest.raises(FedLoomError, match=r"fedvpt works on a vit, backbones.small is a resnet"):
+        resolve(config | {"select": select | {"methods": ["fedvpt"]}})

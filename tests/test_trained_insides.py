@@ -1,0 +1,290 @@
+"""Methods that train the inside of a ViT, against timm's own model in float64, client by client."""
+
+import copy
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from clip_by_hand import first_cohort
+from fedloom.backbones import vit as vit_module
+from fedloom.common.errors import FedLoomError
+from fedloom.common.paths import ROOT
+from fedloom.federated import groups
+from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.round import initial_state, train_round
+from fedloom.methods import contract, manifest
+from fedloom.methods.communication import downlink_floats
+from fedloom.plan.jobs import to_json
+from fedloom.plan.plan import Plan
+from fedloom.plan.reading import read
+from fedloom.plan.resolve import resolve
+from fedloom.plan.runs import runs
+from fedloom.toolbox import leaves, tensor_map
+
+# beside the defaults, which test_contract.py holds to the contract
+VARIANTS = [
+    ("fedavg", {"mu": 0.1, "train": "bias$"}),
+    ("fedavg_adapter", {"mu": 0.1, "form": "adaptformer"}),
+    ("fedlora", {"freeze_a": True, "targets": ["proj", "k"]}),
+    ("singleset_full", {"train": r"^blocks\.11\."}),
+]
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_contract_of_variants(name, options, check, tmp_path):
+    method = manifest.find(name)
+    known = {
+        option: about | {"default": options.get(option, about["default"])}
+        for option, about in method.option_schemas.items()
+    }
+    check(replace(method, option_schemas=known), tmp_path)
+
+
+def _double(task):
+    """The task with its backbone in float64 and off its first values, pixels included."""
+    torch.manual_seed(0)
+    backbone = task.backbone
+    for parameter in backbone.model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    backbone.model.double()
+    pixels = backbone.pixels
+    backbone.pixels = lambda images: pixels(images).double()
+    head = backbone.init_head
+    backbone.init_head = lambda classes: head(classes).double()
+    return task
+
+
+def _plugin(name):
+    return sys.modules[f"fedloom_plugins.{name}.plugin"]
+
+
+def _case(tiny, name, **options):
+    """A task in float64, random parameters [3, ...] of its method, and a batch."""
+    task, hooks = tiny(name, **options)
+    _double(task)
+    received, clients, batch = first_cohort(task, hooks)
+    params = tensor_map(lambda v: v.double() + 0.2 * torch.randn(v.shape).double(), received)
+    return task, params["params"], clients, batch
+
+
+def _pixels(task, batch, k):
+    return task.backbone.pixels(batch.images[k])
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, freeze):
+    """W + alpha / r B A in place of W: queries, keys, values and the output projection."""
+    targets = ["q", "k", "v", "proj"]
+    options = {"rank": 3, "alpha": 4.0, "targets": targets, "freeze_a": freeze}
+    task, params, _, batch = _case(tiny, "fedlora", **options)
+    plugin = _plugin("fedlora")
+    drawn = tensor_map(torch.Tensor.double, plugin.initial_a(task))
+    monkeypatch.setattr(plugin, "initial_a", lambda task: drawn)
+    actual = plugin.logits(task, params, batch)
+    for k in range(3):
+        model, d = copy.deepcopy(task.backbone.model), task.backbone.width
+        for j, block in enumerate(model.blocks):
+            for number, target in enumerate(targets):
+                a = drawn[target][j] if freeze else params["a"][target][k, j]
+                change = 4.0 / 3 * params["b"][target][k, j] @ a
+                if target == "proj":
+                    block.attn.proj.weight.data += change
+                else:
+                    block.attn.qkv.weight.data[number * d : (number + 1) * d] += change
+        expected = model(_pixels(task, batch, k)) @ params["head"][k].T
+        torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, freeze):
+    task, hooks = tiny("fedlora", freeze_a=freeze)
+    task.training.lr = 2.0  # so that A moves far
+    received, clients, _ = first_cohort(task.at(1), hooks)
+    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+    server = {"params": tensor_map(lambda v: v[0], received["params"])}
+    after = hooks.aggregate(task=task, server=server, updates=updates)["params"]
+    drawn = _plugin("fedlora").initial_a(task)
+    total = sum(update.num_examples for update in updates)
+
+    def product(params):
+        return params["b"]["q"] @ (drawn if freeze else params["a"])["q"]
+
+    mean = sum(u.num_examples / total * product(u.payload["params"]) for u in updates)
+    gap = (product(after) - mean).abs().max() / mean.abs().max()
+    assert gap < 1e-5 if freeze else gap > 1e-3
+    assert ("a" in after) is not freeze
+
+
+@pytest.mark.parametrize("form", ["houlsby", "adaptformer"])
+def test_adapters_stand_behind_or_beside_the_sub_layers(tiny, form):
+    task, params, _, batch = _case(tiny, "fedavg_adapter", form=form, hidden=5)
+    actual = _plugin("fedavg_adapter").logits(task, params, batch)
+    assert set(params["adapters"]) == ({"attention", "mlp"} if form == "houlsby" else {"mlp"})
+    for k in range(3):
+        model = copy.deepcopy(task.backbone.model)
+        for j, block in enumerate(model.blocks):
+            for place, module in {"attention": block.attn, "mlp": block.mlp}.items():
+                if place not in params["adapters"]:
+                    continue
+                own = {name: v[k, j] for name, v in params["adapters"][place].items()}
+
+                def hook(module, given, out, own=own):
+                    x = out if form == "houlsby" else given[0]
+                    hidden = (x @ own["down"].T + own["down_bias"]).clamp(min=0)
+                    scale = 1.0 if form == "houlsby" else 0.1
+                    return out + scale * (hidden @ own["up"].T + own["up_bias"])
+
+                module.register_forward_hook(hook)
+        expected = model(_pixels(task, batch, k)) @ params["head"][k].T
+        torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
+
+
+def test_adapters_and_lora_start_from_the_pretrained_model(tiny):
+    for name in ("fedavg_adapter", "fedlora"):
+        task, hooks = tiny(name)
+        received, clients, batch = first_cohort(task, hooks)
+        params = {**received["params"], "head": torch.randn(3, 4, task.backbone.width)}
+        given = {"task": task, "received": {"params": params}, "clients": clients, "batch": batch}
+        plain = task.backbone.forward(batch.images, params["head"])
+        torch.testing.assert_close(hooks.predict(**given), plain, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg_adapter"])
+def test_the_proximal_term_is_half_mu_times_the_squared_distance(tiny, name):
+    task, params, clients, batch = _case(tiny, name, mu=0.3)
+    received = {"params": tensor_map(lambda v: v + 0.1 * torch.randn(v.shape).double(), params)}
+    total, extras = _plugin(name).loss(task, params, received, clients, batch)
+    for k in range(3):
+        distance = 0.0
+        start = dict(leaves(received["params"]))
+        for path, value in leaves(params):
+            distance += float(((value[k] - start[path][k]) ** 2).sum())
+        added = total[k] - extras["reported_loss"][k]
+        torch.testing.assert_close(added, torch.full_like(added, 0.15 * distance))
+    plain = replace(task, options=SimpleNamespace(**{**vars(task.options), "mu": 0.0}))
+    value, _ = _plugin(name).loss(plain, params, received, clients, batch)
+    torch.testing.assert_close(value, extras["reported_loss"])
+
+
+@pytest.mark.parametrize("train", ["", "bias$"])
+def test_fedavg_steps_as_torch_does_and_weighs_by_images(tiny, train):
+    """One step on all images of each client: momentum, weight decay, clipping, the mean."""
+    task, hooks = tiny("fedavg", train=train)
+    training = {"epochs": 2, "batch_size": 64, "lr": 0.1, "clip": 0.5, "weight_decay": 0.01}
+    task = replace(_double(task), training=SimpleNamespace(**vars(task.training) | training))
+    state = initial_state(task, hooks)
+    start = state.server["params"]
+    after, _ = train_round(task.at(1), hooks, state)
+    ids = sorted(hooks.select_clients(task=task.at(1)))
+    means = {path: torch.zeros_like(value) for path, value in leaves(start)}
+    total = sum(len(task.data.train[k]) for k in ids)
+    for client in ids:
+        model = copy.deepcopy(task.backbone.model)
+        head = start["head"].double().clone().requires_grad_()
+        chosen = {n: p.requires_grad_() for n, p in model.named_parameters() if train[:-1] in n}
+        trained = [head, *chosen.values()]
+        optimizer = torch.optim.SGD(trained, 0.1, momentum=0.9, weight_decay=0.01)
+        batch = task.data.batch([task.data.train[client]])
+        for _ in range(2):
+            optimizer.zero_grad()
+            logits = model(task.backbone.pixels(batch.images[0])) @ head.T
+            F.cross_entropy(logits, batch.labels[0]).backward()
+            torch.nn.utils.clip_grad_norm_(trained, 0.5)
+            optimizer.step()
+        share = len(task.data.train[client]) / total
+        means["head"] = means["head"] + share * head.detach()
+        for name, value in chosen.items():
+            means[f"weights/{name}"] = means[f"weights/{name}"] + share * value.detach()
+    for path, value in leaves(after.server["params"]):
+        torch.testing.assert_close(value, means[path], atol=1e-10, rtol=1e-10)
+    assert all(("bias" in path) or path == "head" for path in means) is bool(train)
+
+
+@pytest.mark.parametrize("name", ["singleset_full", "singleset_vpt"])
+def test_a_client_alone_sends_nothing_and_does_not_notice_the_others(tiny, name):
+    task, hooks = tiny(name)
+    state = initial_state(task, hooks)
+    after, row = train_round(task.at(1), hooks, state)
+    assert row["bytes_up"] == row["bytes_down"] == 0 and after.server == {}
+    client = sorted(after.clients)[1]
+    fewer = replace(task.data, participating=[client])
+    alone, _ = train_round(replace(task, data=fewer, clients_per_round=1).at(1), hooks, state)
+    for (path, mine), (_, other) in zip(
+        leaves(after.clients[client]), leaves(alone.clients[client]), strict=True
+    ):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
+        assert not torch.equal(mine, dict(leaves(hooks.init_client(task=task, client=0)))[path])
+    later, _ = train_round(task.at(2), hooks, after)
+    for stranger in set(after.clients) - set(hooks.select_clients(task=task.at(2))):
+        assert all(
+            torch.equal(a, b)
+            for (_, a), (_, b) in zip(
+                leaves(later.clients[stranger]), leaves(after.clients[stranger]), strict=True
+            )
+        )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "singleset_full"])
+def test_a_pattern_that_finds_nothing_is_named(tiny, name):
+    task, hooks = tiny(name, train="kernel")
+    with pytest.raises(FedLoomError, match=f"{name}: option train: no weight has 'kernel'"):
+        hooks.init_server(task=task) or hooks.init_client(task=task, client=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("fedavg", {}, 85_798_656 + 76_800),  # 8.58 x 10^7 in pFedPG's Table 1
+        ("fedavg", {"train": "bias$"}, 102_912 + 76_800),  # 0.1% of all (BitFit's 0.09% of BERT)
+        ("fedlora", {}, 294_912 + 76_800),
+        ("fedlora", {"freeze_a": True}, 147_456 + 76_800),
+        ("fedavg_adapter", {}, 24 * (2 * 64 * 768 + 64 + 768) + 76_800),
+    ],
+)
+def test_communication(method, options, expected):
+    counts = downlink_floats(method, "vit_base_patch16_224", 100, options)
+    assert sum(counts.values()) == expected
+    assert counts["head"] == 76_800 and len(counts) < 8
+
+
+def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypatch):
+    task, hooks = tiny("fedavg")
+    whole, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    size = sum(4 * value.numel() for _, value in leaves(whole.server["params"]))
+    seen = {"client_update": [], "predict": []}
+
+    class Watched:
+        def __getattr__(self, name):
+            def call(**given):
+                if name in seen:
+                    seen[name].append(len(given["clients"]))
+                return getattr(hooks, name)(**given)
+
+            return call
+
+    losses = [row["loss"] for row in evaluate_clients(task.at(1), hooks, whole)]
+    for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
+        monkeypatch.setattr(groups, "BYTES_AT_ONCE", bytes_at_once)
+        seen["client_update"], seen["predict"] = [], []
+        parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
+        again = [row["loss"] for row in evaluate_clients(task.at(1), Watched(), whole)]
+        assert seen["client_update"] == trained and max(seen["predict"]) == evaluated
+        torch.testing.assert_close(again, losses, atol=1e-5, rtol=1e-5)
+        for (_, a), (_, b) in zip(leaves(parts.server), leaves(whole.server), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_a_spec_names_gradient_checkpointing_only_where_it_is_on(monkeypatch):
+    config = read(ROOT / "config.yaml")
+    plain = Plan(resolve(config))
+    on = Plan(resolve(config | {"study": config["study"] | {"gradient_checkpointing": True}}))
+    specs = [plan.run_spec(runs(plan.settings)[0]) for plan in (plain, on)]
+    assert "checkpointing" not in to_json(specs[0])
+    backbones = [vit_module.load(spec.backbone.settings) for spec in specs]
+    assert [backbone.gradient_checkpointing for backbone in backbones] == [False, True]
+    assert on.settings.backbones == plain.settings.backbones, "caches do not depend on it"

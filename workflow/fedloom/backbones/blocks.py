@@ -1,0 +1,304 @@
+"""A transformer block whose inside can be trained, with an explicit client axis.
+
+The frozen path of a backbone calls its library's own blocks. This module computes the same block
+step by step, so that each client may have weights of its own, by name, and that a function may be
+put in at each of its places:
+
+    tokens ->-- "input" --+-- norm -- "q" "k" "v" -- attention -- "proj" -- "attention" --(+)--+
+                          +--------------------------------->-----------------------------'     |
+           +---------------------------------<--------------------------------------------------+
+           +--+-- norm -- "fc1" -- activation -- "fc2" -- "mlp" --(+)--> tokens
+              +------------------------->--------------------------'
+
+An insert is a function of (what entered the place, what comes out of it), both with leading axes
+[K, B, tokens], that returns what goes on in place of the latter. Adapters, LoRA, prefixes and deep
+prompts are each one such function; `fedloom.toolbox` has them.
+
+Shapes: K clients, B batch, T tokens, d width.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, singledispatch
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.layers.attention import Attention
+from timm.layers.mlp import Mlp
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from fedloom.common.errors import FedLoomError
+
+Weights = Mapping[str, Tensor]  # name of a parameter -> its values of every client [K, ...]
+Insert = Callable[[Tensor, Tensor], Tensor]
+Inserts = Mapping[int, Mapping[str, Insert]]  # number of a block, from 1 -> place -> insert
+
+PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The modules of a block by their role, whichever library the block is of.
+
+    Attributes:
+        names: dotted name of each role within the block; the in-projection of queries, keys and
+            values is given by the names of its weight and its bias.
+        heads: number of attention heads.
+    """
+
+    block: nn.Module
+    names: dict[str, str]
+    heads: int
+
+    def module(self, role: str) -> nn.Module | None:
+        """Return the module of a role, None if the block has none."""
+        name = self.names.get(role)
+        return None if name is None else self.block.get_submodule(name)
+
+
+@singledispatch
+def parts_of(block: nn.Module) -> Parts:
+    """Return the parts of a block; a library's kind of block is registered where it is known.
+
+    Raises:
+        FedLoomError: it is a block of another kind, whose inside is not known.
+    """
+    raise FedLoomError(
+        f"a block of the kind {type(block).__name__}: its inside cannot be trained, and nothing "
+        "put in; use a backbone of timm's Block or open_clip's ResidualAttentionBlock"
+    )
+
+
+TIMM = {
+    "norm1": "norm1",
+    "in_weight": "attn.qkv.weight",
+    "in_bias": "attn.qkv.bias",
+    "q_norm": "attn.q_norm",
+    "k_norm": "attn.k_norm",
+    "inner_norm": "attn.norm",
+    "proj": "attn.proj",
+    "scale1": "ls1",
+    "norm2": "norm2",
+    "fc1": "mlp.fc1",
+    "activation": "mlp.act",
+    "hidden_norm": "mlp.norm",
+    "fc2": "mlp.fc2",
+    "scale2": "ls2",
+}
+
+
+@parts_of.register
+def _(block: Block) -> Parts:
+    if type(block.attn) is not Attention or type(block.mlp) is not Mlp:
+        raise FedLoomError(
+            f"a block with {type(block.attn).__name__} and {type(block.mlp).__name__}: its inside "
+            "cannot be trained, and nothing put in; use a backbone with timm's Attention and Mlp"
+        )
+    gate = {} if block.attn.gate is None else {"gate": "attn.gate"}
+    return Parts(block, TIMM | gate, block.attn.num_heads)
+
+
+def check_inserts(inserts: Inserts | None, depth: int) -> None:
+    """Check that inserts name blocks and places that there are.
+
+    Raises:
+        FedLoomError: names the block or the place.
+    """
+    for number, places in (inserts or {}).items():
+        if not 1 <= number <= depth:
+            raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
+        for place in places:
+            if place not in PLACES:
+                known = ", ".join(PLACES)
+                raise FedLoomError(f"inserts: no place '{place}' in a block; there are {known}")
+
+
+def check_weights(weights: Weights | None, module: nn.Module) -> None:
+    """Check that weights have names, and behind the client axis shapes, of the module's.
+
+    Raises:
+        FedLoomError: names the first that does not.
+    """
+    if not weights:
+        return
+    known = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, value in weights.items():
+        if name not in known:
+            raise FedLoomError(f"weights: the backbone has no parameter '{name}'")
+        if value.shape[1:] != known[name].shape:
+            raise FedLoomError(
+                f"weights: '{name}' is {list(value.shape)}, but must be [clients, "
+                f"{', '.join(map(str, known[name].shape))}]"
+            )
+
+
+def below(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
+    """Return the weights whose names start with `prefix`, without it."""
+    return {k[len(prefix) :]: v for k, v in (weights or {}).items() if k.startswith(prefix)}
+
+
+def run_block(
+    block: nn.Module,
+    tokens: Tensor,
+    weights: Weights,
+    inserts: Mapping[str, Insert],
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Apply a block to tokens [K, B, T, d].
+
+    Args:
+        weights: the clients' own parameters, by name within the block; the others are the block's.
+        inserts: by place.
+        mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B, heads, T, T].
+            Keys that an insert puts in front of the others are seen by all.
+    """
+    parts = parts_of(block)
+
+    def step(role: str, x: Tensor) -> Tensor:
+        module, name = parts.module(role), parts.names.get(role, "")
+        return x if module is None else layer(module, x, below(weights, f"{name}."))
+
+    def place(name: str, given: Tensor, out: Tensor) -> Tensor:
+        return inserts[name](given, out) if name in inserts else out
+
+    x = place("input", tokens, tokens)  # [K, B, T, d]; T may have changed
+    normed = step("norm1", x)
+    w: Any = _parameter(parts, "in_weight", weights)  # [3 d, d] or [K, 3 d, d]
+    q, k, v = linear_layer(normed, w, _parameter(parts, "in_bias", weights)).chunk(3, -1)
+    q, k, v = place("q", normed, q), place("k", normed, k), place("v", normed, v)
+    mixed = _attend(step, q, k, v, parts.heads, mask)  # [K, B, T, d]
+    if "gate" in parts.names:
+        mixed = mixed * step("gate", normed).sigmoid()
+    out = place("proj", mixed, step("proj", mixed))
+    x = x + place("attention", normed, step("scale1", out))
+    normed = step("norm2", x)
+    hidden = step("activation", place("fc1", normed, step("fc1", normed)))  # [K, B, T, h]
+    hidden = step("hidden_norm", hidden)
+    out = place("fc2", hidden, step("fc2", hidden))
+    return x + place("mlp", normed, step("scale2", out))
+
+
+def run_blocks(
+    blocks: nn.ModuleList,
+    tokens: Tensor,
+    weights: Weights,
+    inserts: Inserts | None = None,
+    mask: Tensor | None = None,
+    gradient_checkpointing: bool = False,
+) -> Tensor:
+    """Apply all of a tower's blocks to tokens [K, B, T, d].
+
+    Args:
+        weights: the clients' own parameters, by name within `blocks` (`0.attn.proj.bias`).
+        inserts: by number of the block and place.
+        mask: see `run_block`.
+        gradient_checkpointing: see `recomputed`.
+
+    Raises:
+        FedLoomError: `inserts` name a block or place that there is not.
+    """
+    check_inserts(inserts, len(blocks))
+    for number, block in enumerate(blocks, start=1):
+        own, places = below(weights, f"{number - 1}."), (inserts or {}).get(number, {})
+        step = partial(run_block, block, weights=own, inserts=places, mask=mask)
+        tokens = recomputed(step, tokens, gradient_checkpointing)
+    return tokens
+
+
+def _parameter(parts: Parts, role: str, weights: Weights) -> Tensor | None:
+    """Return a client's own parameter [K, ...], or the block's [...], or None if it has none."""
+    name: Any = parts.names[role]
+    if name in weights:
+        return weights[name]
+    module, _, last = name.rpartition(".")
+    return getattr(parts.block.get_submodule(module), last)
+
+
+def _attend(
+    step: Callable[[str, Tensor], Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    mask: Tensor | None,
+) -> Tensor:
+    """Return what T queries [K, B, T, d] read of S keys and values [K, B, S, d]."""
+    shape = q.shape[:3]
+    q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
+    q, k = (  # [K B, heads, tokens, d / heads]; a norm's own weights have the client axis in front
+        step(role, x.unflatten(0, shape[:2])).flatten(0, 1)
+        for role, x in (("q_norm", q), ("k_norm", k))
+    )
+    if mask is not None:
+        mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return step("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape[:2]))
+
+
+def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
+    """Apply a module that works along the last axis to x [K, ..., d].
+
+    Args:
+        weights: the clients' own parameters [K, ...], by name within the module.
+    """
+    if not weights:
+        return module(x)
+    own = {**dict(module.named_parameters()), **weights}
+    if isinstance(module, nn.Linear):
+        return linear_layer(x, own["weight"], own.get("bias"))
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
+        normed = F.layer_norm(x, module.normalized_shape, eps=module.eps)
+        if "weight" in own:
+            normed = normed * _broadcast(own["weight"], x)
+        return normed + _broadcast(own["bias"], x) if "bias" in own else normed
+
+    return per_client(module, x, weights)
+
+
+def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
+    """Apply any module to x [K, B, ...], each client's part with its own weights [K, ...]."""
+
+    def single(mine: dict[str, Tensor], given: Tensor) -> Tensor:
+        return functional_call(module, mine, (given,))
+
+    return torch.vmap(single)(dict(weights), x)
+
+
+def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b [K, ..., o] of x [K, ..., i].
+
+    Args:
+        weight: [o, i], or [K, o, i] where every client has its own.
+        bias: [o] or [K, o].
+    """
+    if weight.dim() == 2:
+        if bias is None or bias.dim() == 1:
+            return F.linear(x, weight, bias)
+        return F.linear(x, weight) + _broadcast(bias, x)
+    flat, transposed = x.flatten(1, -2), weight.mT  # [K, N, i], [K, i, o]
+    if bias is None:
+        out = torch.bmm(flat, transposed)
+    else:
+        out = torch.baddbmm(bias.expand(len(x), -1).unsqueeze(1), flat, transposed)
+    return out.unflatten(1, x.shape[1:-1])
+
+
+def _broadcast(value: Tensor, x: Tensor) -> Tensor:
+    """Return a vector [o], or one per client [K, o], so that it meets the last axis of x."""
+    return value if value.dim() == 1 else value.view(len(value), *[1] * (x.dim() - 2), -1)
+
+
+def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: bool) -> Tensor:
+    """Return function(tokens); if wanted, keep nothing of its inside for the backward pass.
+
+    The inside is then computed a second time (gradient checkpointing: Chen et al., "Training Deep
+    Nets with Sublinear Memory Cost", 2016), to the same bits.
+    """
+    if not wanted or not torch.is_grad_enabled():
+        return function(tokens)
+    result: Any = checkpoint(function, tokens, use_reentrant=False)
+    return result

@@ -1,0 +1,307 @@
+"""ResNets, for the long-tailed rows: torchvision's, and the small ones that CIFAR is trained on.
+
+Every client may have weights of its own, by name, as in a ViT. Batch norm has two modes. By default
+it uses its running statistics, which are the backbone's or, given by name among the weights, a
+client's own. `forward_batch` uses those of the batch, of each client alone and without the images
+that only fill it up, and returns the moments that new running statistics are made of.
+
+Shapes: K clients, B batch, d width, C classes, c channels.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+import torchvision.models
+from torch import Tensor, nn
+
+from fedloom.backbones.blocks import Weights, check_weights, per_client
+from fedloom.backbones.pixels import Pixels
+from fedloom.backbones.vit import linear
+from fedloom.common.device import arithmetic
+from fedloom.common.errors import FedLoomError
+from fedloom.common.paths import resource
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision has them
+SMALL = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}  # blocks per stage
+LARGE = ("resnet18", "resnet34", "resnet50")
+STATISTICS = ("running_mean", "running_var")
+
+
+class Norm(nn.Module):
+    """Batch norm with the parameters of a `BatchNorm2d`, that can leave images out of a batch.
+
+    Attributes:
+        mask: [B], which images count; None: use the running statistics.
+        moments: mean and mean square [B, c] of each image, of the last batch with a mask.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d):
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+        for name in STATISTICS:
+            self.register_buffer(name, getattr(norm, name))
+        self.mask: Tensor | None = None
+        self.moments: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise feature maps [B, c, H, W]."""
+        mean, variance = self.running_mean, self.running_var
+        if self.mask is not None:
+            self.moments = {"mean": x.mean((2, 3)), "square": x.square().mean((2, 3))}
+            share = self.mask / self.mask.sum()  # [B]
+            mean = share @ self.moments["mean"]  # [c]
+            variance = share @ (x - mean[:, None, None]).square().mean((2, 3))
+        scale = self.weight / (variance + self.eps).sqrt()
+        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+
+class _Block(nn.Module):
+    """Two 3 x 3 convolutions and a skip connection without parameters (He et al., option A)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride, self.more = stride, outputs - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
+        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        x = x[:, :, :: self.stride, :: self.stride]
+        return torch.relu(y + F.pad(x, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)))
+
+
+class SmallResNet(nn.Module):
+    """The ResNet of 6 n + 2 layers for images of 32 pixels (He et al., CVPR 2016, Section 4.2)."""
+
+    def __init__(self, blocks: int):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        widths = (16, 16, 32, 64)
+        for stage in (1, 2, 3):
+            parts = [_Block(widths[stage - 1], widths[stage], 1 if stage == 1 else 2)]
+            parts += [_Block(widths[stage], widths[stage], 1) for _ in range(blocks - 1)]
+            self.add_module(f"layer{stage}", nn.Sequential(*parts))
+        self.fc = nn.Identity()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features [B, 64] of normalised images [B, 3, 32, 32]."""
+        x = torch.relu(self.bn1(self.conv1(x)))
+        for stage in (1, 2, 3):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return x.mean((2, 3))
+
+
+class _WithMoments(nn.Module):
+    """A ResNet whose batch norms use a batch's statistics, and which returns what they were."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        self.norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return features [B, d] of images [B, 3, H, W], and moments [B, c] by name."""
+        for norm in self.norms.values():
+            norm.mask = mask
+        try:
+            features = self.model(x)
+            moments = {
+                f"{name}.{kind}": value
+                for name, norm in self.norms.items()
+                for kind, value in norm.moments.items()
+            }
+        finally:
+            for norm in self.norms.values():
+                norm.mask, norm.moments = None, {}
+        return features, moments
+
+
+class FrozenResNet:
+    """A ResNet whose weights are frozen unless a method brings clients' own.
+
+    Attributes:
+        model: the network without its classifier, with `Norm` for batch norm.
+        device: where its weights are.
+        pixels: turns uint8 images into the model's input.
+        width: d, the length of a feature.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        size: int,
+        device: torch.device | str = "cpu",
+        precision: str = "float32",
+    ):
+        """Freeze `model`, which gives features, for images of `size` pixels."""
+        for name, module in list(model.named_modules()):
+            if isinstance(module, nn.BatchNorm2d):
+                parent, _, last = name.rpartition(".")
+                setattr(model.get_submodule(parent), last, Norm(module))
+        self.model = model.eval().requires_grad_(False).to(device)
+        self._with_moments = _WithMoments(self.model)
+        self.device, self.precision = torch.device(device), precision
+        self.pixels = Pixels((size, size), 3, MEAN, STD, "bilinear", device)
+        with torch.no_grad():
+            where = next(model.parameters()).device
+            self.width: int = model(torch.zeros(1, 3, size, size, device=where)).shape[1]
+
+    def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
+        """Return the pretrained weights by name, as `layer1.0.conv1.weight`, without client axis.
+
+        Args:
+            pattern: a regular expression; only names that it is found in.
+        """
+        named = self.model.named_parameters()
+        return {name: value.detach() for name, value in named if re.search(pattern, name)}
+
+    def init_statistics(self) -> dict[str, Tensor]:
+        """Return the running statistics of batch norm by name, as `bn1.running_mean` [c]."""
+        return {name: value.clone() for name, value in self.model.named_buffers()}
+
+    def init_head(self, num_classes: int) -> Tensor:
+        """Return a linear head [C, d] of zeros, without bias."""
+        return torch.zeros(num_classes, self.width, device=self.device)
+
+    def features(self, images: Tensor, weights: Weights | None = None) -> Tensor:
+        """Compute features [K, B, d] with running statistics.
+
+        Args:
+            images: uint8 [K, B, H, W, channels].
+            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()` and
+                `init_statistics()`.
+
+        Raises:
+            FedLoomError: `weights` name what there is not.
+        """
+        check_weights(weights, self.model)
+        with torch.no_grad():
+            x = self.pixels(images.flatten(0, -4))
+        with arithmetic(self.precision, self.device):
+            if weights:
+                return per_client(self.model, x.unflatten(0, images.shape[:2]), weights)
+            with torch.no_grad():
+                return self.model(x).unflatten(0, images.shape[:-3])
+
+    def forward(self, images: Tensor, head: Tensor, weights: Weights | None = None) -> Tensor:
+        """Compute the logits [K, B, C] of a linear head per client [K, C, d] on `features`."""
+        return linear(self.features(images, weights), head)
+
+    def forward_batch(
+        self, images: Tensor, head: Tensor, weights: Weights, mask: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute logits as `forward` does, with the statistics of each client's batch.
+
+        Args:
+            mask: [K, B], false for images that only fill up a batch.
+
+        Returns:
+            Logits [K, B, C], and the moments {name: [K, B, c]} of every image, which a loss adds to
+            the counters of `init_counters`.
+        """
+        check_weights(weights, self.model)
+        with torch.no_grad():
+            x = self.pixels(images.flatten(0, -4)).unflatten(0, images.shape[:2])
+
+        def single(mine: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
+            own = {f"model.{name}": value for name, value in mine.items()}
+            return torch.func.functional_call(self._with_moments, own, (x, mask))
+
+        with arithmetic(self.precision, self.device):
+            features, moments = torch.vmap(single)(dict(weights), x, mask.to(x.dtype))
+        images_seen = torch.ones_like(mask, dtype=features.dtype)
+        return linear(features, head), {**moments, "images": images_seen}
+
+    def init_counters(self, clients: int) -> dict[str, Tensor]:
+        """Return counters of zeros [K, c], for `train_locally` to add moments to."""
+        counters = {"images": torch.zeros(clients, device=self.device)}
+        for name, norm in self._with_moments.norms.items():
+            for kind in ("mean", "square"):
+                counters[f"{name}.{kind}"] = torch.zeros(
+                    clients, len(norm.weight), device=self.device
+                )
+        return counters
+
+    def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return running statistics [K, c] by name: averages over the images of all steps.
+
+        That is batch norm with a cumulative average (torch's `momentum=None`), where every image
+        counts alike.
+        """
+        result, images = {}, counters["images"][:, None]
+        for name in self._with_moments.norms:
+            mean = counters[f"{name}.mean"] / images
+            result[f"{name}.running_mean"] = mean
+            result[f"{name}.running_var"] = (
+                counters[f"{name}.square"] / images - mean.square()
+            ).clamp(min=0)
+        return result
+
+    def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
+        """Compute the features `final` [N, d] to cache for uint8 images [N, H, W, channels].
+
+        Raises:
+            FedLoomError: `cache` is not features, the only cache that a ResNet has.
+        """
+        if cache != "features":
+            raise FedLoomError(f"a ResNet has no cache of {cache}")
+        return {"final": self.features(images)}
+
+
+def _build(name: str, size: int | None) -> tuple[nn.Module, int]:
+    """Build an untrained model without classifier, and return it with its image size."""
+    if name in SMALL:
+        return SmallResNet(SMALL[name]), size or 32
+    if name not in LARGE:
+        known = ", ".join([*SMALL, *LARGE])
+        raise FedLoomError(f"backbone {name}: no such ResNet; there are {known}")
+    model = cast(nn.Module, torchvision.models.get_model(name, weights=None))
+    model.fc = nn.Identity()
+    return model, size or 224
+
+
+def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResNet:
+    """Build a backbone from an entry of the config's `backbones`.
+
+    Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.
+
+    Raises:
+        FedLoomError: an unknown name, or a missing or unfit weights file.
+    """
+    name, weights = spec["name"], spec["weights"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, size = _build(name, spec.get("image_size"))
+    if weights != "none":
+        path = resource(weights)
+        if path.suffix != ".safetensors" or not path.is_file():
+            raise FedLoomError(
+                f"backbone {name}: weights '{weights}': no such .safetensors file; write none for "
+                "untrained weights"
+            )
+        try:
+            tensors = safetensors.torch.load_file(path)
+            model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("fc.")})
+        except Exception as error:  # safetensors and torch raise whatever they like
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            line = f"backbone {name}: cannot load weights '{weights}': {reason}"
+            raise FedLoomError(line) from error
+    return FrozenResNet(model, size, device, spec.get("precision", "float32"))
+
+
+def shape_only(name: str) -> FrozenResNet:
+    """Build a backbone of untrained weights, for counting floats."""
+    return load({"name": name, "weights": "none"})

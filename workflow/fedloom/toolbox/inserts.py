@@ -1,0 +1,108 @@
+"""Functions to put into the places of a block, and what a client trains of them.
+
+Each maker takes the trained tensors of K clients and returns an insert for `backbone.forward`, a
+function of (what entered the place, what comes out of it), both [K, B, T, ...]:
+
+    inserts = {j: {"mlp": adapter(at_block(params["adapters"], i))} for i, j in enumerate(blocks)}
+    logits = task.backbone.forward(batch.images, params["head"], inserts=inserts)
+"""
+
+import torch
+from torch import Tensor
+
+from fedloom.backbones.blocks import Insert
+from fedloom.backbones.vit import insert, replace
+from fedloom.common.tensors import Tree, tensor_map
+from fedloom.toolbox.tasks import ViTTask
+
+
+def at_block(params: Tree, index: int) -> Tree:
+    """Return a block's part of tensors [K, S, ...] of S blocks: the one at position `index`."""
+    return tensor_map(lambda value: value[:, index], params)
+
+
+def init_adapters(task: ViTTask, hidden: int, generator: torch.Generator) -> Tree:
+    """Draw a bottleneck of width `hidden` for each of the backbone's M blocks.
+
+    Returns:
+        `down` [M, h, d] from N(0, 1 / d); `down_bias` [M, h], `up` [M, d, h] and `up_bias` [M, d]
+        of zeros, so that nothing is changed at the start (Houlsby et al., Section 2.1).
+    """
+    vit = task.backbone
+    down = torch.randn(vit.depth, hidden, vit.width, generator=generator) / vit.width**0.5
+    shapes = {"down_bias": (hidden,), "up": (vit.width, hidden), "up_bias": (vit.width,)}
+    zeros = {k: torch.zeros(vit.depth, *v, device=vit.device) for k, v in shapes.items()}
+    return {"down": down.to(vit.device), **zeros}
+
+
+def bottleneck(x: Tensor, params: Tree) -> Tensor:
+    """Return up(relu(down(x))) [K, B, T, d] of tokens [K, B, T, d] with a block's adapters.
+
+    Args:
+        params: `down` [K, h, d], `down_bias` [K, h], `up` [K, d, h], `up_bias` [K, d].
+    """
+    hidden = torch.relu(_linear(x, params["down"], params["down_bias"]))
+    return _linear(hidden, params["up"], params["up_bias"])
+
+
+def adapter(params: Tree, scale: float = 1.0) -> Insert:
+    """Return a sequential adapter, which reads what comes out of its place (Houlsby et al., 2019).
+
+    At the places "attention" and "mlp" it stands between a sub-layer and its skip connection.
+
+    Args:
+        params: see `bottleneck`.
+    """
+    return lambda given, out: out + scale * bottleneck(out, params)
+
+
+def parallel_adapter(params: Tree, scale: float = 0.1) -> Insert:
+    """Return a parallel adapter, which reads what entered its place (AdaptFormer, Eq. 4-6).
+
+    Args:
+        params: see `bottleneck`.
+        scale: 0.1 in the paper.
+    """
+    return lambda given, out: out + scale * bottleneck(given, params)
+
+
+def lora(a: Tensor, b: Tensor, scale: float) -> Insert:
+    """Return a low-rank addition to a linear layer: W x + scale B A x (Hu et al., LoRA, Eq. 3).
+
+    Its places are "q", "k", "v", "proj", "fc1" and "fc2".
+
+    Args:
+        a: [K, r, i] of a layer with i inputs.
+        b: [K, o, r], of zeros at the start.
+        scale: alpha / r in the paper.
+    """
+    return lambda given, out: out + scale * _linear(_linear(given, a), b)
+
+
+def prefix(tokens: Tensor) -> Insert:
+    """Return prefix-tuning of keys or values: trained tokens [K, P, d] in front of the others.
+
+    Its places are "k" and "v" (Li and Liang, "Prefix-Tuning", ACL 2021).
+    """
+
+    def put(given: Tensor, out: Tensor) -> Tensor:
+        return torch.cat([tokens.unsqueeze(1).expand(-1, out.shape[1], -1, -1), out], -2)
+
+    return put
+
+
+def deep_prompts(tokens: Tensor, *, first: bool) -> Insert:
+    """Return deep prompts [K, P, d] behind a block's first token; its place is "input".
+
+    Args:
+        first: True if the block is the first with prompts, where they are inserted; at a later one
+            they replace the P tokens that the earlier ones have become (VPT-deep). In front of a
+            text's class name, where a context already stands, they always replace.
+    """
+    return lambda given, out: (insert if first else replace)(out, tokens)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b [K, B, T, o] of x [K, B, T, i], W [K, o, i] and b [K, o]."""
+    product = torch.bmm(x.flatten(1, -2), weight.mT).unflatten(1, x.shape[1:-1])
+    return product if bias is None else product + bias[:, None, None]

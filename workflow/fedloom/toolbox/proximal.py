@@ -1,0 +1,19 @@
+"""The distance of clients from what they received, for proximal terms."""
+
+import torch
+from torch import Tensor
+
+from fedloom.common.tensors import Tree, leaves
+
+
+def squared_distance(params: Tree, start: Tree) -> Tensor:
+    """Return each client's squared distance [K] from where it started, over all parameters.
+
+    FedProx (Li et al., MLSys 2020, Eq. 2) adds mu/2 times this to a client's loss.
+
+    Args:
+        params, start: trees of the same tensors [K, ...].
+    """
+    origin = dict(leaves(start))
+    moved = [(value - origin[path]).flatten(1).square().sum(1) for path, value in leaves(params)]
+    return torch.stack(moved).sum(0)
