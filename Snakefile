@@ -29,6 +29,11 @@ shell.prefix(
 )
 
 
+# For `--software-deployment-method apptainer`, which needs an image with constraints.txt installed
+# under this name; we publish none, and jobs run in the environment that runs Snakemake.
+container: "docker://python:3.11"
+
+
 report: "workflow/captions/workflow.rst"
 
 

@@ -116,6 +116,38 @@ def test_a_broken_plugin_is_named(tmp_path, old, new, line):
     assert "\n" not in str(error.value)
 
 
+def test_what_a_plugin_holds_between_jobs_is_found(tmp_path):
+    method = _plugin(
+        tmp_path,
+        "@hookimpl\ndef aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:\n",
+        "ROUNDS = []\n\n\n"
+        "@hookimpl\ndef aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:\n"
+        "    ROUNDS.append(task.round)\n"
+        "    updates = updates[: 1 + len(ROUNDS)]\n",
+    )
+    (tmp_path / "x").mkdir()
+    with pytest.raises(FedLoomError, match="4 rounds are not 2 \\+ 2 rounds"):
+        contract.checks.resumes(method, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "line", ["from ..fedvpt import plugin", "import fedloom_plugins.fedvpt.plugin"]
+)
+def test_a_plugin_that_imports_another_is_refused(tmp_path, line):
+    method = _plugin(tmp_path, "from torch import Tensor\n", f"from torch import Tensor\n{line}\n")
+    with pytest.raises(FedLoomError, match=r"plugin.py: line \d+ imports another plugin"):
+        loader.load_hooks(method)
+
+
+def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
+    toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
+    toml.write_text(toml.read_text() + '\n[artefacts.norms]\ndescription = "none"\n')
+    method = manifest.discover(tmp_path)["head_tuning"]
+    (tmp_path / "x").mkdir()
+    with pytest.raises(FedLoomError, match="artefact"):
+        contract.checks.gives_its_tables(method, tmp_path / "x")
+
+
 def test_two_methods_of_one_name_are_refused(tmp_path):
     _copy("head_tuning", tmp_path / "a")
     _copy("head_tuning", tmp_path / "b")

@@ -1,5 +1,6 @@
 """Import a run's plugins and register their hooks."""
 
+import ast
 import importlib
 import importlib.machinery
 import importlib.util
@@ -40,17 +41,51 @@ def import_plugin(plugin: Located) -> ModuleType:
 
 
 def _import(plugin: Located) -> ModuleType:
-    """Import plugin.py, with whatever it raises."""
+    """Import plugin.py anew, with whatever it raises."""
     if plugin.module is not None:
+        _forget(plugin.module)
         return importlib.import_module(f"{plugin.module}.plugin")
+    _check_imports(plugin)
     name = f"{PACKAGE}.{plugin.name}"
     for package, folder in ((PACKAGE, plugin.folder.parent), (name, plugin.folder)):
         spec = importlib.machinery.ModuleSpec(package, loader=None, is_package=True)
         spec.submodule_search_locations = [str(folder)]
         sys.modules[package] = importlib.util.module_from_spec(spec)
-    for module in [m for m in sys.modules if m.startswith(f"{name}.")]:
-        del sys.modules[module]  # another folder's plugin of this name, in the same process
+    _forget(name)
     return importlib.import_module(f"{name}.plugin")
+
+
+def _forget(package: str) -> None:
+    """Remove the modules of a package, so that an import runs them again.
+
+    A plugin is to hold nothing between jobs, and two folders may have plugins of one name.
+    """
+    for module in [m for m in sys.modules if m.startswith(f"{package}.")]:
+        del sys.modules[module]
+
+
+def _check_imports(plugin: Located) -> None:
+    """Refuse a plugin of the checkout that imports another one.
+
+    A run depends on the files of the plugins that its label names, and on no other's.
+
+    Raises:
+        FedLoomError: names the file and the line.
+    """
+    for file in sorted(plugin.folder.rglob("*.py")):
+        inside = len(file.relative_to(plugin.folder).parts)  # levels up to the plugin's own package
+        for node in ast.walk(ast.parse(file.read_text(), str(file))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+                if node.level > inside:
+                    names = [PACKAGE]
+            if any(name.split(".")[0] == PACKAGE for name in names):
+                line = getattr(node, "lineno", 0)
+                raise FedLoomError(
+                    f"{file}: line {line} imports another plugin; copy what it needs into its own "
+                    "folder, or propose it for fedloom.toolbox"
+                )
 
 
 def check_hooks(module: ModuleType, file: Path, kind: str) -> None:

@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
 from fedloom.common.tensors import Tree, leaves, stack
 from fedloom.federated import job
-from fedloom.federated.evaluate import cohorts, evaluate_clients, evaluate_globally
+from fedloom.federated.evaluate import artefact, cohorts, evaluate_clients, evaluate_globally
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import download_to, initial_state, personal_state, train_round
 from fedloom.federated.state import State
@@ -100,7 +100,11 @@ class TinyRun:
 
 
 def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check that four rounds in one job equal two jobs of two, bit for bit."""
+    """Check that four rounds in one job equal two jobs of two, bit for bit.
+
+    A job is a process of its own, so each imports the plugins anew: what they hold beside the state
+    is lost.
+    """
     run = TinyRun(method, folder, wrappers)
     jobs = (("whole", [4]), ("halves", [2, 4]))
     for name, ends in jobs:
@@ -108,7 +112,8 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         start, first = None, 0
         for last in ends:
             outputs = tiny_outputs(folder / name, last)
-            job.train(run.task, run.hooks, tiny_job(method, first, last), start, outputs, f"{last}")
+            hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
+            job.train(run.task, hooks, tiny_job(method, first, last), start, outputs, f"{last}")
             start, first = outputs.state, last
     whole, halves = (
         tensor_files.load(folder / name / "4.state")[0] for name in ("whole", "halves")
@@ -245,6 +250,14 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         raise FedLoomError(f"{method.name}: the loss of the global test does not fall: {losses}")
 
 
+def gives_its_tables(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that the artefact hook gives every table that method.toml lists for these options."""
+    run = TinyRun(method, folder, wrappers)
+    current, task = run.after(1), run.task.at(1)
+    for name in method.artefacts_with(vars(task.options)):
+        artefact(task, run.hooks, current, name)
+
+
 Check = Callable[..., None]
 CHECKS: tuple[Check, ...] = (
     resumes,
@@ -254,5 +267,6 @@ CHECKS: tuple[Check, ...] = (
     keeps_secrets,
     leaves_inputs_alone,
     evaluates_strangers,
+    gives_its_tables,
     learns,
 )
