@@ -2,11 +2,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from shlex import quote
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
+from fedloom.common.paths import in_shell
 from fedloom.plan import paths
 from fedloom.plan.jobs import to_json
 from fedloom.plan.plan import Plan
@@ -15,17 +15,11 @@ STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
 config["overview"] = PLAN.overview  # the report's first page reads it
 
-
-def escaped(path):
-    """A path as a shell command has it that Snakemake formats, which reads braces."""
-    return quote(str(path)).replace("{", "{{").replace("}", "}}")
-
-
 # the interpreter that runs Snakemake runs the jobs, with this checkout's library
 shell.executable("bash")
 shell.prefix(
-    f"export PATH={escaped(Path(sys.executable).parent)}:$PATH"
-    f" PYTHONPATH={escaped(ROOT / 'workflow')}:$PYTHONPATH; "
+    f"export PATH={in_shell(Path(sys.executable).parent)}:$PATH"
+    f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH; "
 )
 
 

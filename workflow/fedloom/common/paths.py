@@ -1,6 +1,7 @@
 """Where the checkout lies, and what a path in the config means."""
 
 from pathlib import Path
+from shlex import quote
 
 from fedloom.common.errors import FedLoomError
 
@@ -35,3 +36,8 @@ def matching(patterns: str | list[str]) -> list[Path]:
         except (ValueError, IndexError, OSError) as error:
             raise FedLoomError(f"{path}: no pattern of files ({error})") from None
     return files
+
+
+def in_shell(path: Path) -> str:
+    """Return a path for a shell command that Snakemake formats, where braces are fields."""
+    return quote(str(path)).replace("{", "{{").replace("}", "}}")
