@@ -95,8 +95,7 @@ class Plan:
                 f"tables  {folder}/{{{','.join(select.tables)}}}.{{md,csv,tex,html,parquet}}",
                 f"figures {figures}.{{pdf,png}}",
                 "runs    results/runs/<dataset>/<partition>/<backbone>/<method>/seed<k>/",
-                "        evaluation.parquet: per client and evaluated round",
-                "        rounds.parquet: per round; clients.parquet: per round and selected client",
+                "        evaluation.parquet: per client; rounds, clients.parquet: per round",
                 f"logs    {paths.LOGS}",
             ]
         )
