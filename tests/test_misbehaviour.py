@@ -318,6 +318,7 @@ def numbered(task, state):
             r"metrics\['train_loss'\] must be a plain number, not a tensor",
         ),
         ("client_update", with_update(metrics={"train_loss": NAN}), "'train_loss' is not finite"),
+        ("client_update", with_update(metrics={"train_loss": 1.0, "n": 2**60}), "beyond 2.53"),
         (
             "client_update",
             with_update(metrics={"train_loss": 1.0, "round": 3}),

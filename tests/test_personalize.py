@@ -74,6 +74,15 @@ def test_it_is_thrown_away(run):
     assert all(torch.equal(kept[k], own["bias"]) for k, own in state.clients.items())
 
 
+def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
+    task, hooks, state, change = run
+    change["personalize"] = lambda task, own: own
+    before = [r for r in evaluate_clients(task, hooks, state) if not r["personalized"]]
+    change["personalize"] = lambda task, own: {"bias": own["bias"].add_(100)}
+    after = [r for r in evaluate_clients(task, hooks, state) if not r["personalized"]]
+    assert after == before
+
+
 def test_the_state_may_have_other_keys(run):
     """As FedBABU's, whose clients keep nothing and are tested with a model of their own."""
     task, hooks, state, change = run

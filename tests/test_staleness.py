@@ -110,3 +110,11 @@ def test_modules_of_an_installed_plugins_package_count_wherever_they_lie(tmp_pat
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(FedLoomError, match=r"no module fedloom.report.figures.pie"):
         staleness.library_sources("fedloom.report.figures.pie")
+
+
+def test_a_module_that_is_no_python_is_one_line(tmp_path):
+    file = tmp_path / "bad.py"
+    file.write_text("def (")
+    with pytest.raises(FedLoomError, match=r"bad.py: no Python: ") as error:
+        list(staleness._imports(file, tmp_path))
+    assert "\n" not in str(error.value)

@@ -21,6 +21,7 @@ COLUMNS = (  # of clients.parquet
     *("dataset", "partition", "backbone", "method", "seed", "round", "client_id"),
     *("num_examples", "work", "received", "bytes_up", "bytes_down"),
 )
+LARGEST_INT = 2**53  # that a float64 holds exactly
 CURE = "lower training.lr or set training.clip"
 
 
@@ -294,6 +295,11 @@ def _check_fields(where: str, update: Update) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise FedLoomError(
                 f"{where}: metrics['{name}'] must be a plain number, not {_kind(value)}"
+            )
+        if isinstance(value, int) and abs(value) > LARGEST_INT:
+            raise FedLoomError(
+                f"{where}: metrics['{name}'] is beyond 2^53, where numbers of a column are not "
+                "exact any more; give a float"
             )
     _check_finite(_named(where, "metrics", metrics))
 

@@ -112,14 +112,14 @@ def evaluate_clients(
     rows = []
     for received, clients in cohorts(task, hooks, state):
         images = [task.data.test[k] for k in clients.ids]
-        passes = [(False, clients)]
+        # scored before the hook is asked, which may write to the states that it gets
+        scores = [(False, _scores_of_clients(task, hooks, received, clients, images))]
         personal = _personalized(task, hooks, received, clients)
         if personal is not None:
-            passes.append((True, personal))
-        for personalized, members in passes:
-            correct, loss, answers = _scores_of_clients(task, hooks, received, members, images)
+            scores.append((True, _scores_of_clients(task, hooks, received, personal, images)))
+        for personalized, (correct, loss, answers) in scores:
             for k, client in enumerate(clients.ids):
-                if confusion is not None and members is passes[-1][1]:
+                if confusion is not None and personalized is scores[-1][0]:
                     confusion.add(task, client, images[k], answers[k])
                 rows.append(
                     {

@@ -44,7 +44,10 @@ class Plan:
             check_usable(Path(paths.RESULTS))
             every = list(dict.fromkeys([CONFIG, *map(Path, files)]))
             config = merge([(path, read(path)) for path in every], dict(overrides or {}))
-            return cls(resolve(config, every))
+            plan = cls(resolve(config, every))
+            for label in plan.settings.select.methods:  # what is no Python is said here, in a line
+                staleness.plugin_sources(plan.settings.methods[label].plugin)
+            return plan
         except FedLoomError as error:
             sys.exit(f"error: {error}")
 

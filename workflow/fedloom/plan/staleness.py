@@ -126,8 +126,16 @@ def _imported(file: Path, root: Path, package: str) -> tuple[Path, ...]:
 
 
 def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes."""
-    for node in _nodes(ast.parse(file.read_text(), str(file))):
+    """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes.
+
+    Raises:
+        FedLoomError: the file is not Python, or not text.
+    """
+    try:
+        tree = ast.parse(file.read_text(), str(file))
+    except (SyntaxError, ValueError) as error:
+        raise FedLoomError(f"{file}: no Python: {error}") from None
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, []
