@@ -85,6 +85,14 @@ def test_time_follows_rounds_and_clients_up_to_what_a_job_may_take(ask):
     assert ask("train").runtime == resources.LONGEST, "it resumes when it is tried again"
 
 
+def test_time_follows_local_steps_where_they_stand_in_for_epochs(ask):
+    few, many = (
+        ask("train", images=500, rounds_per_job=1, training={"local_steps": n}).runtime
+        for n in (1, 100)
+    )
+    assert few < many
+
+
 def test_before_there_is_a_store_the_config_says_how_much_there_is(ask, tmp_path):
     assert ask("cache", images=None).runtime > 2 * 60 * 5, "60,000 images, if nobody knows"
     plan = Plan(resolve(read(ROOT / "config.yaml")))

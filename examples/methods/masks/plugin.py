@@ -4,7 +4,8 @@ Every pair of a round's clients u < v draws a mask from a common seed; u adds it
 and v subtracts it, so that masks cancel in the sum, up to float32's rounding (`exact_in = "sum"`).
 If an upload is lost, the server takes the masks that its partners shared with it out of theirs, as
 the protocol does from secret shares. A weighted mean needs masks over the weights (`weighted`). The
-seeds here follow from the run's seed, where the protocol agrees on keys.
+seeds here follow from the run's seed, where the protocol agrees on keys. Under `wrappers`, list it
+before those that leave updates out, as dropout: the other way round, masks of lost clients stay in.
 """
 
 from collections.abc import Generator, Iterable

@@ -1,6 +1,7 @@
 """Memory and time that jobs ask a cluster for, estimated from what they compute.
 
-The estimates are meant to be too large rather than too small. They are made of
+The estimates are meant to be too large rather than too small; but training in `personalize` is not
+counted, and a backbone whose name says nothing of its size counts as a ViT-B/16. They are made of
 
 - the backbone: width d, depth and number of tokens T, from its name and image size. A forward pass
   of an image takes `depth (24 d² T + 4 d T²)` operations, as matrices of d x 12d and attention do;
@@ -221,8 +222,10 @@ def _text(run: Setting) -> tuple[float, float]:
 def of_training(run: Setting, rounds: int, evaluations: int) -> Resources:
     """Estimate a job of so many rounds and evaluations."""
     size, training = shape(run.backbone), run.method.training
-    clients, epochs = run.study.clients_per_round, training["epochs"]
-    images = run.images_of_a_client() * epochs
+    clients, steps = run.study.clients_per_round, training["local_steps"]
+    images = run.images_of_a_client() * training["epochs"]
+    if steps is not None:
+        images = steps * training["batch_size"]
     if run.backbone.family == "clip":
         step, seconds = _text(run)
         steps = -(-images // min(training["batch_size"], training["micro_batch"] or 10**9))
