@@ -72,9 +72,6 @@ def _test_faces(labels: np.ndarray, faces: np.ndarray, fraction: float) -> np.nd
     Returns:
         bool [N]
     """
-    pairs, group = np.unique(
-        np.array([f"{label:06} {face}" for label, face in zip(labels, faces, strict=True)]),
-        return_inverse=True,
-    )
-    of_group = np.array([int(pair.split()[0]) for pair in pairs])
-    return fixed_test_split(of_group, np.full(len(pairs), ""), fraction).test[group]
+    _, face = np.unique(faces, return_inverse=True)
+    pairs, pair = np.unique(np.stack([labels, face], 1), axis=0, return_inverse=True)
+    return fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), fraction).test[pair.ravel()]
