@@ -15,10 +15,13 @@ probabilities under pi. Choices where the papers leave one open:
   but some weights, or trains prompts before a frozen ViT. M = 3 as in the paper.
 - Models start from the same backbone, which EM could not tell apart: their heads are drawn, as
   torch.nn.Linear draws them.
-- All models are trained in the same steps, on the sum of their weighted losses.
+- All models are trained in the same steps, on the sum of their weighted losses; the gradient of
+  each is clipped by its own norm.
 - pi starts uniform, stays on the client, and is estimated anew before a test, on the models of that
   round (`newcomer_steps` steps of EM that leave the models as they are): the paper's way for
   clients that never trained. The server's model, which has no data, mixes alike.
+
+The paper's text could not be read while this was written; the algorithm is from memory.
 """
 
 import torch
@@ -57,16 +60,23 @@ def init_client(task: ViTTask, client: int) -> Tree:
     return {"weights": torch.full((count,), 1 / count, device=task.backbone.device)}  # pi
 
 
-def logits(task: ViTTask, models: Tree, batch: Batch) -> Tensor:
-    """Compute the logits [K, B, M, C] of every model {name: [K, M, ...]}."""
-    each = [
-        model_logits(task, tensor_map(lambda value: value[:, m], models), batch)  # noqa: B023
-        for m in range(task.options.components)
-    ]
-    return torch.stack(each, 2)
+def apart(models: Tree) -> dict[str, Tree]:
+    """Return the models {name: [K, M, ...]} as M trees {name: [K, ...]}, by their numbers."""
+    count = models["head"].shape[1]
+    return {str(m): tensor_map(lambda v, m=m: v[:, m], models) for m in range(count)}
 
 
-def losses(task: ViTTask, models: Tree, batch: Batch) -> Tensor:
+def together(models: dict[str, Tree]) -> Tree:
+    """Return M trees {name: [K, ...]} as one {name: [K, M, ...]}, the inverse of `apart`."""
+    return tensor_map(lambda *each: torch.stack(each, 1), *models.values())
+
+
+def logits(task: ViTTask, models: dict[str, Tree], batch: Batch) -> Tensor:
+    """Compute the logits [K, B, M, C] of every model."""
+    return torch.stack([model_logits(task, own, batch) for own in models.values()], 2)
+
+
+def losses(task: ViTTask, models: dict[str, Tree], batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B, M] of every model."""
     each = logits(task, models, batch).unbind(2)
     return torch.stack([cross_entropy(own, batch.labels) for own in each], -1)
@@ -81,7 +91,7 @@ def losses_by_row(task: ViTTask, models: Tree, clients: Cohort) -> Tensor:
     """
     table = models["head"].new_zeros(len(task.data.store), task.options.components)
     for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
-        table[batch.rows[batch.mask]] = losses(task, models, batch)[batch.mask]
+        table[batch.rows[batch.mask]] = losses(task, apart(models), batch)[batch.mask]
     return table
 
 
@@ -107,7 +117,9 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
         q = responsibilities(clients.state["weights"], table[batch.rows])
         return (q * losses(task, params, batch)).sum(-1)  # [K, B]
 
-    trained = train_locally(task, loss, received, clients)
+    models = apart(received["params"])
+    trained = train_locally(task, loss, received, clients, params=models, clip_apart=tuple(models))
+    trained.params = together(trained.params)
     weights = m_step(task, clients, clients.state["weights"], table)
     return make_updates(trained, clients, state={"weights": weights})
 
@@ -127,6 +139,6 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
 
 @hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    chances = logits(task, received["params"], batch).log_softmax(-1)  # [K, B, M, C]
+    chances = logits(task, apart(received["params"]), batch).log_softmax(-1)  # [K, B, M, C]
     weights = clients.state["weights"].clamp(min=1e-12).log()[:, None, :, None]
     return (weights + chances).logsumexp(2)  # log of the mixture [K, B, C]

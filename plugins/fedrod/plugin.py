@@ -10,7 +10,8 @@ generic one. Choices where the papers leave one open:
 
 - pFedPG's rows train the whole ViT; option `train` freezes all but some weights, or trains prompts
   before a frozen ViT.
-- Both losses are minimised in the same steps, as Algorithm 1 alternates them.
+- Both losses are minimised in the same steps, as Algorithm 1 alternates them; the gradient of the
+  personal head is clipped by its own norm.
 - Personal heads start at zero, also that of a client that never trained, which answers by the
   generic head. The variant with a hypernetwork for personal heads is left out.
 - The reported loss is that of the personal answer.
@@ -72,7 +73,8 @@ def loss(
 @hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
-    trained = train_locally(task, loss, received, clients, params=start)
+    apart = ("personal_head",)
+    trained = train_locally(task, loss, received, clients, params=start, clip_apart=apart)
     return make_updates(trained, clients, kept=["personal_head"])
 
 

@@ -116,6 +116,7 @@ def train_locally(
     phase: int = 0,
     counters: Tree | None = None,
     project: dict[str, Tensor] | None = None,
+    clip_apart: tuple[str, ...] = (),
 ) -> Trained:
     """Train every client of the cohort on its own images.
 
@@ -138,6 +139,9 @@ def train_locally(
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
             that parameter, momentum and Adam's scaling included, is multiplied by its matrix.
+        clip_apart: top-level names of `params` that are models of their own and merely trained in
+            the same steps: the gradient of each is clipped by its own norm, and those of all other
+            names by theirs together.
 
     Raises:
         FedLoomError: the loss adds to a counter that is not among `counters`.
@@ -150,6 +154,9 @@ def train_locally(
     }
     current = {**start, **trained}
     flat, projections = [value for _, value in leaves(trained)], project or {}
+    rest = {name: value for name, value in trained.items() if name not in clip_apart}
+    apart = [trained[name] for name in clip_apart]
+    models = [[value for _, value in leaves({"": tree})] for tree in (rest, *apart)]
     optimizer = make_optimizer(task.training, flat, learning_rate(task))
     total = torch.zeros(len(clients), device=flat[0].device)
     steps, seen = np.zeros((2, len(clients)), int)
@@ -179,7 +186,8 @@ def train_locally(
             total[part.positions] += reported.where(some.mask, 0).sum(1) / images
             additions.append(_sums(task, extras, some.mask, counted))
         if task.training.clip is not None:
-            clip_gradients(flat, task.training.clip)
+            for model in models:
+                clip_gradients(model, task.training.clip)
         before = None if everyone else [p.detach().clone() for p in flat]
         origin = {name: trained[name].detach().clone() for name in projections}
         optimizer.step()

@@ -44,6 +44,8 @@ def clip_gradients(params: list[Tensor], limit: float) -> None:
         params: parameters [K, ...]; a client's norm is taken over its part of all of them.
     """
     gradients = [p.grad for p in params if p.grad is not None]
+    if not gradients:
+        return
     norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()  # [K]
     scale = (limit / (norm + 1e-6)).clamp(max=1)
     for g in gradients:
