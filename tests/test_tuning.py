@@ -3,6 +3,7 @@
 import os
 import shutil
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
@@ -27,7 +28,7 @@ from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Run
 from fedloom.plan.tuning import combinations
 from fedloom.report.tables import choices as footnotes
-from fedloom.stages import cache, choose, dataset, evaluate, partition, train
+from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, train
 from partitioned import make
 
 DEFAULT = default_config()
@@ -227,8 +228,11 @@ def letters(tmp_path_factory):
 def _tune(folder, method, monkeypatch):
     """Train a method's trials in the folder, choose, and return states and choice as bytes."""
     monkeypatch.chdir(folder)
-    plan = Plan(_settings({}))
+    plan = Plan(_settings({}, [method]))
     states = []
+    if "prototypes" in plan.settings.methods[method].needs:
+        of_trials = _of(method, 1000, partition="two.validation")
+        prototypes.run(plan.prototypes_job(of_trials), 1)
     for trial in plan.settings.tuning.trials[method]:
         labels = _of(trial.label, 1000, partition="two.validation", end="0002")
         train.run(plan.train_job(labels), 1)
@@ -239,11 +243,17 @@ def _tune(folder, method, monkeypatch):
     return plan, states, paths.at(paths.CHOICE, **vars(_of(method))).read_bytes()
 
 
-def test_no_test_image_bears_on_a_choice(letters, tmp_path, monkeypatch):
-    """Trials and choice have the same bytes where all test images are replaced by noise."""
+@pytest.mark.parametrize("method", ["fedvpt", "head_tuning", "pep_fedpt"])
+def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch):
+    """Trials and choice have the same bytes where all test images are replaced by noise.
+
+    One method reads pixels, one cached features, and one prototypes as well.
+    """
     for name in ("as_it_is", "replaced"):
         shutil.copytree(letters, tmp_path / name)
-    _, states, choice = _tune(tmp_path / "as_it_is", "fedvpt", monkeypatch)
+    plan, states, choice = _tune(tmp_path / "as_it_is", method, monkeypatch)
+    features = paths.at(paths.CACHE, **vars(_of(method, cache="features")))
+    before = features.read_bytes()
 
     images, noise = ImageStore.images, np.random.default_rng(0)
 
@@ -253,7 +263,10 @@ def test_no_test_image_bears_on_a_choice(letters, tmp_path, monkeypatch):
         return pixels
 
     monkeypatch.setattr(ImageStore, "images", with_noise)
-    assert _tune(tmp_path / "replaced", "fedvpt", monkeypatch)[1:] == (states, choice)
+    monkeypatch.chdir(tmp_path / "replaced")
+    cache.run(plan.cache_job(_of(method, cache="features")), 1)
+    assert features.read_bytes() != before, "test images are in the cache"
+    assert _tune(tmp_path / "replaced", method, monkeypatch)[1:] == (states, choice)
 
 
 # ---- what is chosen -----------------------------------------------------------------------------
@@ -295,6 +308,40 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     _evaluated(third, job, rows_of(5, 2, 9))
     choose.run(job, 1)
     assert file.read_bytes() == before, "a loser's number trains no run anew"
+
+
+def test_a_trial_that_diverges_ranks_last(letters, tmp_path, monkeypatch):
+    shutil.copytree(letters, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    wild = {"training.lr": [1e38, 0.1]}
+    # a round a job, so that a job also starts from a trial that has diverged
+    plan = Plan(_settings({"values": wild, "rounds": 3}, ["fedvpt"], rounds_per_job=1))
+    for trial in plan.settings.tuning.trials["fedvpt"]:
+        labels = _of(trial.label, 1000, partition="two.validation")
+        for end in ("0001", "0002", "0003"):
+            train.run(plan.train_job(_of(**vars(labels) | {"end": end})), 1)
+        evaluate.run(plan.evaluate_job(labels), 1)
+    job = plan.choose_job(_of("fedvpt"))
+    choose.run(job, 1)
+    file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
+    rows = read_table(file.with_name("trials.parquet")).to_pylist()
+    assert rows[0]["accuracy"] is None and rows[1]["accuracy"] > 0
+    assert choices.chosen_options(file) == {"training.lr": 0.1}
+
+    for trial in job.trials:
+        _evaluated(trial, job, [(1, 0, True, False, 10, 10)])  # none after the last round
+    with pytest.raises(FedLoomError, match="fedvpt: all of its 2 trials diverged"):
+        choose.run(job, 1)
+
+
+def test_a_run_that_is_no_trial_stops_where_it_diverges(letters, tmp_path, monkeypatch):
+    shutil.copytree(letters, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    plan = Plan(_settings({"values": {"training.lr": [1e38, 0.1]}}, ["fedvpt"]))
+    trial = plan.settings.tuning.trials["fedvpt"][0]
+    job = plan.train_job(_of(trial.label, 1000, partition="two.validation", end="0002"))
+    with pytest.raises(FedLoomError, match="finite"):
+        train.run(replace(job, trial=False), 1)
 
 
 def test_a_tuned_run_is_the_run_with_the_chosen_options(letters, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The one exception that people are meant to read."""
+"""The exceptions that people are meant to read."""
 
 
 class FedLoomError(Exception):
@@ -7,3 +7,7 @@ class FedLoomError(Exception):
     The message is one line that names the file, key, method or client and says what to do; the
     command line prints it without a traceback and exits with status 2.
     """
+
+
+class NotFiniteError(FedLoomError):
+    """Training has diverged: a number is NaN or infinite."""

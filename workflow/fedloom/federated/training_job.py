@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedloom.common import tensor_files
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.io import write_table
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
@@ -179,15 +179,17 @@ def train(
 ) -> None:
     """Train the job's rounds and write its outputs.
 
+    A trial that diverges ends before that round, without the evaluations that were due.
+
     Args:
         start: the state after round `job.first`; None for the first job, which makes its own.
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
-            finite.
+            finite in a run that is no trial.
     """
-    name = job.spec.run.path
+    name, diverged = job.spec.run.path, False
     resumed = _resume(outputs.checkpoint, fingerprint, job, task.data.device)
     if resumed is not None:
         current, done, rows, confusion = resumed
@@ -198,19 +200,26 @@ def train(
         if start is None:
             current = initial_state(task, hooks)
         else:
-            current = State.of(tensor_files.load(start, task.data.device)[0])
+            tree, facts = tensor_files.load(start, task.data.device)
+            current, diverged = State.of(tree), facts["diverged"]
+    ahead = [] if diverged else range(done + 1, job.last + 1)
     with progress(total=job.last - job.first, initial=done - job.first, what=name) as bar:
-        for number in range(done + 1, job.last + 1):
+        for number in ahead:
             log.debug("%s: round %d", name, number)
             now = task.at(number)
-            current, row = train_round(now, hooks, current)
+            try:
+                after, row = train_round(now, hooks, current)
+                evaluated = _evaluate(now, hooks, job, after, confusion)
+            except NotFiniteError as error:
+                if not job.trial:
+                    raise
+                log.info("%s: diverged, and ranks last among its trials: %s", name, error)
+                diverged = True
+                break
+            current = after
             rows["clients"] += row.pop("updates")
             rows["rounds"].append(row)
-            if number in job.evaluate:
-                counted = confusion if job.confusion else None
-                rows["evaluation"] += evaluate_clients(now, hooks, current, counted)
-                if job.global_test:
-                    rows["evaluation"].append(evaluate_globally(now, hooks, current, counted))
+            rows["evaluation"] += evaluated
             tree = current.tree() | {"confusion": confusion.rows}
             tensor_files.save(
                 outputs.checkpoint, tree, fingerprint=fingerprint, round=number, rows=rows
@@ -226,4 +235,22 @@ def train(
         write_table(outputs.confusion, confusion.table(job.evaluate))
     write_table(outputs.rounds, rounds_table(rows["rounds"]))
     write_table(outputs.clients, clients_table(rows["clients"]))
-    tensor_files.save(outputs.state, current.tree(), run=name, round=job.last)
+    facts = {"run": name, "round": job.last, "diverged": diverged}
+    tensor_files.save(outputs.state, current.tree(), **facts)
+
+
+def _evaluate(
+    task: Task, hooks: Hooks, job: TrainJob, state: State, confusion: Confusion
+) -> list[dict]:
+    """Return the rows of what the job evaluates after this round; none after most.
+
+    Args:
+        confusion: answers are added to it if the job asks for them.
+    """
+    if task.round not in job.evaluate:
+        return []
+    counted = confusion if job.confusion else None
+    rows = evaluate_clients(task, hooks, state, counted)
+    if job.global_test:
+        rows.append(evaluate_globally(task, hooks, state, counted))
+    return rows

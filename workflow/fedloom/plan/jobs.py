@@ -109,6 +109,7 @@ class TrainJob:
         global_test: also evaluate the server's model on all test images.
         sources: digest of the run's sources (see fedloom.plan.provenance).
         confusion: also count, at every evaluation, the answers by class and predicted class.
+        trial: a run of study.tune, which is no error if it diverges.
     """
 
     spec: RunSpec
@@ -118,6 +119,7 @@ class TrainJob:
     global_test: bool
     sources: str
     confusion: bool = False
+    trial: bool = False
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,7 @@ class Plan:
             global_test=study.global_test,
             sources=self.digest(self.run_sources("train", wildcards)),
             confusion=study.confusion,
+            trial=self._of_trials(wildcards),
         )
 
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
@@ -279,9 +280,12 @@ class Plan:
         Args:
             labels: a run, or wildcards.
         """
-        settings = self.settings
-        of_trials = "validation" in settings.partitions[labels.partition].settings
-        return settings.tuning.study if of_trials and settings.tuning else settings.study
+        tuning = self.settings.tuning
+        return tuning.study if tuning and self._of_trials(labels) else self.settings.study
+
+    def _of_trials(self, labels: Any) -> bool:
+        """True if a run's partition is one that trials are trained on."""
+        return "validation" in self.settings.partitions[labels.partition].settings
 
     def _trials(self, labels: Any) -> tuple[Trial, ...]:
         """Return the trials that a run's options are chosen from; none if they are the config's."""

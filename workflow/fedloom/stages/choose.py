@@ -4,6 +4,7 @@ import json
 
 import pyarrow as pa
 
+from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
 from fedloom.plan import choices, paths
 from fedloom.plan.jobs import ChooseJob
@@ -14,15 +15,24 @@ def run(job: ChooseJob, threads: int) -> None:
     """Write a row per trial: its label, its options as JSON, its accuracy; and the best one's row.
 
     The accuracy is the mean over participating clients after the last round, in percent. Of equal
-    ones the first trial is chosen.
+    ones the first trial is chosen; a trial that diverged has none.
+
+    Raises:
+        FedLoomError: all trials diverged.
     """
     trials = choices.evaluations(job)
-    means = [accuracies(evaluation(file), [job.last])["participating_mean"] for _, file in trials]
+    found = [accuracies(evaluation(file), [job.last]) for _, file in trials]
+    means = [each.get("participating_mean") for each in found]
+    if all(mean is None for mean in means):
+        raise FedLoomError(
+            f"{job.method}: all of its {len(trials)} trials diverged; give it smaller learning "
+            "rates to try (study.tune.values), or set training.clip"
+        )
     options = [json.dumps(trial.options) for trial, _ in trials]
     labels = [trial.label for trial, _ in trials]
-    best = means.index(max(means))
+    best = means.index(max(mean for mean in means if mean is not None))
     where = {name: getattr(job, name) for name in ("dataset", "partition", "backbone", "method")}
-    rows = {"trial": labels, "options": options, "accuracy": means}
+    rows = {"trial": labels, "options": options, "accuracy": pa.array(means, pa.float64())}
     write_table(paths.at(paths.TRIALS, **where), pa.table(rows))
     chosen = {"trial": [labels[best]], "options": [options[best]]}
     write_table(paths.at(paths.CHOICE, **where), pa.table(chosen))

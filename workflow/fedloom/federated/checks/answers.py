@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from torch import Tensor
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.federated.checks.trees import (
     CURE,
     call_of,
@@ -92,11 +92,11 @@ def check_scores(
     for client, batches in zip(clients.ids, bad, strict=True):
         if batches:
             where = call_of(task, "predict", client)
-            raise FedLoomError(f"{where}: predictions are not finite (NaN or infinity); {CURE}")
+            raise NotFiniteError(f"{where}: predictions are not finite (NaN or infinity); {CURE}")
     for client, loss in zip(clients.ids, losses, strict=True):
         if not math.isfinite(loss):
             where = call_of(task, "predict", client)
-            raise FedLoomError(f"{where}: predictions are too large for a finite loss; {CURE}")
+            raise NotFiniteError(f"{where}: predictions are too large for a finite loss; {CURE}")
 
 
 def check_artefact(task: Task, name: str, table: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.task import Task
 from fedloom.methods.calls import describe
@@ -112,4 +112,4 @@ def require_finite(items: Iterable[tuple[str, Any]]) -> None:
     """Require finite numbers."""
     name = not_finite(items)
     if name is not None:
-        raise FedLoomError(f"{name} is not finite (NaN or infinity); {CURE}")
+        raise NotFiniteError(f"{name} is not finite (NaN or infinity); {CURE}")
