@@ -253,7 +253,8 @@ def test_pfedmoap_mixes_experts_by_hand(tiny, role):
     constants = {"experts": experts, "present": present}
     received = {"params": {"context": prompts}, "constants": {**constants, "own": prompts}}
     if role == "predicts":
-        clients = replace(clients, state={"gate": gate})
+        ever = torch.ones(3, dtype=torch.bool)
+        clients = replace(clients, state={"gate": gate, "gate_trained": ever})
         found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
     else:
         known = received | {"text": module("pfedmoap").expert_features(task, received)}
@@ -329,9 +330,22 @@ def test_pfedmoap_trains_the_gate_only_beside_experts(tiny):
     updates = hooks.client_update(task=task.at(2), received=received, clients=clients)
     for k, update in enumerate(updates):
         assert list(update.payload["params"]) == ["context"], "the gate stays"
+        assert bool(update.client_state["gate_trained"]) == bool(present[k].any())
         for name, layer in update.client_state["gate"].items():
             moved = not torch.equal(layer["weight"], clients.state["gate"][name]["weight"][k])
             assert moved == bool(present[k].any()), name
+
+
+def test_pfedmoap_asks_no_gate_that_was_never_trained(tiny):
+    task, hooks = tiny("pfedmoap", length=4, experts=3)
+    received, clients, batch = first_cohort(task, hooks)
+    _, prompts, experts, present = cases(task)
+    constants = {"experts": experts, "present": present, "own": prompts}
+    received = {"params": {"context": prompts}, "constants": constants}
+    answer = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    alone = {**received, "constants": {**constants, "present": torch.zeros_like(present)}}
+    expected = hooks.predict(task=task, received=alone, clients=clients, batch=batch)
+    assert torch.equal(answer, expected)
 
 
 def replace_options(options, **changes):

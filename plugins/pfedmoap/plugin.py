@@ -10,13 +10,16 @@ alone). Prompt and gating network are trained together; the network stays on the
 a public copy of the released code where the paper could not be read closely:
 
 - A client that takes part for the first time trains its prompt alone, and is evaluated with it
-  alone; a client that never trained has the mean of the prompts, as the server's model.
+  alone until its gating network has been trained; a client that never trained has the mean of the
+  prompts, as the server's model.
 - Distances are Euclidean; clients that never took part are no experts.
 - The mean counts training images, over the round's clients.
 - Reduction takes every (d / g)-th entry; scores are not divided by sqrt(g) but multiplied by
   `scale`; there is no dropout.
 - Prompt and gating network have one learning rate, where the released code has two.
 - For its test a client gets its own last prompt back from the server instead of keeping it.
+- Of a client that fewer than K - 1 others can serve, the missing experts are sent, and counted, as
+  zeros.
 """
 
 import torch
@@ -52,7 +55,8 @@ def init_server(task: CLIPTask) -> Tree:
 @hookimpl
 def init_client(task: CLIPTask, client: int) -> Tree:
     width = pooled(task, task.backbone.encode(["a"])).shape[1]
-    return {"gate": init_gate(task, width)}
+    trained = torch.zeros((), dtype=torch.bool, device=task.backbone.device)
+    return {"gate": init_gate(task, width), "gate_trained": trained}
 
 
 def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
@@ -119,7 +123,7 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 @hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "text": expert_features(task, received)}
-    start = received["params"] | clients.state
+    start = {**received["params"], "gate": clients.state["gate"]}
     trained = train_locally(task, loss, known, clients, params=start)
     gated = received["constants"]["present"].any(1)  # [K]
 
@@ -127,7 +131,8 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
         return torch.where(gated.view(-1, *[1] * (new.dim() - 1)), new, old)
 
     trained.params["gate"] = tensor_map(moved, trained.params["gate"], clients.state["gate"])
-    return make_updates(trained, clients, kept=["gate"])
+    ever = {"gate_trained": clients.state["gate_trained"] | gated}
+    return make_updates(trained, clients, kept=["gate"], state=ever)
 
 
 @hookimpl
@@ -142,4 +147,5 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
 def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     constants, gate = received["constants"], clients.state["gate"]
     experts = expert_features(task, received)
-    return logits(task, constants["own"], gate, experts, constants["present"], batch)
+    present = constants["present"] & clients.state["gate_trained"][:, None]
+    return logits(task, constants["own"], gate, experts, present, batch)
