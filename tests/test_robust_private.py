@@ -345,6 +345,13 @@ def test_epsilon_of_many_rounds_without_sampling_is_that_of_one_with_less_noise(
     assert gaussian_epsilon(1.0, 0.1, 10, 1e-5) < gaussian_epsilon(1.0, 1.0, 10, 1e-5)
 
 
+def test_running_statistics_of_batch_norm_are_not_clipped_together_with_weights(run):
+    task, _ = run("dp_gaussian")
+    given = {"head": torch.ones(4, 16), "statistics": {"mean": torch.ones(3)}}
+    with pytest.raises(FedLoomError, match=r"dp_gaussian: .* batch norm's running statistics"):
+        module("dp_gaussian").change_of(task, update(1, received=given, **given), {"params": given})
+
+
 def test_clients_that_received_different_parameters_are_refused(run):
     task, hooks = run("dp_gaussian")
     head = torch.zeros(4, 16)

@@ -18,8 +18,8 @@ Opacus' accountant. Choices:
   which one has a client's changes replaced by zero.
 - What a client reports for logs, its training loss and the norm of its change, is not sent in a
   real federation and not protected here; neither are class prototypes that a study computes before
-  round 1. A method that uploads more than parameters, or parameters that the clients had not all
-  received alike, is refused.
+  round 1. A method that uploads more than parameters, running statistics of batch norm, or
+  parameters that the clients had not all received alike, is refused.
 """
 
 from collections.abc import Generator
@@ -60,6 +60,11 @@ def drawn(task: Task) -> set[int]:
 def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
     """Return what training changed, as a vector [D], and the parameters before."""
     params = require_params_alone(task, "dp_gaussian", update)
+    if "statistics" in params:
+        raise FedLoomError(
+            f"dp_gaussian: method {task.method} uploads batch norm's running statistics, whose "
+            "size would decide how far weights are clipped; use a backbone without batch norm"
+        )
     known, start, rest = split_known(params, received.get("params", {}))
     if rest:
         raise FedLoomError(
