@@ -130,6 +130,11 @@ def test_equal_magnitudes_are_sent_in_order():
     assert module("top_k").largest(torch.zeros(3), 2).tolist() == [True, True, False]
 
 
+def test_one_huge_entry_does_not_hide_the_order_of_small_ones():
+    vector = torch.tensor([1e-3, 1e9, 2e-3, 1.5e-3])
+    assert module("top_k").largest(vector, 2).tolist() == [False, True, True, False]
+
+
 def test_a_memory_of_other_shapes_is_dropped():
     change = {"a": torch.ones(2), "b": {"c": torch.ones(3)}}
     same = {"a": torch.full((2,), 7.0), "b": {"c": torch.full((3,), 7.0)}}

@@ -6,7 +6,7 @@ magnitude are sent, and what is left of the sum is the next memory. Choices:
 
 - k counts over all parameters of a client together, as in Definition 2.1, rounded up.
 - An entry is sent as its value and its position in its tensor: 4 bytes each.
-- Magnitudes are compared to 16 bits of the largest, and of equal ones the first is sent. Else the
+- Magnitudes are compared to 16 bits each, and of equal ones the first is sent. Else the
   last bits of a sum would choose between entries that are equal, as a head's are for two classes.
 - Parameters that the client had not received are sent as they are, and so is what is uploaded
   beside parameters. A memory is dropped if the shapes of what is sent have changed.
@@ -38,8 +38,8 @@ from fedloom.toolbox import (
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """Return which `count` entries of a vector [D] have the largest magnitude, as a mask [D]."""
-    size = vector.abs().double()
-    ranked = (size / size.max().clamp(min=torch.finfo(torch.float32).tiny) * 2**16).round()
+    mantissa, exponent = vector.abs().double().frexp()
+    ranked = torch.ldexp((mantissa * 2**16).round(), exponent)
     first = ranked.sort(descending=True, stable=True).indices[:count]
     return torch.zeros_like(vector, dtype=torch.bool).index_fill(0, first, True)
 
