@@ -375,6 +375,26 @@ def test_fedem_answers_by_the_mixture_of_probabilities(case):
     close(answer.exp(), mixed)
 
 
+@pytest.mark.parametrize("name", ["fedrod", "fedem"])
+def test_models_that_are_trained_side_by_side_are_clipped_each_by_its_own_norm(case, name):
+    task, hooks = case(name, **({"components": 2} if name == "fedem" else {}))
+    task = replace(task, training=SimpleNamespace(**vars(task.training) | {"clip": 1e-4}))
+    torch.manual_seed(1)
+    start = shaken(initial_state(task, hooks).server["params"])
+    received = stack([{"params": start}] * 2)
+    states = [hooks.init_client(task=task, client=k) for k in (1, 2)]
+    clients = cohort(task, [1, 2], [tensor_map(lambda v: v.double(), s) for s in states])
+    for update in hooks.client_update(task=task.at(1), received=received, clients=clients):
+        moved = tensor_map(torch.sub, update.payload["params"], start)
+        if name == "fedrod":
+            models = [moved, {"head": update.client_state["personal_head"]}]  # which was zero
+        else:
+            models = [tensor_map(lambda v, m=m: v[m], moved) for m in range(2)]
+        for model in models:
+            norm = sum(v.square().sum() for _, v in leaves(model)).sqrt()
+            assert float(norm) == pytest.approx(0.2 * 1e-4, rel=0.02)  # lr * clip
+
+
 # FedMix
 
 
@@ -389,12 +409,16 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
     task, hooks = tiny("fedmix", train=LAST)
     start = initial_state(task, hooks)
     state, _ = train_round(task.at(1), hooks, start)
-    means, ids = state.server["constants"]["means"], select(task.at(1), hooks, start)
+    means, ids = state.server["means"], select(task.at(1), hooks, start)
     assert means["known"].nonzero()[:, 0].tolist() == ids
     for client in ids:
         images, labels = means_of(task, client)
         torch.testing.assert_close(means["images"][client, 0].double(), images)
         torch.testing.assert_close(means["labels"][client, 0].double(), labels)
+    _, row = train_round(task.at(2), hooks, state)
+    image, counted = 16 * 16 * 4, {r["bytes_down"] for r in row["updates"]}
+    model = sum(4 * v.numel() for _, v in leaves(state.server["params"]))
+    assert counted == {model + len(ids) * (image + 4 * 4)}, "the means that there are"
     two, _ = tiny("fedmix", means=2)
     both = plugin("fedmix").own_means(two, 1)["images"]
     rows = two.data.train[1]
@@ -406,8 +430,9 @@ def test_clients_of_fedmix_exchange_means_of_images_and_labels(tiny):
 def test_every_step_of_every_client_draws_a_known_mean(tiny):
     task, hooks = tiny("fedmix", train=LAST, means=2)
     server = initial_state(task, hooks).server
-    means = server["constants"]["means"]
-    means["images"] += torch.arange(12.0).view(6, 2, 1, 1, 1)  # which mean it is
+    server["means"]["images"] += torch.arange(12.0).view(6, 2, 1, 1, 1)  # which mean it is
+    server["means"]["known"][[3, 5]] = True
+    means = hooks.download(task=task, server=server, client=1)["constants"]["means"]
     clients = cohort(task, [1, 2], [{}, {}])
     received = stack([{"means": means}] * 2)["means"]
     draw = plugin("fedmix").draw
@@ -415,10 +440,10 @@ def test_every_step_of_every_client_draws_a_known_mean(tiny):
     seen = set()
     for step in range(40):
         batch.seen = (step, step)
-        images, _ = draw(task.at(1), received, [3, 5], clients, batch)
-        again, _ = draw(task.at(1), received, [3, 5], clients, batch)
+        images, _ = draw(task.at(1), received, clients, batch)
+        again, _ = draw(task.at(1), received, clients, batch)
         assert torch.equal(images, again)
-        alone, _ = draw(task.at(1), received, [3, 5], clients.subset([1]), _one(batch, step))
+        alone, _ = draw(task.at(1), received, clients.subset([1]), _one(batch, step))
         assert torch.equal(alone[0], images[1]), "whoever else is in the cohort"
         seen |= {int(image.mean()) for image in images}
     assert seen == {6, 7, 10, 11}
@@ -434,19 +459,20 @@ def test_the_loss_of_fedmix_is_mixup_to_first_order(case):
     params, clients, batch = random_case(task, hooks)
     batch.seen = (0, 0, 0)
     server = initial_state(task, hooks).server
-    means = server["constants"]["means"]
-    means["images"][4, 0] = torch.rand(16, 16, 1) * 255
-    means["labels"][4, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    server["means"]["images"][4, 0] = torch.rand(16, 16, 1) * 255
+    server["means"]["labels"][4, 0] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    server["means"]["known"][4] = True
+    means = hooks.download(task=task, server=server, client=1)["constants"]["means"]
     means = tensor_map(lambda v: v.double() if v.is_floating_point() else v, means)
     received = stack([{"constants": {"means": means}}] * 3)
     params = tensor_map(lambda v: v.requires_grad_(), params)
-    value, extras = plugin("fedmix").loss(task, params, received, clients, batch, known=[4])
+    value, extras = plugin("fedmix").loss(task, params, received, clients, batch)
     flat = [v for _, v in leaves(params)]
     slopes = dict(
         zip([p for p, _ in leaves(params)], torch.autograd.grad(value.sum(), flat), strict=True)
     )
     black = task.backbone.pixels(torch.zeros(1, 16, 16, 1))
-    other = task.backbone.pixels(means["images"][4]) - black
+    other = task.backbone.pixels(means["images"][0]) - black
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         for k in range(3):
             weights = {n: v[k].detach().requires_grad_() for n, v in params["weights"].items()}
@@ -460,7 +486,7 @@ def test_the_loss_of_fedmix_is_mixup_to_first_order(case):
 
             x = x.requires_grad_()
             (slope,) = torch.autograd.grad(own(x).sum(), x, create_graph=True)
-            soft = logits(task, x, head, weights).log_softmax(-1) @ means["labels"][4, 0]
+            soft = logits(task, x, head, weights).log_softmax(-1) @ means["labels"][0, 0]
             two = own(x) - 0.3 * soft
             expected = two + 0.3 * (slope * other).sum((1, 2, 3))
             close(extras["reported_loss"][k], two)

@@ -11,6 +11,8 @@ epochs. Choices where the papers leave one open:
 - Fine-tuning takes five epochs (the paper tries one to twenty) of the whole model, or of the head
   (`tuned`). Its learning rate is that of training.
 - Momentum, weight decay and clipping are those of fedavg, see there.
+
+The paper's text could not be read while this was written; the algorithm is from memory.
 """
 
 from torch import Tensor

@@ -27,8 +27,6 @@ The paper's text could not be read while this was written; the algorithm is that
 reimplementation in Flower's baselines.
 """
 
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,7 +58,14 @@ def init_server(task: ViTTask) -> Tree:
         "labels": torch.zeros(clients, count, task.num_classes, device=device),
         "known": torch.zeros(clients, dtype=torch.bool, device=device),
     }
-    return {"params": init_model(task), "constants": {"means": means}}
+    return {"params": init_model(task), "means": means}
+
+
+@hookimpl
+def download(task: ViTTask, server: Tree, client: int) -> Tree:
+    known = server["means"]["known"]
+    means = {name: server["means"][name][known] for name in ("images", "labels")}  # [M, n, ...]
+    return {"params": server["params"], "constants": {"means": means}}
 
 
 def own_means(task: ViTTask, client: int) -> Tree:
@@ -76,20 +81,18 @@ def own_means(task: ViTTask, client: int) -> Tree:
     return {"images": torch.stack(images), "labels": torch.stack(labels)}
 
 
-def draw(
-    task: ViTTask, means: Tree, known: list[int], clients: Cohort, batch: Batch
-) -> tuple[Tensor, Tensor]:
+def draw(task: ViTTask, means: Tree, clients: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
     """Draw a mean image [K, H, W, channels] and label [K, C] for each client.
 
     Args:
-        means: as received, [K, clients, n, ...].
-        known: ids of the clients whose means they are.
+        means: as received, [K, M, n, ...] of M clients; not empty.
     """
+    count = means["images"].shape[1]
     images, labels = [], []
     for k, (client, seen) in enumerate(zip(clients.ids, batch.seen, strict=True)):
         stream = task.generator("mean image", client, seen)
-        number = stream.initial_seed() % (len(known) * task.options.means)  # nothing to wait for
-        owner, which = known[number // task.options.means], number % task.options.means
+        number = stream.initial_seed() % (count * task.options.means)  # nothing to wait for
+        owner, which = number // task.options.means, number % task.options.means
         images.append(means["images"][k, owner, which])
         labels.append(means["labels"][k, owner, which])
     return torch.stack(images), torch.stack(labels)
@@ -104,14 +107,10 @@ def logits_of_tokens(task: ViTTask, params: Tree, tokens: Tensor) -> Tensor:
 
 
 def loss(
-    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch, known: list[int]
+    task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
-    """Compute FedMix's loss [K, B], and report its first two terms.
-
-    Args:
-        known: ids of the clients whose means the server has; not empty.
-    """
-    image, label = draw(task, received["constants"]["means"], known, clients, batch)
+    """Compute FedMix's loss [K, B], and report its first two terms."""
+    image, label = draw(task, received["constants"]["means"], clients, batch)
     ratio = task.options.ratio
     weights = params.get("weights")
     with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
@@ -128,8 +127,8 @@ def loss(
 
 @hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    known = received["constants"]["means"]["known"][0].nonzero()[:, 0].tolist()
-    mixed = partial(loss, known=known) if known else model_loss
+    first = received["constants"]["means"]["images"].shape[1] == 0  # nobody has sent means yet
+    mixed = model_loss if first else loss
     updates = make_updates(train_locally(task, mixed, received, clients), clients)
     for client, update in zip(clients.ids, updates, strict=True):
         update.payload["means"] = own_means(task, client)
@@ -138,12 +137,12 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 @hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    means = {name: value.clone() for name, value in server["constants"]["means"].items()}
+    means = {name: value.clone() for name, value in server["means"].items()}
     for update in updates:
         means["images"][update.client] = update.payload["means"]["images"]
         means["labels"][update.client] = update.payload["means"]["labels"]
         means["known"][update.client] = True
-    return {"params": mean(updates, task.options.weighted), "constants": {"means": means}}
+    return {"params": mean(updates, task.options.weighted), "means": means}
 
 
 @hookimpl

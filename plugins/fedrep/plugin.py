@@ -13,6 +13,8 @@ leave one open:
 - Heads start at zero. Before a test every client fits its head to the body again
   (`head_epochs`): a client that never trained as the paper says of new ones, the others because
   the body has changed since.
+
+The paper's text could not be read while this was written; the algorithm is from memory.
 """
 
 from torch import Tensor

@@ -12,8 +12,9 @@ Choices, by the released code where the paper leaves one open:
   a linear layer to 8 d, a gate (one half times the GELU of the other) and a linear layer to d.
   Self-attention behind it, of which the released configuration has none, is left out.
 - T are the features of the bare names, of unit length.
-- Projections of the attention are drawn as Glorot's uniform, its output and the MLP as torch draws
-  linear layers, queries from N(0, 0.02^2).
+- Projections of the attention are drawn as torch's MultiheadAttention draws them (Glorot's uniform,
+  of the three as one matrix where d' = d), its output and the MLP as torch draws linear layers,
+  queries from N(0, 0.02^2).
 - With `names: all`, clients train among all classes, with the context of all names.
 """
 
@@ -64,14 +65,16 @@ def init_server(task: CLIPTask) -> Tree:
     def norm(width: int) -> Tree:
         return {"scale": torch.ones(width, device=clip.device), "shift": zeros(width)}
 
+    # rows and columns of what is drawn at once: queries, and keys or values
+    fan_q, fan = (4 * d, 4 * d) if d_text == d else (2 * d, d + d_text)
     params = {
         "queries": clip.init_context(options.length, generator),  # [m, d]
         "norm_queries": norm(d),
         "norm_names": norm(d_text),
         "norm_mlp": norm(d),
-        "q": {"weight": uniform((6 / (d + d)) ** 0.5, d, d), "bias": zeros(d)},
-        "k": {"weight": uniform((6 / (d + d_text)) ** 0.5, d, d_text), "bias": zeros(d)},
-        "v": {"weight": uniform((6 / (d + d_text)) ** 0.5, d, d_text), "bias": zeros(d)},
+        "q": {"weight": uniform((6 / fan_q) ** 0.5, d, d), "bias": zeros(d)},
+        "k": {"weight": uniform((6 / fan) ** 0.5, d, d_text), "bias": zeros(d)},
+        "v": {"weight": uniform((6 / fan) ** 0.5, d, d_text), "bias": zeros(d)},
         "out": {"weight": uniform(d**-0.5, d, d), "bias": zeros(d)},
         "up": {"weight": uniform(d**-0.5, 8 * d, d), "bias": uniform(d**-0.5, 8 * d)},
         "down": {
