@@ -9,7 +9,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.held_out import held_out_count
 from fedloom.common.receipts import sha256
-from fedloom.plan import data_plugins
+from fedloom.plan import data_plugins, recipes
 from fedloom.plan.listing import listing
 from fedloom.plan.methods import check_families, check_parts, expand, implied, resolve_methods
 from fedloom.plan.outputs import resolve_output
@@ -101,9 +101,17 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
 
 
 def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
-    """Return the entry with defaults, checked against what its scheme, source or kind allows."""
+    """Return the entry with defaults, checked against what its scheme, source or kind allows.
+
+    A dataset's recipe is resolved into a source and its keys.
+    """
     where, key = f"{CONFIG} {section}.{label}", KINDS[section]
     kinds = data_plugins.entries(section)
+    if section == "datasets" and "recipe" in entry:
+        try:
+            entry = recipes.expanded(entry)
+        except FedLoomError as error:
+            raise schema.SchemaError(f"{where}: {error}", [section, label, "recipe"]) from None
     if not isinstance(entry.get(key), str) or entry[key] not in kinds:
         hint = schema.suggestion(str(entry.get(key)), list(kinds))
         line = f"{where}.{key}: no {key} '{entry.get(key)}'; {hint}"
