@@ -15,9 +15,10 @@ from PIL import Image
 
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import check_regular, is_folder, printable, walk
+from fedloom.common.folders import is_folder, printable, walk
 from fedloom.data import file_lists
-from fedloom.data.images import ImageList, Item
+from fedloom.data.image_files import load
+from fedloom.data.listed import ImageList, Item
 from fedloom.plan.listing import described
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     def items() -> Iterator[Item]:
         for file in files:
-            yield Item(printable(file.path), partial(_load, file.path))
+            yield Item(printable(file.path), partial(load, file.path))
 
     return ImageList(
         items=items,
@@ -64,14 +65,6 @@ def read(settings: dict[str, Any]) -> ImageList:
         domains=np.array([file.domain for file in files]),
         test=np.array([file.test for file in files]) if official else None,
     )
-
-
-def _load(path: str) -> Image.Image:
-    """Read an image."""
-    check_regular(path)
-    with Image.open(path) as image:
-        image.load()
-        return image
 
 
 def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
