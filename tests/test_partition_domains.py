@@ -55,17 +55,22 @@ def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed
 
 
 def test_imbalance_within_domains():
-    """PFPT's 4-dataset: 99% of a client's images are of one class, in each of the data sets."""
-    labels, domains = np.tile(np.repeat(np.arange(10), 40), 2), np.repeat(["ink", "oil"], 400)
-    labels[400:] += 10  # classes side by side
-    test = np.tile([False, False, False, True], 200)
+    """PFPT's 4-dataset: 99% of each class go to its own clients, the rest to all of the domain."""
+    sizes = [400] * 10 + [320] + [430] * 6  # two data sets; one class of the second is rarer
+    labels, domains = np.repeat(np.arange(17), sizes), np.repeat(["ink", "oil"], [4000, 2900])
+    test = np.arange(len(labels)) % 10 == 0
     spec = {"clients_per_domain": 20, "dominant_share": 0.99, "dominant_classes": 0.1}
-    table = make({"scheme": "domain"} | spec, 0, (labels, test, domains))
-    client = table["client_id"].to_numpy()[~test]
-    held = np.stack([np.bincount(labels[~test][client == k], minlength=20) for k in range(40)])
-    assert (held[:20, 10:] == 0).all() and (held[20:, :10] == 0).all()
-    assert (held.sum(1) == 15).all()
-    assert (held.max(1) >= 14).all()
+    for seed in range(5):
+        table = make({"scheme": "domain"} | spec, seed, (labels, test, domains))
+        client = table["client_id"].to_numpy()[~test]
+        held = np.stack([np.bincount(labels[~test][client == k], minlength=17) for k in range(40)])
+        assert (held[:20, 10:] == 0).all() and (held[20:, :10] == 0).all()
+        assert np.bincount(held.argmax(1), minlength=17).tolist()[:10] == [2] * 10
+        assert set(np.bincount(held.argmax(1), minlength=17)[10:]) == {2, 3}, (
+            "20 clients, 7 classes"
+        )
+        pooled = held.sum(1) - held.max(1)
+        assert (pooled <= 3).all() and 40 <= pooled.sum() <= 0.011 * held.sum()
 
 
 def test_keys_of_imbalance_go_together():

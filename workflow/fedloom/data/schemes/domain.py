@@ -29,5 +29,5 @@ def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
     if "alpha" in settings:
         divide = dirichlet.divide
     elif "dominant_share" in settings:
-        divide = imbalance.divide
+        divide = imbalance.divide_pooled
     return [Group(f" of domain '{name}'", domains == name, divide, inner) for name in names]
