@@ -351,7 +351,7 @@ def test_groups_that_misbehave_are_one_line(drop, code, line):
 @pytest.mark.parametrize(
     ("kind", "toml", "line"),
     [
-        ("source", 'name = "own"', "own/source.toml: : 'description' is a required property"),
+        ("source", 'name = "own"', "own/source.toml: 'description' is a required property"),
         ("source", "name = ", "own/source.toml: "),
         (
             "source",

@@ -105,7 +105,7 @@ def test_a_parquet_file_that_is_none(tmp_path, kind):
         ("ant/up", ".", "ant/up: a link that leads back up"),
         ("ant/up", "../..", ": a link that leads back up"),
         ("ant/self", "self", "ant/self: cannot be listed (Too many levels of symbolic links)"),
-        ("ant/bee", "../bee", None),
+        ("cow", "bee", None),
     ],
 )
 def test_links_in_circles(tmp_path, link, target, words):

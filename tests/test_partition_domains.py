@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
+from fedloom.plan import resolve
 from partitioned import DOMAINS, make, with_domains
 
+CONFIG = schema.load("config")
 BY_DOMAIN = st.one_of(
     st.just({"clients_per_domain": 1}),
     st.fixed_dictionaries(
@@ -49,6 +52,35 @@ def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed
         assert sorted(k // each for k in out) == [0, 1, 2]
     else:
         assert len(out) == round(len(set(client)) * spec.get("held_out", 0))
+
+
+def test_imbalance_within_domains():
+    """PFPT's 4-dataset: 99% of each class go to its own clients, the rest to all of the domain."""
+    sizes = [400] * 10 + [320] + [430] * 6  # two data sets; one class of the second is rarer
+    labels, domains = np.repeat(np.arange(17), sizes), np.repeat(["ink", "oil"], [4000, 2900])
+    test = np.arange(len(labels)) % 10 == 0
+    spec = {"clients_per_domain": 20, "dominant_share": 0.99, "dominant_classes": 0.1}
+    for seed in range(5):
+        table = make({"scheme": "domain"} | spec, seed, (labels, test, domains))
+        client = table["client_id"].to_numpy()[~test]
+        held = np.stack([np.bincount(labels[~test][client == k], minlength=17) for k in range(40)])
+        assert (held[:20, 10:] == 0).all() and (held[20:, :10] == 0).all()
+        assert np.bincount(held.argmax(1), minlength=17).tolist()[:10] == [2] * 10
+        assert set(np.bincount(held.argmax(1), minlength=17)[10:]) == {2, 3}, (
+            "20 clients, 7 classes"
+        )
+        pooled = held.sum(1) - held.max(1)
+        assert (pooled <= 3).all() and 40 <= pooled.sum() <= 0.011 * held.sum()
+
+
+def test_keys_of_imbalance_go_together():
+    entry = {"scheme": "domain", "dominant_share": 0.9}
+    with pytest.raises(FedLoomError, match="'dominant_classes' is a dependency of"):
+        resolve._checked_entry("partitions", "mine", entry, CONFIG)
+    entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
+    spec = resolve._checked_entry("partitions", "mine", entry, CONFIG)
+    with pytest.raises(FedLoomError, match="mine: alpha and dominant_share; divide a domain by"):
+        resolve._check_domains(spec, "mine")
 
 
 def test_domains_without_alpha_are_divided_evenly():

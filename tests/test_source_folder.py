@@ -58,23 +58,46 @@ def test_a_folder_with_its_own_names_for_the_split(tmp_path):
         build(tmp_path, source="folder", root=str(root), split=["train", "dev"])
 
 
-def test_images_may_lie_deeper_as_in_tiny_imagenet(tmp_path):
-    root = image_folder(tmp_path / "root", ["n01", "n02"], ["images"])
-    assert len(build(tmp_path, source="folder", root=str(root))[0]) == 8
-
-
 @pytest.mark.parametrize(
     ("layers", "options", "line"),
     [
-        ((["photo", "sketch"], ["ant", "bee"]), {}, "photo: folders where images .* domains: true"),
+        (
+            (["photo", "sketch"], ["ant", "bee"]),
+            {},
+            "photo: a folder 'ant' where .* domains: true",
+        ),
         ((["ant", "bee"],), {"domains": True}, "ant: no class folders .* domains: false"),
         ((), {}, "root: no class folders in it"),
+        (
+            (["amazon", "dslr"], ["images"], ["mug", "pen"]),
+            {"domains": True},
+            "amazon/images: a folder 'mug' where images .* set classes_in: images$",
+        ),
+        ((["ant", "bee"], ["images"]), {}, "ant: a folder 'images' .* set images_in: images$"),
+        (
+            (["ant", "bee"], ["images"], ["more"]),
+            {"images_in": "images"},
+            "ant/images: a folder 'more' where images should be; remove or move it$",
+        ),
+        ((["ant", "bee"],), {"images_in": "images"}, "ant/images: no such folder"),
+        (
+            (["ant", "bee"],),
+            {"classes_in": "images"},
+            "root/images: no such folder",
+        ),
     ],
 )
 def test_a_layer_too_many_or_too_few(layers, options, line, tmp_path):
     root = image_folder(tmp_path / "root", *layers)
     with pytest.raises(FedLoomError, match=line):
         build(tmp_path, source="folder", root=str(root), **options)
+
+
+def test_a_folder_beside_the_images_of_a_class(tmp_path):
+    root = image_folder(tmp_path / "root", ["ant", "bee"])
+    (root / "bee" / "old").mkdir()
+    with pytest.raises(FedLoomError, match=r"bee: a folder 'old' where images .*; remove or move"):
+        build(tmp_path, source="folder", root=str(root))
 
 
 def test_a_missing_folder_and_an_empty_class(tmp_path):

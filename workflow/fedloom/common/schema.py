@@ -102,7 +102,8 @@ def check(
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     if where.endswith(" "):
         steps = steps.lstrip(".")
-    raise SchemaError(f"{where}{steps}: {message}", [*keys, *path])
+    line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
+    raise SchemaError(line, [*keys, *path])
 
 
 def filled(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 It is imported by name, so that datasets and partitions without plugins do not depend on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.images import ImageList, write_store
+from fedloom.data.images import write_store
+from fedloom.data.listed import ImageList, Item
 from fedloom.data.schemes import Divide, Group
 from fedloom.methods.calls import blame
 from fedloom.methods.loader import import_plugin
@@ -29,6 +30,23 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
     """
     plugin = find("source", source)
     guarded(plugin, "read", lambda: write_store(_listed(plugin, settings), settings, images))
+
+
+def read(source: str, settings: dict[str, Any]) -> ImageList:
+    """Return the images that a plugin's source lists; what it raises while listing is one line.
+
+    Raises:
+        FedLoomError: there is no such plugin, or what it raises, with its file and line.
+    """
+    plugin = find("source", source)
+    listed = guarded(plugin, "read", lambda: _listed(plugin, settings))
+
+    def items() -> Iterator[Item]:
+        iterator = iter(guarded(plugin, "read", listed.items))
+        while (item := guarded(plugin, "read", lambda: next(iterator, None))) is not None:
+            yield item
+
+    return replace(listed, items=items)
 
 
 def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:

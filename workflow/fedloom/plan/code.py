@@ -5,6 +5,7 @@ from typing import Any
 
 from fedloom.methods.manifest import Located
 from fedloom.plan import data_plugins, jobs, staleness
+from fedloom.plan.settings import Dataset
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,20 @@ def of_data(stage: str, kind: str, name: str) -> Code:
     return Code(of_stage(stage).modules, (plugin,))
 
 
+def of_dataset(dataset: Dataset) -> Code:
+    """Return the code that makes a dataset: of its source, and of those of its parts."""
+    sources = _sources(dataset.source, dataset.settings)
+    every = [of_data("dataset", "source", source) for source in sources]
+    modules = dict.fromkeys(module for code in every for module in code.modules)
+    return Code(tuple(modules), tuple(plugin for code in every for plugin in code.plugins))
+
+
+def _sources(source: str, settings: dict[str, Any]) -> list[str]:
+    """Return the names of a source and of those of its parts."""
+    parts = settings.get("parts", {}).values()
+    return [source, *(name for part in parts for name in _sources(part["source"], part))]
+
+
 def of_cache(family: str) -> Code:
     """Return the code that runs a backbone of a family over a dataset."""
     return of_stage("cache", f"fedloom.backbones.{family}")
@@ -57,7 +72,7 @@ def of_job(stage: str, job: Any) -> Code:
     """Return the code of a stage's job that trains nothing."""
     match job:
         case jobs.DatasetJob():
-            return of_data(stage, "source", job.dataset.source)
+            return of_dataset(job.dataset)
         case jobs.PartitionJob():
             return of_data(stage, "scheme", job.partition.scheme)
         case jobs.CacheJob():

@@ -19,12 +19,15 @@ from fedloom.common.errors import FedLoomError
 from fedloom.methods.manifest import Located, locate, read_toml
 
 SECTIONS = {"source": "dataset", "scheme": "partition"}  # kind -> $defs of the config's schema
-COMMON = {  # the keys that every source, every scheme of a plugin has; $defs of the config's schema
+# the keys that every source, every scheme of a plugin has, see $defs of the config's schema
+COMMON: dict[str, dict[str, Any]] = {
     "source": {
+        **schema.load("config")["$defs"]["chosen"],
         "test_fraction": {"$ref": "#/$defs/test_fraction", "default": 0.3},
         "class_names": {"$ref": "#/$defs/class_names"},
         "class_per_domain": {"$ref": "#/$defs/class_per_domain", "default": False},
         "image_size": {"$ref": "#/$defs/image_size"},
+        "resize": {"$ref": "#/$defs/resize"},
         "skip_unreadable": {"$ref": "#/$defs/skip_unreadable", "default": False},
     },
     "scheme": {

@@ -385,8 +385,7 @@ class Plan:
         return code.of_stage(stage).files()
 
     def dataset_sources(self, wildcards: Any) -> list[str]:
-        source = self.settings.datasets[wildcards.dataset].source
-        return code.of_data("dataset", "source", source).files()
+        return code.of_dataset(self.settings.datasets[wildcards.dataset]).files()
 
     def partition_sources(self, wildcards: Any) -> list[str]:
         scheme = self.settings.partitions[wildcards.partition].scheme

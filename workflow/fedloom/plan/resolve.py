@@ -8,8 +8,8 @@ from typing import Any
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.held_out import held_out_count
-from fedloom.common.receipts import sha256
-from fedloom.plan import data_plugins
+from fedloom.common.receipts import digest, sha256
+from fedloom.plan import data_plugins, recipes
 from fedloom.plan.listing import listing
 from fedloom.plan.methods import check_families, check_parts, expand, implied, resolve_methods
 from fedloom.plan.outputs import resolve_output
@@ -101,15 +101,34 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
 
 
 def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
-    """Return the entry with defaults, checked against what its scheme, source or kind allows."""
+    """Return the entry with defaults, checked against what its scheme, source or kind allows.
+
+    A dataset's recipe is resolved into a source and its keys.
+    """
     where, key = f"{CONFIG} {section}.{label}", KINDS[section]
     kinds = data_plugins.entries(section)
+    if section == "datasets" and "recipe" in entry:
+        try:
+            entry = recipes.expanded(entry)
+        except FedLoomError as error:
+            raise schema.SchemaError(f"{where}: {error}", [section, label, "recipe"]) from None
     if not isinstance(entry.get(key), str) or entry[key] not in kinds:
         hint = schema.suggestion(str(entry.get(key)), list(kinds))
         line = f"{where}.{key}: no {key} '{entry.get(key)}'; {hint}"
         raise schema.SchemaError(line, [section, label, key])
     schema.check(entry, kinds[entry[key]], where, root, keys=[section, label])
-    return schema.filled(entry, kinds[entry[key]], root)
+    entry = schema.filled(entry, kinds[entry[key]], root)
+    return _with_parts(label, entry, root) if "parts" in entry else entry
+
+
+def _with_parts(label: str, entry: dict, root: dict) -> dict:
+    """Return a dataset of several with its parts checked, as entries of their own."""
+    parts = {}
+    for name, part in entry["parts"].items():
+        if isinstance(part.get("recipe"), str):
+            part = {"root": f"{entry['root']}/{Path(part['recipe']).stem}"} | part
+        parts[name] = _checked_entry("datasets", f"{label}.parts.{name}", part, root)
+    return _without(entry, "root") | {"parts": parts}
 
 
 def _without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -143,6 +162,9 @@ def _datasets(entries: dict[str, dict], selected: list[str]) -> dict[str, Datase
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
     """Return number and digest of the files that a dataset is made of, see fedloom.plan.listing."""
+    if "parts" in entry:
+        parts = {name: _listing(part) for name, part in entry["parts"].items()}
+        return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
     plugin = data_plugins.discover("source").get(entry["source"])
     return listing(entry, None if plugin is None else plugin.paths)
 
@@ -186,7 +208,7 @@ def _check_cohorts(settings: Settings) -> None:
         partition = settings.partitions[label]
         clients = partition.settings.get("clients")
         if clients is None:  # of a partition by domain, they follow from the dataset
-            _check_held_out(partition.settings, f"{CONFIG} partitions.{label}")
+            _check_domains(partition.settings, f"{CONFIG} partitions.{label}")
             continue
         training = clients - held_out_count(clients, partition.settings)
         if settings.study.clients_per_round > training:
@@ -196,8 +218,10 @@ def _check_cohorts(settings: Settings) -> None:
             )
 
 
-def _check_held_out(partition: dict, where: str) -> None:
-    """Check that a client of every domain is left to train."""
+def _check_domains(partition: dict, where: str) -> None:
+    """Check that a domain is divided in one way, and that a client of each is left to train."""
+    if "alpha" in partition and "dominant_share" in partition:
+        raise FedLoomError(f"{where}: alpha and dominant_share; divide a domain by one of them")
     count = partition.get("held_out_per_domain", 0)
     if count and partition["held_out"]:
         raise FedLoomError(f"{where}: held_out and held_out_per_domain; set one of them")

@@ -69,7 +69,8 @@ def contents(dataset: Dataset) -> tuple[int, int]:
     entry = data_plugins.entries("datasets")[dataset.source]
     if "x-images" in entry:
         return _product(entry["x-images"], settings), _product(entry["x-classes"], settings)
-    listed = dataset.listing["files"] if dataset.listing and "root" in settings else 0
+    of_images = "root" in settings or "parts" in settings  # a file each
+    listed = dataset.listing["files"] if dataset.listing and of_images else 0
     return max(UNKNOWN_IMAGES, listed), UNKNOWN_CLASSES
 
 

@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.schemes import Group, dirichlet, iid
+from fedloom.data.schemes import Group, dirichlet, iid, imbalance
 
 
 def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
-    """Return each domain, divided by itself: by Dirichlet if `alpha` is given, else at random.
+    """Return each domain, divided by itself: by Dirichlet, by imbalance, or at random.
+
+    Which of them follows from the keys: `alpha`, `dominant_share`, or none of the two.
 
     Args:
         domains: str [N] of the dataset's images.
@@ -23,5 +25,9 @@ def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
             f"all images of the dataset are of one domain ('{names[0]}'); use another scheme"
         )
     inner = settings | {"clients": settings["clients_per_domain"]}
-    divide = dirichlet.divide if "alpha" in settings else iid.divide
+    divide = iid.divide
+    if "alpha" in settings:
+        divide = dirichlet.divide
+    elif "dominant_share" in settings:
+        divide = imbalance.divide_pooled
     return [Group(f" of domain '{name}'", domains == name, divide, inner) for name in names]

@@ -58,6 +58,40 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     return owner
 
 
+def divide_pooled(
+    labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator
+) -> np.ndarray:
+    """Give `dominant_share` of every class to the clients that it dominates, the rest to everyone.
+
+    It is PFPT's partition of each of its four data sets (Section 4): the clients of a class get
+    equal parts of its share, and what is left of all classes is pooled and dealt evenly to all
+    clients. Clients differ in size as classes do, so that it fits any number of classes.
+
+    Args:
+        labels: [N] of the training images.
+
+    Returns:
+        [N] the client of every image.
+
+    Raises:
+        FedLoomError: a class that would dominate no client.
+    """
+    clients, share = settings["clients"], settings["dominant_share"]
+    classes, column = np.unique(labels, return_inverse=True)
+    each = max(1, round(len(classes) * settings["dominant_classes"]))
+    dominant = deal_classes(clients, each, len(classes), "dominant_classes", rng)
+    owner = np.full(len(labels), -1)
+    for c in range(len(classes)):
+        rows = rng.permutation(np.flatnonzero(column == c))
+        own = rows[: round(share * len(rows))]
+        owner[own] = rng.permutation(np.flatnonzero(dominant[:, c]))[
+            np.arange(len(own)) % dominant[:, c].sum()
+        ]
+    pool = np.flatnonzero(owner < 0)
+    owner[pool] = rng.permutation(clients)[rng.permutation(len(pool)) % clients]
+    return owner
+
+
 def _hand_out(
     supply: np.ndarray, demand: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:

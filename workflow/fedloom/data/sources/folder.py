@@ -1,4 +1,8 @@
-"""Images in folders: root/[domain/]class/file, or the same below a train and a test folder."""
+"""Images in folders: root/[domain/]class/file, or the same below a train and a test folder.
+
+A layer of folders that names nothing is stated: `classes_in` above the classes, `images_in` below
+them. A tree that is deeper than stated is refused.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -11,8 +15,10 @@ from PIL import Image
 
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import check_regular, is_folder, printable, walk
-from fedloom.data.images import ImageList, Item
+from fedloom.common.folders import is_folder, printable, walk
+from fedloom.data import file_lists
+from fedloom.data.image_files import load
+from fedloom.data.listed import ImageList, Item
 from fedloom.plan.listing import described
 
 log = logging.getLogger(__name__)
@@ -41,6 +47,7 @@ def read(settings: dict[str, Any]) -> ImageList:
         raise FedLoomError(f"{printable(str(root))}: no such folder; expected {layout} in it")
     if settings["class_per_domain"] and not settings["domains"]:
         raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")
+    provenance = f"folder: {described(settings)}"  # links in circles are found here
     files, official = _files(root, settings)
     classes = sorted({file.label for file in files})
     number = {name: label for label, name in enumerate(classes)}
@@ -48,42 +55,58 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     def items() -> Iterator[Item]:
         for file in files:
-            yield Item(printable(file.path), partial(_load, file.path))
+            yield Item(printable(file.path), partial(load, file.path))
 
     return ImageList(
         items=items,
         labels=np.array([number[file.label] for file in files]),
         classes=classes,
-        provenance=f"folder: {described(settings)}",
+        provenance=provenance,
         domains=np.array([file.domain for file in files]),
         test=np.array([file.test for file in files]) if official else None,
     )
-
-
-def _load(path: str) -> Image.Image:
-    """Read an image."""
-    check_regular(path)
-    with Image.open(path) as image:
-        image.load()
-        return image
 
 
 def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
     """Return every image in a fixed order, and True if the folders name the test images."""
     split = _split(root, settings.get("split"))
     halves = [(root / name, test) for name, test in zip(split, (False, True), strict=False)]
+    if "test_list" in settings and not halves:
+        raise FedLoomError("test_list needs split, which names the folder that it lies in")
     files, other = [], 0
     for base, test in halves or [(root, False)]:
+        if test and "test_list" in settings:
+            files += _listed(base, **settings["test_list"])
+            continue
         domains = _folders(base) if settings["domains"] else [base]
         for domain in domains:
-            for folder in _class_folders(domain, settings["domains"]):
-                found, left = _images(folder, settings["domains"])
+            for folder in _class_folders(domain, settings):
+                found, left = _images(folder, settings)
                 other += left
                 name = domain.name if settings["domains"] else "all"
                 files += [_File(path, folder.name, name, test) for path in found]
     if other:
         log.info("%d files are no images by their names and are left out", other)
     return files, bool(halves)
+
+
+def _listed(base: Path, file: str, images: str) -> list[_File]:
+    """Return the test images that lie in one folder, with the classes that a list gives them.
+
+    Args:
+        base: the folder of the split.
+        file, images: of the list and of the images, below it.
+
+    Raises:
+        FedLoomError: the list is missing or broken, or names an image that is not there.
+    """
+    files = []
+    for row in file_lists.rows(base / file, "test", file_lists.Columns()):
+        path = base / images / row.path
+        if not path.is_file():
+            raise FedLoomError(f"{row.where}: names {printable(str(path))}, which is not there")
+        files.append(_File(str(path), row.label, "all", True))
+    return files
 
 
 def _split(root: Path, chosen: list[str] | None) -> list[str]:
@@ -116,33 +139,59 @@ def _folders(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _class_folders(folder: Path, domains: bool) -> list[Path]:
-    """List the folders in a folder, of which there must be one."""
+def _class_folders(folder: Path, settings: dict[str, Any]) -> list[Path]:
+    """List the folders of the classes below the folder of a domain, or of all.
+
+    Raises:
+        FedLoomError: there are none, or there is another layer of folders than `settings` say.
+    """
+    inside = settings.get("classes_in")
+    if inside is not None:
+        if not is_folder(folder / inside):
+            raise FedLoomError(f"{folder / inside}: no such folder, but classes_in names it")
+        folder = folder / inside
     found = _folders(folder)
     if not found:
+        domains = settings["domains"]
         hint = " (or is there no layer of domains? then set domains: false)" if domains else ""
         raise FedLoomError(f"{folder}: no class folders in it{hint}")
     return found
 
 
-def _images(folder: Path, domains: bool) -> tuple[list[str], int]:
-    """List the images of one class, also in folders below it, and count other files.
+def _images(folder: Path, settings: dict[str, Any]) -> tuple[list[str], int]:
+    """List the images of one class, and count other files.
 
     Raises:
-        FedLoomError: there are none, or the class looks like a domain, or see `walk`.
+        FedLoomError: there are none, or there are folders where they should be.
     """
+    inside = settings.get("images_in")
+    if inside is not None:
+        if not is_folder(folder / inside):
+            raise FedLoomError(f"{folder / inside}: no such folder, but images_in names it")
+        folder = folder / inside
     extensions = Image.registered_extensions()
-    found: list[str] = []
-    other = 0
-    for path, folders, files in walk(str(folder)):
-        if path == str(folder) and not domains and not files and len(folders) > 1:
-            raise FedLoomError(
-                f"{folder}: folders where images should be; for root/domain/class/file set "
-                "domains: true"
-            )
-        known = [f.path for f in files if Path(f.name).suffix.lower() in extensions]
-        found += known
-        other += len(files) - len(known)
-    if not found:
+    _, folders, files = next(walk(str(folder)))
+    if folders:
+        raise FedLoomError(_too_deep(folder, folders, bool(files), settings))
+    known = [f.path for f in files if Path(f.name).suffix.lower() in extensions]
+    if not known:
         raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
-    return found, other
+    return known, len(files) - len(known)
+
+
+def _too_deep(folder: Path, inner: list[str], files: bool, settings: dict[str, Any]) -> str:
+    """Return the line of an error that says what to set for a tree deeper than stated.
+
+    Args:
+        folder: of a class, as `settings` have it.
+        inner: names of the folders in it.
+        files: True if there are files beside them.
+    """
+    line = f"{folder}: a folder '{printable(inner[0])}' where images should be"
+    if files or settings.get("images_in"):
+        return f"{line}; remove or move it"
+    if len(inner) > 1 and not settings["domains"]:
+        return f"{line}; for root/domain/class/file set domains: true"
+    if len(inner) > 1:
+        return f"{line}; for domain/{folder.name}/class/file set classes_in: {folder.name}"
+    return f"{line}; for class/{inner[0]}/file set images_in: {inner[0]}"

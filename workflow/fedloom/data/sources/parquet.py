@@ -17,7 +17,7 @@ from PIL import Image
 from fedloom.common import schema
 from fedloom.common.checkout import matching
 from fedloom.common.errors import FedLoomError
-from fedloom.data.images import ImageList, Item
+from fedloom.data.listed import ImageList, Item
 from fedloom.plan.listing import described
 
 ROWS = 64  # images held in memory at a time

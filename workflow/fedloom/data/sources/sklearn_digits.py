@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedloom.data.images import ImageList, Item
+from fedloom.data.listed import ImageList, Item
 
 
 def read(settings: dict[str, Any]) -> ImageList:

@@ -1,0 +1,57 @@
+"""Recipes: data sets by name, resolved into sources while the plan is read."""
+
+import pytest
+
+from fedloom.common import schema
+from fedloom.common.errors import FedLoomError
+from fedloom.plan import recipes
+from images_on_disk import dataset_spec
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_is_an_entry_of_the_config(name):
+    """Its keys are those of its source."""
+    settings = dataset_spec(recipe=name)
+    assert "recipe" not in settings
+    assert "{root}" not in str(settings)
+
+
+def test_a_recipe_is_resolved_into_its_source():
+    assert dataset_spec(recipe="cifar100") == dataset_spec(
+        source="torchvision", name="CIFAR100", root="data/cifar100"
+    )
+    assert dataset_spec(recipe="cifar100", root="/x")["root"] == "/x"
+    assert dataset_spec(recipe="tiny_imagenet", root="/x")["root"] == "/x/tiny-imagenet-200"
+
+
+def test_keys_of_the_study_go_before_those_of_the_recipe():
+    settings = dataset_spec(recipe="office31", image_size=64)
+    assert (settings["image_size"], settings["classes_in"]) == (64, "images")
+
+
+def test_errors_name_the_entry(tmp_path):
+    for entry, line in (
+        ({"recipe": "cifar10O"}, r"datasets.mine: no recipe 'cifar10O'; did you mean 'cifar10"),
+        ({"recipe": "cifar100", "source": "folder"}, "datasets.mine: recipe and source; .* leave"),
+        ({"recipe": "cifar100", "rot": "x"}, "datasets.mine.rot: unknown key; did you mean 'root'"),
+        ({"recipe": ["cifar100"]}, r"datasets.mine: recipe: \['cifar100'\] is no name"),
+        ({"recipe": str(tmp_path / "x.yaml")}, "datasets.mine: .*x.yaml: No such file"),
+    ):
+        with pytest.raises(schema.SchemaError, match=line) as error:
+            dataset_spec(**entry)
+        assert error.value.keys[:2] == ["datasets", "mine"]
+
+
+def test_a_recipe_of_the_users_own(tmp_path):
+    file = tmp_path / "birds.yaml"
+    file.write_text(
+        "{title: Birds, papers: [], licence: own, citation: none, get: {manual: [ask us]}, "
+        'source: parquet, train_files: "{root}/train-*.parquet", test_fraction: 0.1}'
+    )
+    settings = dataset_spec(recipe=str(file))
+    assert settings["train_files"] == "data/birds/train-*.parquet"
+    assert "root" not in settings
+    assert dataset_spec(recipe=str(file), root="/b")["train_files"] == "/b/train-*.parquet"
+    file.write_text("{title: Birds, source: folder}")
+    with pytest.raises(FedLoomError, match=r"birds.yaml: '.*' is a required property"):
+        dataset_spec(recipe=str(file))

@@ -1,0 +1,147 @@
+"""Lists of image files with their classes, in the formats in which splits are published."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedloom.common.errors import FedLoomError
+from images_on_disk import build, noise, save
+
+
+def files(root, *paths):
+    for seed, path in enumerate(paths):
+        save(root / path, noise(seed))
+    return root
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_text_with_a_path_and_a_number_in_a_line(tmp_path):
+    """As the lists of DomainNet and ImageNet-LT; a path may hold blanks."""
+    root = files(tmp_path / "root", "ink/wine glass/1.png", "ink/zebra/1.png", "ink/zebra/2.png")
+    write(root / "train.txt", "ink/wine glass/1.png 10", "ink/zebra/1.png 9")
+    write(root / "test.txt", "ink/zebra/2.png 9", "")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
+    store, about = build(tmp_path, **lists)
+    assert about["classes"] == ["9", "10"], "in the order of numbers"
+    assert about["named"] is False
+    assert store.labels.tolist() == [1, 0, 0]
+    assert store.test.tolist() == [False, False, True]
+    _, about = build(tmp_path, **lists, class_names=["zebra", "glass"])
+    assert about["classes"] == ["zebra", "glass"]
+    store, about = build(tmp_path, **lists, class_from="folder")
+    assert about["classes"] == ["wine glass", "zebra"]
+    assert "named" not in about
+
+
+def test_a_list_for_every_domain(tmp_path):
+    root = files(tmp_path / "root", "ink/a/1.png", "ink/b/1.png", "pen/a/1.png", "pen/b/1.png")
+    write(root / "ink.txt", "ink/a/1.png", "ink/b/1.png")
+    write(root / "pen.txt", "pen/a/1.png 0", "pen/b/1.png 1")
+    store, _ = build(
+        tmp_path,
+        source="lists",
+        root=str(root),
+        train={"Ink": "ink.txt"},
+        test={"Pen": "pen.txt"},
+        class_from="folder",
+    )
+    assert store.domains.tolist() == ["Ink", "Ink", "Pen", "Pen"]
+    assert store.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_several_lists_of_a_split_and_a_folder_of_the_images(tmp_path):
+    root = files(tmp_path / "root", "images/1.png", "images/2.png", "images/3.png")
+    write(root / "a.txt", "1.png cat")
+    write(root / "b.txt", "2.png ant", "3.png cat")
+    lists = {"source": "lists", "root": str(root), "train": ["a.txt", "b.txt"]}
+    store, about = build(tmp_path, **lists, images="images", test_fraction=0.3)
+    assert (about["classes"], store.test.sum()) == (["ant", "cat"], 1)
+    with pytest.raises(FedLoomError, match="root/pictures: no such folder, but images names it"):
+        build(tmp_path, **lists, images="pictures")
+
+
+def test_csv_with_users_and_images_by_their_names_alone(tmp_path):
+    """As federated iNaturalist has them."""
+    root = files(tmp_path / "root", "Birds/owl/ab.png", "Plants/oak/cd.png", "Plants/oak/ef.png")
+    write(root / "train.csv", "user_id,image_id,class", "7,ab,1", "9,cd,0", '"9","ef",0')
+    lists = {"source": "lists", "root": str(root), "train": "train.csv", "anywhere": True}
+    columns = {"path_column": "image_id", "label_column": "class", "domain_column": "user_id"}
+    store, about = build(tmp_path, **lists, **columns)
+    assert store.domains.tolist() == ["7", "9", "9"]
+    assert (about["classes"], store.labels.tolist()) == (["0", "1"], [1, 0, 0])
+    with pytest.raises(FedLoomError, match=r"line 2: no column 'image'; the columns are: user_id,"):
+        build(tmp_path, **lists, **columns | {"path_column": "image"})
+    files(root, "Fungi/cd.png")
+    with pytest.raises(FedLoomError, match=r"oak/cd.png: has the name of .*Fungi/cd.png"):
+        build(tmp_path, **lists, **columns)
+    write(root / "train.csv", "user_id,image_id,class", "7,xy,1")
+    (root / "Fungi/cd.png").unlink()
+    with pytest.raises(FedLoomError, match=r"train.csv, line 2: no image 'xy' anywhere below"):
+        build(tmp_path, **lists, **columns)
+
+
+def coop(root, **parts):
+    (root / "split.json").write_text(json.dumps(parts))
+    return {"source": "lists", "root": str(root), "train": "split.json", "test": "split.json"}
+
+
+def test_json_as_coop_has_it(tmp_path):
+    root = files(tmp_path / "root", *(f"{k}.png" for k in range(5)))
+    lists = coop(
+        root,
+        train=[["0.png", 1, "sea lion"], ["1.png", 0, "ant"]],
+        val=[["2.png", 0, "ant"]],
+        test=[["3.png", 0, "ant"], ["4.png", 1, "sea lion"]],
+    )
+    store, about = build(tmp_path, **lists)
+    assert about["classes"] == ["ant", "sea lion"]
+    assert store.labels.tolist() == [1, 0, 0, 1], "images of val are left out, as in CoOp"
+    assert np.flatnonzero(store.test).tolist() == [2, 3]
+    lists = coop(root, train=[["0.png", 1, "sea lion"], ["1.png", 1, "seal"]], test=[])
+    with pytest.raises(FedLoomError, match=r"split.json: a list without images"):
+        build(tmp_path, **lists)
+    del lists["test"]
+    with pytest.raises(
+        FedLoomError, match=r"train\[1\]: class 1 is called 'seal' here, 'sea lion' before"
+    ):
+        build(tmp_path, **lists)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"train": [["0.png", 1', r"split.json: no whole JSON \(.*\); fetch it again"),
+        ('{"val": []}', "split.json: no list 'train' in it; expected"),
+        ('{"train": [["0.png", "1", "ant"]]}', r"split.json, train\[0\]: .* expected"),
+        ("[]", "split.json: no list 'train' in it"),
+    ],
+)
+def test_json_that_is_broken(tmp_path, text, line):
+    root = files(tmp_path / "root", "0.png")
+    (root / "split.json").write_text(text)
+    with pytest.raises(FedLoomError, match=line):
+        build(tmp_path, source="lists", root=str(root), train="split.json")
+
+
+def test_lists_that_are_wrong(tmp_path):
+    root = files(tmp_path / "root", "a/1.png", "a/2.png")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt"}
+    for content, line in (
+        (None, "train.txt: no list of images there"),
+        (b"", "train.txt: a list without images; fetch it again"),
+        (b"a/1.png 0\na/3.png 0\n", "train.txt, line 2: names .*a/3.png, which is not there"),
+        (b"a/1.png 0\na/2.png\n", r"train.txt, line 2: no column 1 \(from 0\); the columns are: 1"),
+        (b"a/1.png 0\na/1.png 0\n", "line 2: names .*a/1.png again, after .*train.txt, line 1"),
+        (b"a/caf\xe9.png 0\n", r"train.txt: not UTF-8 \(.*at byte 5\)"),
+    ):
+        if content is not None:
+            (root / "train.txt").write_bytes(content)
+        with pytest.raises(FedLoomError, match=line):
+            build(tmp_path, **lists)
+    with pytest.raises(FedLoomError, match="nowhere: no such folder; put lists and images there"):
+        build(tmp_path, **lists | {"root": str(tmp_path / "nowhere")})

@@ -1,0 +1,139 @@
+"""Lists of image files with their classes, as data sets publish their splits.
+
+Three formats, told apart by the file's suffix:
+
+- `.json`, as CoOp's splits: `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`;
+- `.csv`, with a line of names of columns;
+- any other, as text: a line per image, its columns separated by tabs; or without a tab, the path
+  and after the last white space the class (DomainNet, ImageNet-LT).
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_regular, printable
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a list has its facts: names of a .csv file's columns, numbers from 0 of a text file's.
+
+    Attributes:
+        label: None where the list has none that counts.
+        domain: None where the list has none.
+    """
+
+    path: str | int = 0
+    label: str | int | None = 1
+    domain: str | int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """An image that a list names.
+
+    Attributes:
+        where: the list's file and line, or the entry of JSON, for errors.
+        label: the class as the list has it; "" where it has none that counts.
+        name: the class's name, where the list has one beside the label.
+        domain: "" where the list has none.
+    """
+
+    where: str
+    path: str
+    label: str
+    name: str | None = None
+    domain: str = ""
+
+
+def rows(file: Path, half: str, columns: Columns) -> list[Row]:
+    """Read a list.
+
+    Args:
+        half: train, val or test: the part of a .json file.
+
+    Raises:
+        FedLoomError: it is missing, not UTF-8, empty, or a line is not as its format has it.
+    """
+    try:
+        check_regular(str(file))
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or error
+        raise FedLoomError(f"{printable(str(file))}: no list of images there ({reason})") from None
+    except UnicodeDecodeError as error:
+        raise FedLoomError(f"{file}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    read = {".json": lambda: _json(file, text, half), ".csv": lambda: _csv(file, text, columns)}
+    found = list(read.get(file.suffix.lower(), lambda: _text(file, text, columns))())
+    if not found:
+        raise FedLoomError(f"{file}: a list without images; fetch it again")
+    return found
+
+
+def _text(file: Path, text: str, columns: Columns) -> Iterator[Row]:
+    """Yield the lines of a text file."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        if "\t" in line:
+            cells = [cell.strip() for cell in line.split("\t")]
+        elif columns.label is None:
+            path, _, last = line.strip().rpartition(" ")
+            cells = [path.strip() if path and last.isdecimal() else line.strip()]
+        else:
+            cells = line.strip().rsplit(maxsplit=1)
+        yield _row(where, dict(enumerate(cells)), columns)
+
+
+def _csv(file: Path, text: str, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a CSV file."""
+    reader = csv.DictReader(text.splitlines())
+    try:
+        for line in reader:
+            cells: dict[Any, Any] = {k: v for k, v in line.items() if isinstance(v, str)}
+            yield _row(f"{file}, line {reader.line_num}", cells, columns)
+    except csv.Error as error:
+        raise FedLoomError(f"{file}, line {reader.line_num}: {error}") from None
+
+
+def _row(where: str, cells: dict[Any, str], columns: Columns) -> Row:
+    """Return a line's columns as a Row.
+
+    Raises:
+        FedLoomError: it lacks one.
+    """
+    values = []
+    for column in (columns.path, columns.label, columns.domain):
+        value = "" if column is None else cells.get(column, "")
+        if column is not None and not value:
+            what = f"column '{column}'" if isinstance(column, str) else f"column {column} (from 0)"
+            there = ", ".join(map(str, cells)) if isinstance(column, str) else len(cells)
+            raise FedLoomError(f"{where}: no {what}; the columns are: {there}")
+        values.append(value)
+    path, label, domain = values
+    return Row(where, path, label, domain=domain)
+
+
+def _json(file: Path, text: str, half: str) -> Iterator[Row]:
+    """Yield the entries of a part of a .json file."""
+    advice = 'expected {"train": [[path, label, class name], ...], "test": ...} as of CoOp'
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise FedLoomError(f"{file}: no whole JSON ({reason}); fetch it again") from None
+    if not isinstance(content, dict) or not isinstance(content.get(half), list):
+        raise FedLoomError(f"{file}: no list '{half}' in it; {advice}")
+    for number, entry in enumerate(content[half]):
+        where = f"{file}, {half}[{number}]"
+        match entry:
+            case [str(path), int(label), str(name)]:
+                yield Row(where, path, str(label), name)
+            case _:
+                raise FedLoomError(f"{where}: {str(entry)[:60]!r}; {advice}")

@@ -1,0 +1,44 @@
+"""Several data sets as one: their classes side by side, each data set a domain."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fedloom.data import sources
+from fedloom.data.listed import ImageList, Item
+from fedloom.data.preparation import prepared
+
+
+def read(settings: dict[str, Any]) -> ImageList:
+    """List the images of the parts, one after the other; a class is called "part/class".
+
+    Each part is prepared by its own keys first (its classes, its test split, how many images).
+
+    Raises:
+        FedLoomError: see `sources.read` and `prepared`.
+    """
+    parts = {name: _part(dict(entry)) for name, entry in settings["parts"].items()}
+    starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
+
+    def items() -> Iterator[Item]:
+        yield from chain.from_iterable(part.items() for part in parts.values())
+
+    return ImageList(
+        items=items,
+        labels=np.concatenate(
+            [start + part.labels for start, part in zip(starts, parts.values(), strict=False)]
+        ),
+        classes=[f"{name}/{label}" for name, part in parts.items() for label in part.classes],
+        provenance="; ".join(f"{name}: {part.provenance}" for name, part in parts.items()),
+        domains=np.repeat([*parts], [len(part.labels) for part in parts.values()]),
+        test=np.concatenate([part.test for part in parts.values() if part.test is not None]),
+        named=all(part.named for part in parts.values()),
+        test_split=", ".join(f"{name}: {part.test_split}" for name, part in parts.items()),
+    )
+
+
+def _part(entry: dict[str, Any]) -> ImageList:
+    """Return the images of a part, with its test split."""
+    return prepared(sources.read(entry.pop("source"), entry), entry)
