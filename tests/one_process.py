@@ -26,7 +26,7 @@ def run(stage: str, job: object) -> None:
 def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> None:
     """Train and evaluate a run, and compute those of the artefacts that its method gives."""
     chosen = Wildcards(**vars(scenario), method=method)
-    for number in job_ends(plan.settings.study):
+    for number in job_ends(plan.study(chosen)):
         run("train", plan.train_job(Wildcards(**vars(chosen), end=paths.end(number))))
     run("evaluate", plan.evaluate_job(chosen))
     for artefact in artefacts & set(plan.settings.methods[method].artefacts):

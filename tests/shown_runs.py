@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedloom.plan.jobs import FigureJob, Shown, TableJob
+from fedloom.plan.runs import Reported
 from fedloom.plan.settings import Look
 from fedloom.plan.shown import ShownRun
 
@@ -15,10 +16,11 @@ RUN = ShownRun(
     seed=0,
     title="M",
     look=Look("#0072B2", 0, "o"),
+    reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
 )
-NOTHING = Shown((), (), (), None)
+NOTHING = Shown((), (), (), None, {})
 
 
 def shown(**values: object) -> ShownRun:
@@ -26,13 +28,13 @@ def shown(**values: object) -> ShownRun:
     return replace(RUN, **values)
 
 
-def table_job(kind: str = "accuracy", rounds: tuple = (1,), **settings: object) -> TableJob:
+def table_job(kind: str = "accuracy", **settings: object) -> TableJob:
     settings = {"personalized": True} | settings  # the schema's default
-    return TableJob("s", "main", kind, None, settings, rounds, False, None, NOTHING)
+    return TableJob("s", "main", kind, None, settings, False, None, NOTHING)
 
 
 def figure_job(
-    kind: str = "convergence", rounds: tuple = (2,), shots: dict | None = None, **settings: object
+    kind: str = "convergence", shots: dict | None = None, **settings: object
 ) -> FigureJob:
     settings = {"personalized": True} | settings
-    return FigureJob("s", "main", kind, settings, rounds, shots or {}, NOTHING, ())
+    return FigureJob("s", "main", kind, settings, shots or {}, NOTHING, ())

@@ -17,7 +17,7 @@ from fedloom.federated.round import initial_state, select, train_round
 from fedloom.methods import contract, manifest
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import runs
+from fedloom.plan.study_runs import runs
 
 
 @pytest.fixture

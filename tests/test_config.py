@@ -15,7 +15,8 @@ from fedloom.common.receipts import sha256
 from fedloom.plan.plan import CONFIG, Plan
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Run, evaluated_rounds, job_ends, reported_rounds, runs
+from fedloom.plan.runs import Reported, Run, evaluated_rounds, job_ends, reported
+from fedloom.plan.study_runs import runs
 
 DEFAULT = default_config()
 BAD = {
@@ -343,16 +344,16 @@ def test_the_number_of_rounds_is_part_of_a_run_only_under_a_cosine():
     assert cosine.run_spec(run).schedule_rounds == plain.settings.study.rounds
 
 
-@pytest.mark.parametrize(("last", "rounds"), [(1, [20]), (3, [16, 18, 20])])
+@pytest.mark.parametrize(("last", "rounds"), [(1, (20,)), (3, (16, 18, 20))])
 def test_reported_rounds(last, rounds):
     study = _resolved(study={"rounds": 20, "report": {"last_evaluations": last}}).study
-    assert reported_rounds(study) == rounds
+    assert reported(study) == Reported(rounds)
 
 
 def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
     asked = {"rounds": 20, "rounds_per_job": 19, "report": {"last_evaluations": 3}}
     study = _resolved(study=asked).study
-    assert reported_rounds(study) == [16, 18, 20]
+    assert reported(study) == Reported((16, 18, 20))
     assert set(evaluated_rounds(study)) >= {16, 18, 19, 20}
 
 

@@ -21,6 +21,7 @@ from fedloom.plan.jobs import from_json, to_json
 from fedloom.plan.looks import look_of, next_look
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
+from fedloom.plan.runs import Reported
 from fedloom.plan.settings import GridMember
 from fedloom.plan.shown import ShownBackbone, shown_runs
 from fedloom.report import block_accuracy, figures
@@ -105,7 +106,12 @@ def series(tmp_path):
         "prompt_path": {"round": np.repeat([0, 1, 2], [3, 5, 4]), "vector": vectors(12)},
     }
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
-    runs = shown(member=MEMBER, evaluation=paths["evaluation"], rounds=paths["rounds"])
+    runs = shown(
+        member=MEMBER,
+        reported=Reported((2,)),
+        evaluation=paths["evaluation"],
+        rounds=paths["rounds"],
+    )
     items = {
         kind: [replace(runs, artefact=paths.get(entry.get("artefact", kind)))]
         for kind, entry in ENTRIES.items()

@@ -14,9 +14,10 @@ from fedloom.common.ids import entry_of
 from fedloom.plan.jobs import from_json, to_json
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Run, runs
+from fedloom.plan.runs import Reported, Run
 from fedloom.plan.settings import FAMILIES, GridMember, Look
 from fedloom.plan.shown import shown_runs
+from fedloom.plan.study_runs import runs
 from fedloom.report.figures import boxes, grid, shots, style
 from shown_runs import figure_job, shown
 
@@ -157,7 +158,7 @@ def test_a_heat_map_of_training_options_names_its_axes(tmp_path):
                 shown(method=path.stem, evaluation=file, member=GridMember("g", 0, at, at))
             )
     with style.applied():
-        figure = grid.draw(items, figure_job("grid", rounds=(3,)))
+        figure = grid.draw(_at(items, 3), figure_job("grid"))
         axis = figure.axes[0]
         assert (axis.get_xlabel(), axis.get_ylabel()) == ("training.lr", "training.epochs")
         assert [t.get_text() for t in axis.get_xticklabels()] == ["0.1", "0.001"]
@@ -259,6 +260,11 @@ def test_a_figure_of_the_wrong_runs_is_one_line(case):
 # figures, of files made by hand
 
 
+def _at(items, *rounds):
+    """The runs, with these rounds reported."""
+    return [replace(item, reported=Reported(rounds)) for item in items]
+
+
 def _evaluation(path, correct, clients=4, held_out=()):
     """Rounds 1 to 3 of `clients`, with correct(round, client) of 100 answers."""
     rows = [(r, k) for r in (1, 2, 3) for k in range(clients)]
@@ -308,7 +314,7 @@ def three_axes(tmp_path):
 
 def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
     with style.applied():
-        figure = grid.draw(three_axes, figure_job("grid", rounds=(2, 3)))
+        figure = grid.draw(_at(three_axes, 2, 3), figure_job("grid"))
         panels, bar = figure.axes[:2], figure.axes[2:]
         assert len(bar) == 1
         assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
@@ -334,7 +340,7 @@ def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
                 at = {"rho": b / 2, "alpha": c}
                 series.append(replace(run, dataset=dataset, member=GridMember("g", 0, at, at)))
     with style.applied():
-        figure = grid.draw(series, figure_job("grid", rounds=(3,)))
+        figure = grid.draw(_at(series, 3), figure_job("grid"))
         panels = [axis for axis in figure.axes if axis.get_xlabel() == "rho"]
         assert [axis.get_title() for axis in panels] == ["d", "e"]
         assert len(figure.axes) == 4, "each with its own scale"
@@ -358,14 +364,15 @@ def test_boxes_are_by_the_clients_own_entry(tmp_path):
             )
             member = GridMember("g", 0, {"list.0": a, "list.1": b}, {"list": [a, b]})
             items.append(shown(method=f"g.{a}-{b}", evaluation=file, member=member))
-    found = boxes.accuracies(items, [2, 3])
+    items = _at(items, 2, 3)
+    found = boxes.accuracies(items)
     assert len(found) == 4 * 6
     one = found[found["client_id"] == 1]
     assert sorted(one[one["value"] == 8]["accuracy"]) == [19, 20, 22]
     three = found[found["client_id"] == 3]
     assert three[three["value"] == 16]["accuracy"].tolist() == [30, 30]
     with style.applied():
-        figure = boxes.draw(items, figure_job("boxes", rounds=(2, 3)))
+        figure = boxes.draw(items, figure_job("boxes"))
         assert [axis.get_title() for axis in figure.axes] == [
             "client 0, a", "client 1, a", "client 2, b", "client 3, b",
         ]  # fmt: skip
@@ -400,7 +407,8 @@ def test_shots_are_means_over_seeds_with_their_deviation(tmp_path):
                     )
                     for m, colour in (("m", "#000000"), ("n", "#0072B2"))
                 ]
-    job = figure_job("shots", rounds=(3,), shots={"p1": 1, "p16": 16, "p2": 2})
+    job = figure_job("shots", shots={"p1": 1, "p16": 16, "p2": 2})
+    items = _at(items, 3)
     band = shots.curves([item for item in items if item.dataset == "d"], job)["m"]
     assert band.index.tolist() == [1, 2, 16]
     assert band["mean"].tolist() == [61, 71, 81]

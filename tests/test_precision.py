@@ -16,7 +16,7 @@ from fedloom.methods import contract, manifest
 from fedloom.plan.jobs import to_json
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import runs
+from fedloom.plan.study_runs import runs
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from functools import cache
-from itertools import product
 from types import SimpleNamespace as Wildcards
 
 import pytest
@@ -14,7 +13,7 @@ from fedloom.plan import jobs
 from fedloom.plan.kinds import kind_of
 from fedloom.plan.paths import end
 from fedloom.plan.plan import Plan
-from fedloom.plan.runs import job_ends, runs
+from fedloom.plan.runs import job_ends
 
 STUDIES = sorted((ROOT / "workflow/studies").glob("*.yaml"))
 
@@ -34,17 +33,17 @@ def _travels(job):
 def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     """What the rules ask of the plan, in the order of the rules."""
     plan = _plan(path)
-    select, ends = plan.settings.select, job_ends(plan.settings.study)
+    select = plan.settings.select
     for dataset in select.datasets:
         asked = Wildcards(dataset=dataset)
         _travels(plan.dataset_job(asked))
         assert plan.dataset_sources(asked) and plan.resources("dataset", asked).mem_mb > 0
-    for dataset, partition in product(select.datasets, select.partitions):
-        asked = Wildcards(dataset=dataset, partition=partition, seed=0)
+    for scenario in select.scenarios:
+        asked = Wildcards(**vars(scenario), seed=0)
         _travels(plan.partition_job(asked))
         assert plan.partition_sources(asked)
     of_each_method = {}
-    for run in runs(plan.settings):
+    for run in plan.runs:
         method = plan.settings.methods[run.method]
         grid = method.member.grid if method.member else run.method  # one of its members will do
         of_each_method[run.dataset, run.backbone, grid] = run, method
@@ -55,6 +54,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
             asked = Wildcards(dataset=run.dataset, backbone=run.backbone, cache=name)
             _travels(plan.cache_job(asked))
             assert plan.cache_sources(asked) and plan.resources("cache", asked).runtime > 0
+        ends = job_ends(plan.study(run))
         for number in {*ends[:2], ends[-1]}:
             asked = Wildcards(**vars(run), end=end(number))
             job = _travels(plan.train_job(asked))
@@ -86,14 +86,14 @@ def _traits(plan):
         *(f"needs {need}" for method in methods for need in method.needs),
         *(f"shows {kind.shows}" for kind in kinds),
         *(f"{o.section} of artefacts" for o, kind in drawn if kind.artefact_of(o.settings)),
-        *(["a chain of jobs"] if len(job_ends(settings.study)) > 1 else []),
+        *(["a chain of jobs"] if len(job_ends(plan.study(plan.runs[0]))) > 1 else []),
     }
 
 
 def test_snakemake_builds_some_studies_that_together_have_everything(tmp_path):
     """Those with the fewest jobs; the rules are the same for all others."""
     plans = {path: _plan(path) for path in STUDIES}
-    jobs_of = {p: len(runs(v.settings)) * len(job_ends(v.settings.study)) for p, v in plans.items()}
+    jobs_of = {path: _training_jobs(plan) for path, plan in plans.items()}
     missing = set().union(*(_traits(plan) for plan in plans.values()))
     assert len(missing) > 10
     for path in sorted(plans, key=jobs_of.__getitem__):
@@ -101,6 +101,10 @@ def test_snakemake_builds_some_studies_that_together_have_everything(tmp_path):
             missing -= _traits(plans[path])
             _dry_run(path, plans[path], tmp_path)
     assert not missing
+
+
+def _training_jobs(plan):
+    return sum(len(job_ends(plan.study(run))) for run in plan.runs)
 
 
 def _dry_run(path, plan, folder):
@@ -116,7 +120,7 @@ def _dry_run(path, plan, folder):
     settings = plan.settings
     listed = re.split(r"^rule ", done.stdout + done.stderr, flags=re.MULTILINE)
     trained = [job for job in listed if job.startswith("train:")]
-    assert len(trained) == len(runs(settings)) * len(job_ends(settings.study)), path
+    assert len(trained) == _training_jobs(plan), path
     for job in trained:
         method = settings.methods[re.search(r"wildcards: .*method=([^,]+)", job)[1]]
         inputs = re.search(r"input: (.*)", job)[1]
@@ -135,12 +139,14 @@ def test_studies_that_share_runs_agree_on_what_they_are():
     for path in STUDIES:
         plan = _plan(path)
         settings = plan.settings
-        for run in runs(settings):
+        for run in plan.runs:
+            study = plan.study(run)
             spec = (
                 plan.run_spec(run),
                 settings.partitions[run.partition],
                 settings.datasets[run.dataset],
-                settings.study.evaluate_every,
+                study.evaluate_every,
+                study.global_test,
             )
             name, known = seen.setdefault(run.path, (path.name, spec))
             assert known == spec, f"{run.path} differs between {name} and {path.name}"

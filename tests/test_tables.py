@@ -12,6 +12,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.data import glyphs
 from fedloom.plan.reading import read
+from fedloom.plan.runs import Reported
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies
 from fedloom.report.tables import (
@@ -53,15 +54,18 @@ def _evaluation(path, correct, rounds=(1, 2)):
 
 def test_accuracies_are_means_over_clients_then_rounds():
     frame = _evaluation(None, {1: (10, 10, 3), 2: (5, 20, 7)})
-    assert accuracies(frame, [1, 2]) == {
+    assert accuracies(frame, Reported((1, 2))) == {
         "participating_mean": (75 + 75) / 2,
         "participating_worst": (50 + 50) / 2,
         "held_out_mean": (30 + 70) / 2,
         "held_out_worst": 50,
     }
-    assert accuracies(frame, [2])["held_out_mean"] == 70
+    assert accuracies(frame, Reported((2,)))["held_out_mean"] == 70
     nobody = frame[frame["participating"]]
-    assert accuracies(nobody, [1]).keys() == {"participating_mean", "participating_worst"}
+    assert accuracies(nobody, Reported((1,))).keys() == {
+        "participating_mean",
+        "participating_worst",
+    }
 
 
 @pytest.fixture
@@ -190,14 +194,14 @@ def test_domains_are_means_over_their_clients():
     columns = ["domain", "participating", "num_test", "num_correct"]
     frame = pd.DataFrame(rows, columns=columns).assign(round=1)
     other = frame.assign(round=2, num_correct=0)
-    assert by_domain(frame, [1]) == {
+    assert by_domain(frame, Reported((1,))) == {
         "domain_real": 75,
         "domain_sketch": 10,
         "participating_mean": pytest.approx(160 / 3),
         "participating_worst": 10,
         "pooled": pytest.approx(100 * 46 / 60),
     }
-    assert by_domain(pd.concat([frame, other]), [1, 2])["domain_real"] == 37.5
+    assert by_domain(pd.concat([frame, other]), Reported((1, 2)))["domain_real"] == 37.5
 
 
 def _cost(target):

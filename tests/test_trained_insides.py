@@ -21,7 +21,7 @@ from fedloom.methods.downlink import downlink_floats
 from fedloom.plan.jobs import to_json
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import runs
+from fedloom.plan.study_runs import runs
 from fedloom.toolbox import leaves, tensor_map
 
 # beside the defaults, which test_contract.py holds to the contract

@@ -141,6 +141,7 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     Raises:
         FedLoomError: available_clients or select_clients raises, or returns what it may not.
     """
+    task = task.selecting()
     available = hooks.available_clients(task=task)
     checks.check_available(task, available)
     available = sorted(available)

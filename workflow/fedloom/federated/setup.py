@@ -44,6 +44,7 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
         warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])
     task = Task(
         seed=run.seed,
+        fixed=spec.fixed,
         options=SimpleNamespace(**spec.method.options),
         training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
         backbone=base.load(spec.backbone.family, spec.backbone.settings, device),

@@ -14,6 +14,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import Tree, stack, tensor_map
 from fedloom.data.federation import Federation, to_device
+from fedloom.plan.settings import NOTHING_FIXED, FixedSeeds
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
     from fedloom.backbones.base import Backbone
@@ -68,6 +69,7 @@ class Task(Generic[FrozenBackbone]):
 
     Attributes:
         seed: the run's seed; draw from `generator`, never from this.
+        fixed: seeds that take its place where clients are selected, and in round 0 (see `at`).
         options: the method's options, as attributes.
         training: optimizer, lr, schedule, ... (config.schema.yaml), and `rounds`.
         backbone: a FrozenViT (`fedloom.backbones.vit`) or a FrozenCLIP (`backbones.clip.model`).
@@ -93,6 +95,7 @@ class Task(Generic[FrozenBackbone]):
     data: Federation
     clients_per_round: int
     method: str
+    fixed: FixedSeeds = NOTHING_FIXED
     stacked: bool = True
     features_only: bool = False
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
@@ -128,9 +131,17 @@ class Task(Generic[FrozenBackbone]):
     def generator(self, purpose: str, *ids: int) -> torch.Generator:
         """Return the random stream of (seed, purpose, round, ids), which starts anew at each call.
 
-        For a client's own stream, name the client among `ids`.
+        For a client's own stream, name the client among `ids`. In round 0, in which states are
+        initialised, the seed is that of `study.fixed.initialisation`, if the study has it.
         """
-        return torch_generator(self.seed, f"method: {purpose}", self.round, *ids)
+        seed, fixed = self.seed, self.fixed.initialisation
+        if self.round == 0 and fixed is not None:
+            seed = fixed
+        return torch_generator(seed, f"method: {purpose}", self.round, *ids)
+
+    def selecting(self) -> "Task[FrozenBackbone]":
+        """Return the same task with the seed by which the clients of a round are selected."""
+        return self if self.fixed.sampling is None else replace(self, seed=self.fixed.sampling)
 
 
 @dataclass(frozen=True)

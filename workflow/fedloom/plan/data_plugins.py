@@ -34,6 +34,7 @@ COMMON: dict[str, dict[str, Any]] = {
         "held_out": {"$ref": "#/$defs/held_out", "default": 0},
         "shots": {"$ref": "#/$defs/shots"},
         "seed": {"$ref": "#/$defs/partition_seed"},
+        "protocol": {"$ref": "#/$defs/protocol"},
     },
 }
 CLIENTS = {"type": "integer", "minimum": 1}
@@ -151,4 +152,9 @@ def entries(section: str) -> dict[str, dict[str, Any]]:
     for kind, of in SECTIONS.items():
         if of == name:
             kinds = kinds | {key: plugin.entry() for key, plugin in discover(kind).items()}
+    if section in ("tables", "figures"):
+        common = schema.load("config")["$defs"]["shown"]["properties"]
+        return {
+            key: kind | {"properties": kind["properties"] | common} for key, kind in kinds.items()
+        }
     return kinds

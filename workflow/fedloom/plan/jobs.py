@@ -12,10 +12,12 @@ import cattrs
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical
-from fedloom.plan.runs import Run
+from fedloom.plan.runs import Reported, Run
 from fedloom.plan.settings import (
+    NOTHING_FIXED,
     Backbone,
     Dataset,
+    FixedSeeds,
     Grid,
     Look,
     Method,
@@ -54,13 +56,18 @@ class CacheJob:
 
 @dataclass(frozen=True)
 class PrototypesJob:
-    """Compute the warm start of class prototypes."""
+    """Compute the warm start of class prototypes.
+
+    Attributes:
+        sampling: the seed that the clients are sampled by; None: that of the run.
+    """
 
     dataset: str
     partition: str
     backbone: str
     seed: int
     clients_per_round: int
+    sampling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,11 @@ class RunSpec:
     """All that bears on a run's numbers: its fingerprint ties the run to its checkpoints.
 
     Attributes:
-        schedule_rounds: the study's rounds where the learning rate depends on them (cosine), so
+        schedule_rounds: the run's rounds where the learning rate depends on them (cosine), so
             that any other study can be extended; else None.
         stacked: False if every client is a cohort of its own.
         tuned: True if the method's options are overridden by those that rule `choose` wrote.
+        fixed: seeds that do not follow the run's.
     """
 
     run: Run
@@ -98,6 +106,7 @@ class RunSpec:
     schedule_rounds: int | None
     stacked: bool = True
     tuned: bool = False
+    fixed: FixedSeeds = NOTHING_FIXED
 
 
 @dataclass(frozen=True)
@@ -204,12 +213,15 @@ class Shown:
     Attributes:
         scenarios: "dataset/partition/backbone".
         artefact: the method's table to read; None: evaluations.
+        reported: what tables report of a run, by partition, and by "partition/method" where a
+            method has rounds of its own.
     """
 
     scenarios: tuple[str, ...]
     methods: tuple[ShownMethod | ShownGrid, ...]
     seeds: tuple[int, ...]
     artefact: str | None
+    reported: dict[str, Reported]
 
 
 @dataclass(frozen=True)
@@ -219,13 +231,14 @@ class Tuned:
     Attributes:
         methods: labels of those that have trials.
         trials: of every method.
-        rounds, seed: of a trial.
+        rounds: numbers of rounds that trials have.
+        seed: of a trial.
         share: of the training images, which the trials are evaluated on.
     """
 
     methods: tuple[str, ...]
     trials: int
-    rounds: int
+    rounds: tuple[int, ...]
     seed: int
     share: float
 
@@ -236,7 +249,6 @@ class TableJob:
 
     Attributes:
         settings: the keys of its kind.
-        rounds: evaluated rounds to average.
         tuned: how the options of its methods were chosen, where they were.
     """
 
@@ -245,7 +257,6 @@ class TableJob:
     kind: str
     title: str | None
     settings: dict[str, Any]
-    rounds: tuple[int, ...]
     global_test: bool
     published: dict[str, Any] | None
     shown: Shown
@@ -265,7 +276,6 @@ class FigureJob:
     label: str
     kind: str
     settings: dict[str, Any]
-    rounds: tuple[int, ...]
     shots: dict[str, int]
     shown: Shown | None
     backbones: tuple[str, ...]

@@ -1,5 +1,6 @@
 """What the labels of methods mean: plugins with their options, and grids of them."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedloom.common import schema
@@ -49,17 +50,20 @@ def resolve_methods(
             plugin: Plugin = plugin, wrappers: tuple = wrappers, entry: dict = entry,
         ) -> Method:  # fmt: skip
             swept = grids.of_training(member.options) if member else {}
+            own = entry["training"] | swept
             return Method(
                 label=name,
                 plugin=plugin.name,
                 title=title,
                 options=options,
-                training=plugin.training(training, entry["training"], swept),
+                training=plugin.training(training, own),
                 wrappers=wrappers,
                 families=plugin.families,
                 needs=plugin.needs,
                 artefacts=tuple(plugin.artefacts_with(options)),
                 look=looks.next(plugin),
+                own_training=own,
+                rounds=entry.get("rounds"),
                 member=member,
             )
 
@@ -158,8 +162,11 @@ def expand(
     return list(labels)
 
 
-def check_families(methods: list[Method], backbones: list[Backbone]) -> None:
-    """Check that every method of the study works on every backbone of it.
+def check_families(methods: Iterable[Method], backbones: Sequence[Backbone], where: str) -> None:
+    """Check that every method of a table or figure works on every backbone of it.
+
+    Args:
+        where: how an error names the table or figure.
 
     Raises:
         FedLoomError: names the method and the backbone.
@@ -168,13 +175,13 @@ def check_families(methods: list[Method], backbones: list[Backbone]) -> None:
         for backbone in backbones:
             if backbone.family not in method.families:
                 raise FedLoomError(
-                    f"{CONFIG} methods.{method.label} works on a {' or '.join(method.families)}, "
-                    f"backbones.{backbone.label} is a {backbone.family}; put them into different "
-                    "studies"
+                    f"{where}: methods.{method.label} works on a {' or '.join(method.families)}, "
+                    f"backbones.{backbone.label} is a {backbone.family}; show them in different "
+                    "tables or figures (methods, backbones)"
                 )
 
 
-def check_parts(methods: list[Method], study: Study) -> None:
+def check_parts(methods: Iterable[Method], study: Study) -> None:
     """Check that every method allows its batches and cohorts to be divided as the study does.
 
     Raises:

@@ -10,8 +10,8 @@ from fedloom.plan.settings import Output, Settings
 
 
 def held_out(settings: Settings, output: Output, where: str) -> None:
-    """Some partition of the study holds clients out."""
-    if not any(settings.partitions[p].holds_out for p in settings.select.partitions):
+    """Some partition that the output shows holds clients out."""
+    if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
 
 
@@ -50,9 +50,9 @@ def _grid_axes(settings: Settings, output: Output) -> tuple[str, list[str]]:
 
 
 def different_shots(settings: Settings, output: Output, where: str) -> None:
-    """Every partition of the study has its own number of shots."""
+    """Every partition that the output shows has its own number of shots."""
     labels: dict[int, str] = {}
-    for label in settings.select.partitions:
+    for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
         shots = settings.partitions[label].settings.get("shots")
         if shots is None:
             raise FedLoomError(

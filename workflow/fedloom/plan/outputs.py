@@ -7,39 +7,67 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.kinds import Kind, kind_of
-from fedloom.plan.methods import expand, method_names
+from fedloom.plan.methods import check_families, expand, method_names
 from fedloom.plan.needs import NEEDS
 from fedloom.plan.reading import CONFIG, read
 from fedloom.plan.settings import Output, Settings
 
 
-def resolve_output(settings: Settings, output: Output, methods: list[str] | None) -> Output:
-    """Return the output with its methods, its class labels and its published numbers filled in.
+def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) -> Output:
+    """Return the output with its runs, its class labels and its published numbers filled in.
 
     Args:
-        methods: the labels that the config names; None: all that the study runs.
+        entry: as the config has it. Of `scenarios`, `backbones` and `methods`, what is not named
+            is all that the study runs.
 
     Raises:
-        FedLoomError: a label that is not there, nothing that the kind could show, or a need of
-            the kind that the study does not meet.
+        FedLoomError: a label that is not there, a method that does not work on a backbone, nothing
+            that the kind could show, or a need of the kind that the study does not meet.
     """
     where, kind = f"{CONFIG} {output.section}.{output.label}", kind_of(output.section, output.kind)
+    select = settings.select
+    known = {str(scenario): scenario for scenario in select.scenarios}
+    scenarios = _some(entry.get("scenarios"), list(known), f"{where}.scenarios")
+    backbones = _some(entry.get("backbones"), list(select.backbones), f"{where}.backbones")
+    output = replace(
+        output, scenarios=tuple(known[name] for name in scenarios), backbones=tuple(backbones)
+    )
     if kind.shows == "backbones":
-        for label in settings.select.backbones:
+        for label in backbones:
             if settings.backbones[label].family != "vit":
                 raise FedLoomError(f"{where}: backbones.{label} is no vit; leave the figure out")
         return output
-    chosen = _choose_methods(settings, output, kind, methods, where)
+    chosen = _choose_methods(settings, output, kind, entry.get("methods"), where)
     output = replace(output, methods=tuple(chosen))
+    check_families(
+        [settings.methods[label] for label in chosen],
+        [settings.backbones[label] for label in backbones],
+        where,
+    )
     for need in kind.needs:
         NEEDS[need](settings, output, where)
     if "superclasses" in output.settings:
         labels = _class_labels(output.settings["superclasses"], f"{where}.superclasses")
         output = replace(output, settings=output.settings | {"superclass_of": labels})
     if output.published is not None:
-        published = _published(settings, output.published, f"{where}.published")
+        published = _published(settings, output, output.published, f"{where}.published")
         output = replace(output, published=published)
     return output
+
+
+def _some(wanted: list[str] | None, known: list[str], where: str) -> list[str]:
+    """Return those of the known names that are wanted, in the order of the known ones.
+
+    Raises:
+        FedLoomError: a wanted name is not among the known ones.
+    """
+    if wanted is None:
+        return known
+    for name in wanted:
+        if name not in known:
+            hint = schema.suggestion(name, known)
+            raise FedLoomError(f"{where}: the study runs no '{name}'; {hint}")
+    return [name for name in known if name in wanted]
 
 
 def _choose_methods(
@@ -89,28 +117,38 @@ def _class_labels(path: str, where: str) -> dict[str, str]:
     return labels
 
 
-def _published(settings: Settings, entry: dict[str, Any], where: str) -> dict[str, Any]:
+def published_paper(paper: str, where: str) -> dict[str, Any]:
+    """Return what workflow/published has of a paper: `citation` and `tables`.
+
+    Raises:
+        FedLoomError: there is no such paper; names `where`.
+    """
+    file = ROOT / "workflow/published" / f"{paper}.yaml"
+    if not file.is_file():
+        papers = sorted(path.stem for path in file.parent.glob("*.yaml"))
+        raise FedLoomError(f"{where}.paper: no '{paper}'; known: {', '.join(papers)}")
+    return schema.read_yaml(file)
+
+
+def _published(
+    settings: Settings, output: Output, entry: dict[str, Any], where: str
+) -> dict[str, Any]:
     """Return the entry with the paper's citation and the values of the rows that it names.
 
     Raises:
         FedLoomError: no such paper, table, row or column, here or in the paper.
     """
-    chosen = settings.select
-    pairs = [f"{d}/{p}" for d in chosen.datasets for p in chosen.partitions]
+    pairs = [str(scenario) for scenario in output.scenarios]
     labels = method_names(settings.methods, settings.grids)
     for key, known, names in (("rows", settings.methods, labels), ("columns", pairs, pairs)):
         for name in entry[key]:
             if name not in known:
                 hint = schema.suggestion(name, names)
                 raise FedLoomError(f"{where}.{key}: no '{name}' here; {hint}")
-    file = ROOT / "workflow/published" / f"{entry['paper']}.yaml"
-    if not file.is_file():
-        papers = sorted(path.stem for path in file.parent.glob("*.yaml"))
-        raise FedLoomError(f"{where}.paper: no '{entry['paper']}'; known: {', '.join(papers)}")
-    paper = schema.read_yaml(file)
+    paper = published_paper(entry["paper"], where)
     if entry["table"] not in paper["tables"]:
         tables = ", ".join(map(str, paper["tables"]))
-        name = f"workflow/published/{file.name}"
+        name = f"workflow/published/{entry['paper']}.yaml"
         raise FedLoomError(f"{where}.table: no Table {entry['table']} in {name}; known: {tables}")
     rows = paper["tables"][entry["table"]]["rows"]
     columns = {column for row in rows.values() for column in row}

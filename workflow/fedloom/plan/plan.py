@@ -13,12 +13,24 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.common.receipts import digest
 from fedloom.methods.manifest import find
-from fedloom.plan import choices, code, jobs, paths, provenance, resources, shown, staleness
-from fedloom.plan.kinds import Kind, as_rst, kind_of
-from fedloom.plan.reading import merge, read
+from fedloom.plan import (
+    choices,
+    code,
+    jobs,
+    paths,
+    provenance,
+    resources,
+    shown,
+    staleness,
+    study_runs,
+)
+from fedloom.plan.kinds import Kind, kind_of
+from fedloom.plan.overview import overview
+from fedloom.plan.protocols import is_trial, method_of, study_of
+from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources
-from fedloom.plan.runs import Run, evaluated_rounds, job_ends, reported_rounds
+from fedloom.plan.runs import Reported, Run, evaluated_rounds, job_ends, reported
 from fedloom.plan.settings import Output, Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 
@@ -38,13 +50,15 @@ class Plan:
     def load(cls, files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> "Plan":
         """Read config.yaml and the study's files over it, then `overrides` (--config).
 
+        Files that a file includes are read before it.
+
         An error that a person can mend ends the process with one line.
         """
         try:
             check_usable(Path(paths.RESULTS))
-            every = list(dict.fromkeys([CONFIG, *map(Path, files)]))
-            config = merge([(path, read(path)) for path in every], dict(overrides or {}))
-            plan = cls(resolve(config, every))
+            contents = read_all([CONFIG, *map(Path, files)])
+            config = merge(contents, dict(overrides or {}))
+            plan = cls(resolve(config, [path for path, _ in contents]))
             for label in plan.settings.select.methods:  # what is no Python is said here, in a line
                 staleness.plugin_sources(plan.settings.methods[label].plugin)
             return plan
@@ -72,11 +86,17 @@ class Plan:
     @property
     def partition_charts(self) -> list[str]:
         """A chart of each partition, for the first seed."""
-        chosen, seed = self.settings.select, self.settings.study.seeds[0]
+        seed = self.settings.study.seeds[0]
+        scenarios = dict.fromkeys((run.dataset, run.partition) for run in self.runs)
         return [
-            str(paths.at(paths.PARTITION_CHART, dataset=d, partition=p, seed=seed))
-            for d, p in product(chosen.datasets, chosen.partitions)
+            str(paths.at(paths.PARTITION_CHART, dataset=dataset, partition=partition, seed=seed))
+            for dataset, partition in scenarios
         ]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs that the study's tables and figures show, without the trials before them."""
+        return study_runs.runs(self.settings)
 
     def if_confusion(self, **files: Any) -> dict[str, Any]:
         """Return the files that a rule has only where the study asks for confusion matrices."""
@@ -128,13 +148,19 @@ class Plan:
         return jobs.CacheJob(wildcards.cache, wildcards.dataset, backbone)
 
     def prototypes_job(self, wildcards: Any) -> jobs.PrototypesJob:
-        w = wildcards
-        clients = self.settings.study.clients_per_round
-        return jobs.PrototypesJob(w.dataset, w.partition, w.backbone, int(w.seed), clients)
+        w, study = wildcards, study_of(self.settings, wildcards.partition)
+        return jobs.PrototypesJob(
+            dataset=w.dataset,
+            partition=w.partition,
+            backbone=w.backbone,
+            seed=int(w.seed),
+            clients_per_round=study.clients_per_round,
+            sampling=study.fixed.sampling,
+        )
 
     def run_spec(self, run: Run) -> jobs.RunSpec:
         """Return all that bears on a run's numbers, but for what `choose` adds if it is tuned."""
-        study, method = self._study(run), self.settings.methods[run.method]
+        study, method = self.study(run), method_of(self.settings, run.partition, run.method)
         backbone = self.settings.backbones[run.backbone]
         if study.precision != "float32":  # so that what was computed in it keeps its job
             settings = backbone.settings | {"precision": study.precision}
@@ -154,10 +180,11 @@ class Plan:
             schedule_rounds=study.rounds if cosine else None,
             stacked=study.stacked,
             tuned=bool(self._trials(run)),
+            fixed=study.fixed,
         )
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
-        study, last = self._study(wildcards), int(wildcards.end)
+        study, last = self.study(wildcards), int(wildcards.end)
         first = (last - 1) // study.rounds_per_job * study.rounds_per_job
         return jobs.TrainJob(
             spec=self.run_spec(_run(wildcards)),
@@ -167,7 +194,7 @@ class Plan:
             global_test=study.global_test,
             sources=self.digest(self.run_sources("train", wildcards)),
             confusion=study.confusion,
-            trial=self._of_trials(wildcards),
+            trial=is_trial(self.settings, wildcards.partition),
         )
 
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
@@ -179,16 +206,16 @@ class Plan:
             backbone=w.backbone,
             method=w.method,
             trials=tuning.trials[w.method],
-            seed=tuning.study.seeds[0],
-            last=tuning.study.rounds,
+            seed=tuning.seed,
+            last=study_of(self.settings, w.partition + paths.VALIDATION, w.method).rounds,
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
-        study = self._study(wildcards)
+        study = self.study(wildcards)
         return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion)
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
-        spec, last = self.run_spec(_run(wildcards)), self._study(wildcards).rounds
+        spec, last = self.run_spec(_run(wildcards)), self.study(wildcards).rounds
         sources = self.digest(self.run_sources("artefact", wildcards))
         return jobs.ArtefactJob(spec, last, wildcards.artefact, sources)
 
@@ -206,7 +233,6 @@ class Plan:
             kind=table.kind,
             title=table.title,
             settings=table.settings,
-            rounds=tuple(reported_rounds(study)),
             global_test=study.global_test,
             published=table.published,
             shown=self._shown(table),
@@ -219,20 +245,24 @@ class Plan:
         labels = [m for m in output.methods if tuning and tuning.trials.get(m)]
         if tuning is None or not labels:
             return None
-        study, trials = tuning.study, len(tuning.trials[labels[0]])
-        return jobs.Tuned(tuple(labels), trials, study.rounds, study.seeds[0], tuning.share)
+        rounds = {
+            study_of(self.settings, scenario.partition + paths.VALIDATION, label).rounds
+            for scenario, label in product(output.scenarios, labels)
+        }
+        trials = len(tuning.trials[labels[0]])
+        return jobs.Tuned(tuple(labels), trials, tuple(sorted(rounds)), tuning.seed, tuning.share)
 
     def figure_job(self, wildcards: Any) -> jobs.FigureJob:
         study, figure = self.settings.study, self.settings.figures[wildcards.label]
-        chosen, of_backbones = self.settings.select, self._kind(figure).shows == "backbones"
-        pairs = product(chosen.datasets, chosen.backbones) if of_backbones else ()
-        partitions = [self.settings.partitions[label] for label in chosen.partitions]
+        of_backbones = self._kind(figure).shows == "backbones"
+        datasets = dict.fromkeys(scenario.dataset for scenario in figure.scenarios)
+        pairs = product(datasets, figure.backbones) if of_backbones else ()
+        partitions = [self.settings.partitions[each.partition] for each in figure.scenarios]
         return jobs.FigureJob(
             study=study.name,
             label=figure.label,
             kind=figure.kind,
             settings=figure.settings,
-            rounds=tuple(reported_rounds(study)),
             shots={p.label: p.settings["shots"] for p in partitions if "shots" in p.settings},
             shown=None if of_backbones else self._shown(figure),
             backbones=tuple(f"{dataset}/{backbone}" for dataset, backbone in pairs),
@@ -246,15 +276,27 @@ class Plan:
 
     def _shown(self, output: Output) -> jobs.Shown:
         """Return the runs that a table or figure shows, in the order of the study's methods."""
-        chosen, kind = self.settings.select, self._kind(output)
-        scenarios = product(chosen.datasets, chosen.partitions, chosen.backbones)
-        seeds = self.settings.study.seeds
+        settings, crossed = self.settings, product(output.scenarios, output.backbones)
         return jobs.Shown(
-            scenarios=tuple("/".join(labels) for labels in scenarios),
-            methods=self._shown_methods([m for m in chosen.methods if m in output.methods]),
-            seeds=seeds if kind.seeds == "all" else seeds[:1],
-            artefact=kind.artefact_of(output.settings),
+            scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
+            methods=self._shown_methods(
+                [m for m in settings.select.methods if m in output.methods]
+            ),
+            seeds=study_runs.output_seeds(settings, output),
+            artefact=self._kind(output).artefact_of(output.settings),
+            reported=self._reported(output),
         )
+
+    def _reported(self, output: Output) -> dict[str, Reported]:
+        """Return what tables report of the runs of an output, see jobs.Shown."""
+        settings, result = self.settings, {}
+        for partition in dict.fromkeys(scenario.partition for scenario in output.scenarios):
+            result[partition] = reported(study_of(settings, partition))
+            for method in output.methods:
+                if settings.methods[method].rounds is not None:
+                    own = reported(study_of(settings, partition, method))
+                    result[f"{partition}/{method}"] = own
+        return result
 
     def _shown_methods(self, labels: list[str]) -> tuple[jobs.ShownMethod | jobs.ShownGrid, ...]:
         methods = self.settings.methods
@@ -274,23 +316,18 @@ class Plan:
         member = self.settings.methods[label].member
         return None if member is None else member.grid
 
-    def _study(self, labels: Any) -> Study:
-        """Return the study as the runs on a partition have it: its trials are on one of their own.
+    def study(self, labels: Any) -> Study:
+        """Return the study as a run has it, see fedloom.plan.protocols.
 
         Args:
             labels: a run, or wildcards.
         """
-        tuning = self.settings.tuning
-        return tuning.study if tuning and self._of_trials(labels) else self.settings.study
-
-    def _of_trials(self, labels: Any) -> bool:
-        """True if a run's partition is one that trials are trained on."""
-        return "validation" in self.settings.partitions[labels.partition].settings
+        return study_of(self.settings, labels.partition, labels.method)
 
     def _trials(self, labels: Any) -> tuple[Trial, ...]:
         """Return the trials that a run's options are chosen from; none if they are the config's."""
         tuning = self.settings.tuning
-        if tuning is None or self._study(labels) is tuning.study:
+        if tuning is None or is_trial(self.settings, labels.partition):
             return ()
         return tuning.trials.get(labels.method, ())
 
@@ -312,9 +349,9 @@ class Plan:
             job = self.train_job(w)
 
         def of(label: str) -> Resources:
-            method = settings.methods[label]
+            method = method_of(settings, w.partition, label)
             plugin = find(method.plugin)
-            run = resources.Workload(self._study(w), dataset, partition, backbone, method, plugin)
+            run = resources.Workload(self.study(w), dataset, partition, backbone, method, plugin)
             if job is None:
                 return resources.of_artefact(run)
             return resources.of_training(run, job.last - job.first, len(job.evaluate))
@@ -332,7 +369,7 @@ class Plan:
     def job_files(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of every job of a run."""
         run = _run(wildcards)
-        ends = job_ends(self._study(wildcards))
+        ends = job_ends(self.study(wildcards))
         return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
@@ -343,7 +380,7 @@ class Plan:
 
     def last(self, wildcards: Any, pattern: str) -> str:
         """Return a file of the last job of a run."""
-        end = paths.end(self._study(wildcards).rounds)
+        end = paths.end(self.study(wildcards).rounds)
         return str(paths.at(pattern, _run(wildcards), end=end))
 
     def trials(self, wildcards: Any) -> list[str]:
@@ -419,16 +456,7 @@ class Plan:
     @cached_property
     def overview(self) -> dict[str, str]:
         """Return what the report's first page says of the study, by heading, as its markup."""
-        select, study = self.settings.select, self.settings.study
-        texts = {
-            "Data sets": ", ".join(select.datasets),
-            "Partitions": ", ".join(select.partitions),
-            "Backbones": ", ".join(select.backbones),
-            "Methods": ", ".join(self.settings.methods[label].title for label in select.methods),
-            "Rounds": f"{study.rounds}, with {study.clients_per_round} clients each",
-            "Seeds": ", ".join(map(str, study.seeds)),
-        }
-        return {heading: as_rst(text) for heading, text in texts.items()}
+        return overview(self.settings)
 
 
 def _run(wildcards: Any) -> Run:

@@ -42,6 +42,37 @@ def read(path: Path) -> dict[str, Any]:
     return plain
 
 
+def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """Read config files, each after those that its key `include` names, which is left out.
+
+    Paths in `include` are relative to the file that they stand in. A file that is named several
+    times is read once, where it is named first.
+
+    Raises:
+        FedLoomError: a file that cannot be read, that includes itself, or whose `include` is no
+            list of paths.
+    """
+    contents: dict[Path, tuple[Path, dict[str, Any]]] = {}
+
+    def add(path: Path, above: tuple[Path, ...]) -> None:
+        key = path.resolve()
+        if key in above:
+            raise FedLoomError(f"{path}: includes itself; leave it out of `include`")
+        if key in contents:
+            return
+        content = read(path)
+        included = content.pop("include", [])
+        if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
+            raise FedLoomError(f"{path}: include: {included!r} is no list of paths")
+        for name in included:
+            add(path.parent / name, (*above, key))
+        contents[key] = path, content
+
+    for path in paths:
+        add(Path(path), ())
+    return list(contents.values())
+
+
 def _plain(value: Any, path: Path) -> Any:
     """Return plain dicts, lists and scalars; refuse keys that are no names."""
     if isinstance(value, dict):

@@ -1,7 +1,8 @@
 """From the merged config to settings: checked, and every default filled in. Imports no torch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,21 @@ from fedloom.common.held_out import held_out_count
 from fedloom.common.receipts import digest, sha256
 from fedloom.plan import data_plugins, recipes
 from fedloom.plan.listing import listing
-from fedloom.plan.methods import check_families, check_parts, expand, implied, resolve_methods
-from fedloom.plan.outputs import resolve_output
+from fedloom.plan.methods import check_parts, expand, implied, resolve_methods
+from fedloom.plan.outputs import published_paper, resolve_output
+from fedloom.plan.protocols import methods_of, protocol_of, study_of
 from fedloom.plan.reading import CONFIG, locate
-from fedloom.plan.runs import reported_rounds
+from fedloom.plan.runs import reported
 from fedloom.plan.settings import (
+    About,
     Backbone,
     Dataset,
+    FixedSeeds,
+    Grid,
+    Method,
     Output,
     Partition,
+    Scenario,
     Selection,
     Settings,
     Study,
@@ -27,6 +34,7 @@ from fedloom.plan.settings import (
 from fedloom.plan.tuning import with_trials
 from fedloom.plan.weights import local_weights
 
+STUDY = f"{CONFIG} study"
 KINDS = {  # the key that names what an entry is checked against
     "datasets": "source",
     "partitions": "scheme",
@@ -34,7 +42,8 @@ KINDS = {  # the key that names what an entry is checked against
     "tables": "kind",
     "figures": "kind",
 }
-OUTPUT_KEYS = ("kind", "title", "methods", "published")  # the rest is the kind's own
+# of a table or figure; the rest is the kind's own
+OUTPUT_KEYS = ("kind", "title", "scenarios", "backbones", "methods", "published")
 
 
 def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
@@ -64,40 +73,80 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
         implied(select["methods"], config["methods"]) | config["methods"],
         config["study"]["training"],
     )
-    select["methods"] = expand(select["methods"], methods, grids, f"{CONFIG} select.methods")
-    for section, labels in select.items():
-        for label in labels if section != "methods" else ():
-            if label not in entries[section]:
-                hint = schema.suggestion(label, list(entries[section]))
-                raise FedLoomError(f"{CONFIG} select.{section}: no label '{label}'; {hint}")
+    selected = _selection(select, entries, methods, grids)
     settings = Settings(
+        about=_about(config["study"]),
         study=_study(config["study"]),
-        datasets=_datasets(entries["datasets"], select["datasets"]),
+        datasets=_datasets(entries["datasets"], selected.datasets),
         partitions={
-            label: Partition(label, entry["scheme"], _without(entry, "scheme"))
+            label: _partition(label, entry, config["study"]["fixed"].get("partition"))
             for label, entry in entries["partitions"].items()
         },
-        backbones=_backbones(entries["backbones"], select["backbones"]),
+        protocols={
+            label: protocol_of(entry.get("protocol"))
+            for label, entry in entries["partitions"].items()
+        },
+        backbones=_backbones(entries["backbones"], selected.backbones),
         methods=methods,
         grids=grids,
         tables={label: _output("tables", label, e) for label, e in entries["tables"].items()},
         figures={label: _output("figures", label, e) for label, e in entries["figures"].items()},
-        select=Selection(**{section: tuple(labels) for section, labels in select.items()}),
+        select=selected,
     )
-    check_families(
-        [methods[label] for label in select["methods"]],
-        [settings.backbones[label] for label in select["backbones"]],
-    )
-    check_parts([methods[label] for label in select["methods"]], settings.study)
-    _check_cohorts(settings)
-    reported_rounds(settings.study)
+    check_parts(methods_of(settings, selected.methods), settings.study)
     for section in ("tables", "figures"):
         outputs = getattr(settings, section)
-        for label in select[section]:
-            wanted = entries[section][label].get("methods")
-            outputs[label] = resolve_output(settings, outputs[label], wanted)
+        for label in getattr(selected, section):
+            outputs[label] = resolve_output(settings, outputs[label], entries[section][label])
+    _check_runs(settings)
     tune = config["study"].get("tune")
     return settings if tune is None else with_trials(settings, tune)
+
+
+def _selection(
+    select: dict[str, Any],
+    entries: dict[str, dict],
+    methods: dict[str, Method],
+    grids: dict[str, Grid],
+) -> Selection:
+    """Return the labels that the study runs, grids expanded.
+
+    Raises:
+        FedLoomError: a label that is not there.
+    """
+    where = f"{CONFIG} select"
+    for section in ("datasets", "partitions", "backbones", "tables", "figures"):
+        for label in select[section]:
+            if label not in entries[section]:
+                hint = schema.suggestion(label, list(entries[section]))
+                raise FedLoomError(f"{where}.{section}: no label '{label}'; {hint}")
+    crossed = product(select["datasets"], select["partitions"])
+    scenarios = [Scenario(*each) for each in crossed]
+    if "scenarios" in select:
+        scenarios = [_scenario(name, entries, f"{where}.scenarios") for name in select["scenarios"]]
+    return Selection(
+        scenarios=tuple(scenarios),
+        backbones=tuple(select["backbones"]),
+        methods=tuple(expand(select["methods"], methods, grids, f"{where}.methods")),
+        tables=tuple(select["tables"]),
+        figures=tuple(select["figures"]),
+    )
+
+
+def _scenario(name: str, entries: dict[str, dict], where: str) -> Scenario:
+    """Return the scenario that "dataset/partition" names.
+
+    Raises:
+        FedLoomError: it is no such pair, or one of the labels is not there.
+    """
+    labels = name.split("/")
+    if len(labels) != 2:
+        raise FedLoomError(f"{where}: '{name}' is no <dataset>/<partition>")
+    for section, label in zip(("datasets", "partitions"), labels, strict=True):
+        if label not in entries[section]:
+            hint = schema.suggestion(label, list(entries[section]))
+            raise FedLoomError(f"{where}: '{name}': no label '{label}' of {section}; {hint}")
+    return Scenario(*labels)
 
 
 def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
@@ -131,6 +180,28 @@ def _with_parts(label: str, entry: dict, root: dict) -> dict:
     return _without(entry, "root") | {"parts": parts}
 
 
+def _partition(label: str, entry: dict[str, Any], seed: int | None) -> Partition:
+    """Return a partition; one without a seed of its own has that of the study, if it fixes one."""
+    fixed = {} if seed is None else {"seed": seed}
+    return Partition(label, entry["scheme"], fixed | _without(entry, "scheme", "protocol"))
+
+
+def _about(entry: dict[str, Any]) -> About:
+    """Return what the study says of itself.
+
+    Raises:
+        FedLoomError: there is no such paper.
+    """
+    paper = entry.get("paper")
+    return About(
+        paper=paper,
+        citation=None if paper is None else published_paper(paper, f"{CONFIG} study")["citation"],
+        shows=tuple(entry.get("shows", ())),
+        deviations=entry["deviations"],
+        choices=entry["choices"],
+    )
+
+
 def _without(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in keys}
 
@@ -141,13 +212,15 @@ def _study(entry: dict[str, Any]) -> Study:
         **{key: entry[key] for key in (*keys, "confusion", "precision", "stacked")},
         gradient_checkpointing=entry["gradient_checkpointing"],
         seeds=tuple(entry["seeds"]),
+        fixed=FixedSeeds(**_without(entry["fixed"], "partition")),
         last_evaluations=entry["report"]["last_evaluations"],
+        worst_of_evaluations=entry["report"].get("worst_of_evaluations"),
         global_test=entry["global_test"],
         training=entry["training"],
     )
 
 
-def _datasets(entries: dict[str, dict], selected: list[str]) -> dict[str, Dataset]:
+def _datasets(entries: dict[str, dict], selected: Sequence[str]) -> dict[str, Dataset]:
     """Return the datasets by label; the files of the selected ones are listed."""
     return {
         label: Dataset(
@@ -169,7 +242,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
     return listing(entry, None if plugin is None else plugin.paths)
 
 
-def _backbones(entries: dict[str, dict], selected: list[str]) -> dict[str, Backbone]:
+def _backbones(entries: dict[str, dict], selected: Sequence[str]) -> dict[str, Backbone]:
     """Return the backbones by label, the selected ones with the sha256 of local weights.
 
     Weights may be too large for Snakemake's own checksums.
@@ -198,24 +271,45 @@ def _output(section: str, label: str, entry: dict[str, Any]) -> Output:
     )
 
 
-def _check_cohorts(settings: Settings) -> None:
-    """Check that enough clients participate for a cohort, where the config can tell.
+def _check_runs(settings: Settings) -> None:
+    """Check that every partition has clients enough for a round, and runs evaluations to report.
+
+    Raises:
+        FedLoomError: names the partition, or the method whose rounds are too few.
+    """
+    for label in settings.select.partitions:
+        _check_cohort(settings, label)
+        where = f"{CONFIG} partitions.{label}.protocol" if _protocol(settings, label) else STUDY
+        reported(study_of(settings, label), where)
+        for method in settings.select.methods:
+            if settings.methods[method].rounds is not None:
+                reported(study_of(settings, label, method), f"{CONFIG} methods.{method}: {where}")
+
+
+def _protocol(settings: Settings, partition: str) -> bool:
+    return bool(settings.protocols[partition].study)
+
+
+def _check_cohort(settings: Settings, label: str) -> None:
+    """Check that enough clients of a partition take part for a round, where the config can tell.
 
     Raises:
         FedLoomError: names the partition.
     """
-    for label in settings.select.partitions:
-        partition = settings.partitions[label]
-        clients = partition.settings.get("clients")
-        if clients is None:  # of a partition by domain, they follow from the dataset
-            _check_domains(partition.settings, f"{CONFIG} partitions.{label}")
-            continue
-        training = clients - held_out_count(clients, partition.settings)
-        if settings.study.clients_per_round > training:
-            raise FedLoomError(
-                f"{CONFIG} study.clients_per_round: {settings.study.clients_per_round} is more "
-                f"than the {training} participating clients of partitions.{label}"
-            )
+    partition = settings.partitions[label]
+    clients = partition.settings.get("clients")
+    if clients is None:  # of a partition by domain, they follow from the dataset
+        _check_domains(partition.settings, f"{CONFIG} partitions.{label}")
+        return
+    training = clients - held_out_count(clients, partition.settings)
+    wanted = study_of(settings, label).clients_per_round
+    own = "clients_per_round" in settings.protocols[label].study
+    if wanted > training:
+        where = f"{CONFIG} partitions.{label}.protocol" if own else STUDY
+        raise FedLoomError(
+            f"{where}.clients_per_round: {wanted} is more than the {training} participating "
+            f"clients of partitions.{label}"
+        )
 
 
 def _check_domains(partition: dict, where: str) -> None:

@@ -1,11 +1,10 @@
-"""The runs of a study, their jobs and their evaluated rounds."""
+"""A run: its name, its jobs and its evaluated rounds."""
 
 from dataclasses import dataclass
-from itertools import product
 
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.reading import CONFIG
-from fedloom.plan.settings import Settings, Study
+from fedloom.plan.settings import Study
 
 NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
 
@@ -26,13 +25,6 @@ class Run:
         return NAME.format(**vars(self))
 
 
-def runs(settings: Settings) -> list[Run]:
-    """List every run of the study, in the config's order."""
-    chosen = settings.select
-    labels = (chosen.datasets, chosen.partitions, chosen.backbones, chosen.methods)
-    return [Run(*each) for each in product(*labels, settings.study.seeds)]
-
-
 def job_ends(study: Study) -> list[int]:
     """List the rounds at which a job ends: multiples of rounds_per_job, and the last round."""
     return [*range(study.rounds_per_job, study.rounds, study.rounds_per_job), study.rounds]
@@ -47,19 +39,43 @@ def evaluated_rounds(study: Study) -> list[int]:
     return sorted({*_wanted_rounds(study), *job_ends(study)})
 
 
-def reported_rounds(study: Study) -> list[int]:
-    """List the evaluated rounds that the tables average.
+@dataclass(frozen=True)
+class Reported:
+    """What tables report of a run.
+
+    Attributes:
+        rounds: evaluated rounds to average.
+        worst_of: evaluated rounds, the lowest mean of which is the worst accuracy; empty: the worst
+            accuracy is that of the worst client, averaged over `rounds`.
+    """
+
+    rounds: tuple[int, ...]
+    worst_of: tuple[int, ...] = ()
+
+
+def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
+    """Return the evaluated rounds that the tables average.
+
+    Args:
+        study: as a run has it.
+        where: how an error names it.
 
     Raises:
         FedLoomError: fewer rounds are evaluated than are to be averaged.
     """
-    evaluated, count = _wanted_rounds(study), study.last_evaluations
-    if count > len(evaluated):
-        raise FedLoomError(
-            f"{CONFIG} study.report.last_evaluations: {count}, but only {len(evaluated)} rounds "
-            f"are evaluated (every {study.evaluate_every} of {study.rounds}: study.evaluate_every)"
-        )
-    return evaluated[-count:]
+    evaluated = _wanted_rounds(study)
+    counts = {
+        "last_evaluations": study.last_evaluations,
+        "worst_of_evaluations": study.worst_of_evaluations or 0,
+    }
+    for key, count in counts.items():
+        if count > len(evaluated):
+            raise FedLoomError(
+                f"{where}.report.{key}: {count}, but only {len(evaluated)} rounds are evaluated "
+                f"(every {study.evaluate_every} of {study.rounds}: study.evaluate_every)"
+            )
+    rounds, worst = (tuple(evaluated[len(evaluated) - n :]) for n in counts.values())
+    return Reported(rounds, worst)
 
 
 def _wanted_rounds(study: Study) -> list[int]:

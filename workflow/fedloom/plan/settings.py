@@ -8,12 +8,51 @@ FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
 
 @dataclass(frozen=True)
+class About:
+    """What a study says of itself, for people.
+
+    Attributes:
+        paper: the paper that it is of, by its file in workflow/published.
+        citation: of that paper.
+        shows: tables and figures of the paper.
+        deviations, choices: sentences on what differs from the paper, and on what it leaves open.
+    """
+
+    paper: str | None
+    citation: str | None
+    shows: tuple[str, ...]
+    deviations: dict[str, str]
+    choices: dict[str, str]
+
+
+@dataclass(frozen=True)
+class FixedSeeds:
+    """Seeds that parts of all runs have in place of the run's own; None: the run's own.
+
+    Attributes:
+        sampling: of the clients of a round.
+        initialisation: of what server and clients start with.
+    """
+
+    sampling: int | None = None
+    initialisation: int | None = None
+
+
+NOTHING_FIXED = FixedSeeds()
+
+
+@dataclass(frozen=True)
 class Study:
     """The config's `study`: rounds, seeds and what is evaluated when.
 
+    A run's own has what its partition and its method override (fedloom.plan.protocols).
+
     Attributes:
+        fixed: seeds that all runs share; that of partitions is in their settings.
         evaluate_every: clients are evaluated after every n-th round.
         last_evaluations: the tables average so many of the last evaluations.
+        worst_of_evaluations: the worst accuracy is the lowest mean of so many of the last
+            evaluations; None: that of the worst client.
         confusion: every evaluation also counts the answers by class and predicted class.
         precision: number format of the backbones' arithmetic (fedloom.common.device).
         stacked: False if every client trains and is evaluated as a cohort of its own.
@@ -24,10 +63,12 @@ class Study:
     name: str
     rounds: int
     seeds: tuple[int, ...]
+    fixed: FixedSeeds
     clients_per_round: int
     rounds_per_job: int
     evaluate_every: int
     last_evaluations: int
+    worst_of_evaluations: int | None
     global_test: bool
     confusion: bool
     precision: str
@@ -53,12 +94,14 @@ class Tuning:
     """The study's `tune`: how every method's options are chosen before its seeds are trained.
 
     Attributes:
-        study: the study as the trials have it: their rounds and their seed.
+        rounds: of a trial; None: those of the run that it is for.
+        seed: of all trials.
         share: of every client's training images, which trials are evaluated on.
         trials: of every method, by its label; what is not trained has none.
     """
 
-    study: Study
+    rounds: int | None
+    seed: int
     share: float
     trials: dict[str, tuple[Trial, ...]]
 
@@ -90,6 +133,19 @@ class Partition:
     def holds_out(self) -> bool:
         """True if some clients never train."""
         return bool(self.settings["held_out"] or self.settings.get("held_out_per_domain"))
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What runs on a partition have in place of the study's.
+
+    Attributes:
+        study: values by the names of Study's fields.
+        training: training options over those of the study.
+    """
+
+    study: dict[str, Any]
+    training: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -168,7 +224,14 @@ class GridMember:
 
 @dataclass(frozen=True)
 class Method:
-    """A label of the config's `methods`: a plugin with its options, or a member of a grid."""
+    """A label of the config's `methods`: a plugin with its options, or a member of a grid.
+
+    Attributes:
+        training: all training options, as the study and the label have them; where the partition
+            has some too, see fedloom.plan.protocols.
+        own_training: the label's, which go before those of study and partition.
+        rounds: the label's own number of rounds; None: those of the partition or the study.
+    """
 
     label: str
     plugin: str
@@ -180,7 +243,20 @@ class Method:
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
     look: Look
+    own_training: dict[str, Any]
+    rounds: int | None = None
     member: GridMember | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A dataset and a partition of it, by their labels."""
+
+    dataset: str
+    partition: str
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.partition}"
 
 
 @dataclass(frozen=True)
@@ -190,7 +266,7 @@ class Output:
     Attributes:
         section: tables or figures.
         settings: the keys that the kind reads.
-        methods: labels of the methods that it shows.
+        scenarios, backbones, methods: the runs that it shows, crossed in that order.
         published: a paper's numbers to put beside the measured ones (tables).
     """
 
@@ -199,6 +275,8 @@ class Output:
     kind: str
     title: str | None
     settings: dict[str, Any]
+    scenarios: tuple[Scenario, ...] = ()
+    backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     published: dict[str, Any] | None = None
 
@@ -207,21 +285,32 @@ class Output:
 class Selection:
     """The config's `select`: the labels that a study crosses, and its tables and figures."""
 
-    datasets: tuple[str, ...]
-    partitions: tuple[str, ...]
+    scenarios: tuple[Scenario, ...]
     backbones: tuple[str, ...]
     methods: tuple[str, ...]
     tables: tuple[str, ...]
     figures: tuple[str, ...]
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets of the scenarios."""
+        return tuple(dict.fromkeys(scenario.dataset for scenario in self.scenarios))
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions of the scenarios."""
+        return tuple(dict.fromkeys(scenario.partition for scenario in self.scenarios))
 
 
 @dataclass(frozen=True)
 class Settings:
     """The whole config; every mapping is by label. Trials and their partitions are in it too."""
 
+    about: About
     study: Study
     datasets: dict[str, Dataset]
     partitions: dict[str, Partition]
+    protocols: dict[str, Protocol]
     backbones: dict[str, Backbone]
     methods: dict[str, Method]
     grids: dict[str, Grid]

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedloom.plan import grids, paths
 from fedloom.plan.jobs import FigureJob, Shown, ShownMethod, TableJob, Tuned
 from fedloom.plan.looks import next_look
-from fedloom.plan.runs import Run
+from fedloom.plan.runs import Reported, Run
 from fedloom.plan.settings import GridMember, Look
 
 
@@ -18,6 +18,7 @@ class ShownRun:
 
     Attributes:
         member: its position in a grid, if its method is of one.
+        reported: the evaluated rounds that tables report.
         evaluation, rounds: Parquet files of the run.
         artefact: the method's own table, if the kind is made of one.
     """
@@ -29,6 +30,7 @@ class ShownRun:
     seed: int
     title: str
     look: Look
+    reported: Reported
     evaluation: Path
     rounds: Path
     artefact: Path | None = None
@@ -59,6 +61,7 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
                 **vars(run),
                 title=title,
                 look=look,
+                reported=_reported(shown, partition, label),
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
                 artefact=artefact,
@@ -66,6 +69,12 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
             )
         )
     return items
+
+
+def _reported(shown: Shown, partition: str, method: str) -> Reported:
+    """Return what tables report of a method's runs on a partition."""
+    own = shown.reported.get(f"{partition}/{method}")
+    return shown.reported[partition] if own is None else own
 
 
 def _methods(shown: Shown) -> Iterator[tuple[str, str, Look, GridMember | None]]:

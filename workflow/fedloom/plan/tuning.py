@@ -16,8 +16,9 @@ from fedloom.methods.manifest import find
 from fedloom.plan import grids
 from fedloom.plan.methods import check_parts, grid_of
 from fedloom.plan.paths import VALIDATION
+from fedloom.plan.protocols import methods_of
 from fedloom.plan.reading import CONFIG
-from fedloom.plan.settings import Method, Partition, Settings, Study, Trial, Tuning
+from fedloom.plan.settings import Method, Partition, Settings, Trial, Tuning
 
 WHERE = f"{CONFIG} study.tune"
 Axes = dict[str, list]
@@ -34,29 +35,36 @@ def with_trials(settings: Settings, entry: dict[str, Any]) -> Settings:
         FedLoomError: a method, an option or a value that is not there, or a method that has
             not as many combinations as it must try.
     """
-    study, selected = _study(settings.study, entry), settings.select
+    study, selected = settings.study, settings.select
+    if entry["seed"] in study.seeds:
+        raise FedLoomError(f"{WHERE}.seed: {entry['seed']} is one of study.seeds; take another")
     _check_labels(settings, entry)
     methods, trials = dict(settings.methods), {}
     for label in selected.methods:
         if not find(settings.methods[label].plugin).trained:
             continue
         made = _trials(settings.methods[label], entry)
-        check_parts([method for _, method in made], study)
         for _, method in made:
             if method.label in methods:
                 line = f"{WHERE}: '{method.label}' is a trial and another label too; rename that"
                 raise FedLoomError(line)
             methods[method.label] = method
         trials[label] = tuple(trial for trial, _ in made)
-    partitions = dict(settings.partitions)
+    partitions, protocols = dict(settings.partitions), dict(settings.protocols)
     for label in selected.partitions:
         partition = _partition(settings.partitions[label], entry["validation"])
         if partition.label in partitions:
             line = f"{CONFIG} partitions.{partition.label}: trials take this label; rename it"
             raise FedLoomError(line)
         partitions[partition.label] = partition
-    tuning = Tuning(study, entry["validation"], trials)
-    return replace(settings, methods=methods, partitions=partitions, tuning=tuning)
+        protocols[partition.label] = settings.protocols[label]
+    tuning = Tuning(entry.get("rounds"), entry["seed"], entry["validation"], trials)
+    changed = replace(
+        settings, methods=methods, partitions=partitions, protocols=protocols, tuning=tuning
+    )
+    tried = [trial.label for each in trials.values() for trial in each]
+    check_parts(methods_of(changed, tried), study)
+    return changed
 
 
 def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
@@ -91,18 +99,6 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[
 def _products(axes: Axes) -> list[dict[str, Any]]:
     """List every combination of the axes' values; without axes, the one of nothing."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-
-
-def _study(study: Study, entry: dict[str, Any]) -> Study:
-    """Return the study as the trials have it.
-
-    Raises:
-        FedLoomError: their seed is one of the study's.
-    """
-    if entry["seed"] in study.seeds:
-        raise FedLoomError(f"{WHERE}.seed: {entry['seed']} is one of study.seeds; take another")
-    rounds = entry.get("rounds", study.rounds)
-    return replace(study, rounds=rounds, seeds=(entry["seed"],), global_test=False)
 
 
 def _check_labels(settings: Settings, entry: dict[str, Any]) -> None:
@@ -142,7 +138,7 @@ def _trials(method: Method, entry: dict[str, Any]) -> list[tuple[Trial, Method]]
     for wanted in combinations(values, own, entry["trials"], method.label):
         label, title, member = next(each for each in members if each[2].at == wanted)
         options = plugin.options(method.options | grids.of_method(member.options), where)
-        training = method.training | grids.of_training(member.options)
+        swept = grids.of_training(member.options)
         around = [find(wrapper.plugin) for wrapper in method.wrappers]
         reason = stacking.refusal(plugin, options, around)
         if reason is not None:
@@ -150,7 +146,13 @@ def _trials(method: Method, entry: dict[str, Any]) -> list[tuple[Trial, Method]]
         if set(plugin.artefacts_with(options)) != set(method.artefacts):
             changed = ", ".join(f"{axis} {grids.text(value)}" for axis, value in wanted.items())
             raise FedLoomError(f"{where} gives other artefacts with {changed}; leave that out")
-        changes = {"label": label, "title": title, "options": options, "training": training}
+        changes = {
+            "label": label,
+            "title": title,
+            "options": options,
+            "training": method.training | swept,
+            "own_training": method.own_training | swept,
+        }
         made.append((Trial(label, member.options), replace(method, **changes)))
     return made
 

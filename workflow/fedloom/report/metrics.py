@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
-from fedloom.plan.runs import Run
+from fedloom.plan.runs import Reported, Run
 from fedloom.plan.shown import ShownRun
 
 
@@ -58,8 +58,8 @@ def join(parts: Sequence[Path], out: Path, run: Run) -> None:
     write_table(out, table)
 
 
-def accuracies(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:
-    """Compute accuracies in percent, each the mean over `rounds`.
+def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
+    """Compute accuracies in percent, each the mean over the reported rounds.
 
     Args:
         evaluation: rows of evaluation.parquet.
@@ -68,18 +68,46 @@ def accuracies(evaluation: pd.DataFrame, rounds: Sequence[int]) -> dict[str, flo
         `participating_mean`, `participating_worst`, `held_out_mean`, `held_out_worst`: the
         unweighted mean and the minimum over the clients that take part in training, and over those
         held out (PEP-FedPT, Section 5); `global` on all test images. A group without rows has no
-        entry.
+        entry. With `reported.worst_of`, the worst is the lowest mean over clients in these rounds.
     """
-    rows = evaluation[evaluation["round"].isin(rounds)]
-    percent = 100 * rows["num_correct"] / rows["num_test"]
-    server = rows["client_id"] == SERVER_MODEL
-    overall, rows, percent = percent[server], rows[~server], percent[~server]
+    server = evaluation["client_id"] == SERVER_MODEL
+    clients = evaluation[~server]
     result = {}
     for name, group in (("participating", True), ("held_out", False)):
-        chosen = percent[rows["participating"] == group].groupby(rows["round"])
-        if len(chosen):
-            result[f"{name}_mean"] = float(chosen.mean().mean())
-            result[f"{name}_worst"] = float(chosen.min().mean())
+        of_group = clients[clients["participating"] == group]
+        rows = of_group[of_group["round"].isin(reported.rounds)]
+        if len(rows):
+            result[f"{name}_mean"] = float(percent(rows).groupby(rows["round"]).mean().mean())
+            result[f"{name}_worst"] = worst(of_group, reported)
+    overall = evaluation[server & evaluation["round"].isin(reported.rounds)]
     if len(overall):
-        result["global"] = float(overall.mean())
+        result["global"] = float(percent(overall).mean())
     return result
+
+
+def percent(rows: pd.DataFrame) -> pd.Series:
+    """Return the accuracy in percent of every row of evaluation.parquet."""
+    return 100 * rows["num_correct"] / rows["num_test"]
+
+
+def worst(evaluation: pd.DataFrame, reported: Reported) -> float:
+    """Return the worst client's accuracy in percent, averaged over the reported rounds.
+
+    With `reported.worst_of`, the lowest mean over clients in these rounds (PEP-FedPT, footnote 4).
+
+    Args:
+        evaluation: rows of evaluation.parquet, of one group of clients.
+    """
+    rows = evaluation[evaluation["round"].isin(reported.worst_of or reported.rounds)]
+    by_round = percent(rows).groupby(rows["round"])
+    return float(by_round.mean().min() if reported.worst_of else by_round.min().mean())
+
+
+def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
+    """Return the accuracy in percent of all participating clients' test images together.
+
+    A client counts by its number of test images; mean over the reported rounds.
+    """
+    chosen = evaluation["round"].isin(reported.rounds) & evaluation["participating"]
+    total = evaluation[chosen].groupby("round")[["num_correct", "num_test"]].sum()
+    return float(percent(total).mean())

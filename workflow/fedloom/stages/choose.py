@@ -8,6 +8,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
 from fedloom.plan import choices, paths
 from fedloom.plan.jobs import ChooseJob
+from fedloom.plan.runs import Reported
 from fedloom.report.metrics import accuracies, evaluation
 
 
@@ -21,7 +22,7 @@ def run(job: ChooseJob, threads: int) -> None:
         FedLoomError: all trials diverged.
     """
     trials = choices.evaluations(job)
-    found = [accuracies(evaluation(file), [job.last]) for _, file in trials]
+    found = [accuracies(evaluation(file), Reported((job.last,))) for _, file in trials]
     means = [each.get("participating_mean") for each in found]
     if all(mean is None for mean in means):
         raise FedLoomError(

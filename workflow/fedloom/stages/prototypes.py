@@ -25,7 +25,8 @@ def run(job: PrototypesJob, threads: int) -> None:
     check_receipt(partition)
     check_receipt(features)
     data = federation.load(ImageStore(store), partition, classes, torch.device("cpu"))
-    chosen = sample_clients(data.participating, job.clients_per_round, job.seed, 0)
+    seed = job.seed if job.sampling is None else job.sampling
+    chosen = sample_clients(data.participating, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
     inputs = tensor_files.tensor(features, "inputs")
     result = warm_start(inputs, data.labels, rows, data.num_classes)

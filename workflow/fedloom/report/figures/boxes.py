@@ -1,7 +1,5 @@
 """Draw how a client's own entry of a list bears on its accuracy (FedPHA, Fig. 5)."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -13,11 +11,12 @@ from fedloom.report.figures import style
 from fedloom.report.figures.members import varied_lists
 
 
-def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
+def accuracies(series: list[ShownRun]) -> pd.DataFrame:
     """Return one row per participating client and member of the grid.
 
     Columns are `client_id`, `domain`, `entry` (the position of the client's entry in the list),
-    `value` (that entry), `method`, and `accuracy` in percent, the mean over `rounds` and seeds.
+    `value` (that entry), `method`, and `accuracy` in percent, the mean over the reported rounds
+    and seeds.
     """
     parts = []
     for run in series:
@@ -25,7 +24,7 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
         rows = metrics.evaluation(run.evaluation)
         rows = rows[rows["client_id"] != SERVER_MODEL]
         clients = int(rows["client_id"].max()) + 1
-        rows = rows[rows["round"].isin(rounds) & rows["participating"]]
+        rows = rows[rows["round"].isin(run.reported.rounds) & rows["participating"]]
         ids = rows["client_id"].tolist()
         entry = pd.Series([entry_of(k, clients, len(values)) for k in ids], rows.index)
         parts.append(
@@ -54,7 +53,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     (option,) = varied_lists(series[0])
     items = []
     for runs in style.scenarios(series).values():
-        frame = accuracies(runs, job.rounds)
+        frame = accuracies(runs)
         items += [(runs[0], client, rows) for client, rows in frame.groupby("client_id")]
     figure, axes = style.panels(len(items))
     for axis, (run, client, rows) in zip(axes, items, strict=True):

@@ -1,7 +1,5 @@
 """Draw accuracy over a grid of options as heat maps (FedPHA, Fig. 4 and 8, Table 8)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,10 +21,11 @@ ACROSS = 4  # panels in a row
 SIZE = (2.6, 2.3)
 
 
-def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
+def accuracies(series: list[ShownRun]) -> pd.DataFrame:
     """Return one row per member of the grid: its value on every axis, `accuracy` and `even`.
 
-    `accuracy` is the mean over participating clients in percent, over `rounds` and seeds; `even`
+    `accuracy` is the mean over participating clients in percent, over reported rounds and seeds;
+    `even`
     says that a list which the grid varies holds the same value throughout.
     """
     records = []
@@ -35,7 +34,7 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
         records.append(
             {axis: text(value) for axis, value in member(run).at.items()}
             | {
-                "accuracy": metrics.accuracies(metrics.evaluation(run.evaluation), rounds)[
+                "accuracy": metrics.accuracies(metrics.evaluation(run.evaluation), run.reported)[
                     "participating_mean"
                 ],
                 "even": any(len(v) > 1 and all(e == v[0] for e in v) for v in varied),
@@ -49,7 +48,7 @@ def accuracies(series: list[ShownRun], rounds: Sequence[int]) -> pd.DataFrame:
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per scenario and value of the first of three axes; one scale per scenario."""
     scenarios = style.scenarios(series)
-    frames = [accuracies(runs, job.rounds) for runs in scenarios.values()]
+    frames = [accuracies(runs) for runs in scenarios.values()]
     names = list(member(series[0]).at)
     values = [list(dict.fromkeys(text(member(r).at[axis]) for r in series)) for axis in names]
     shown = values[0] if len(names) == 3 else [None]

@@ -21,7 +21,7 @@ def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
         (
             run.method,
             job.shots[run.partition],
-            metrics.accuracies(metrics.evaluation(run.evaluation), job.rounds),
+            metrics.accuracies(metrics.evaluation(run.evaluation), run.reported),
         )
         for run in series
     ]

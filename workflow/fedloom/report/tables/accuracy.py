@@ -1,15 +1,14 @@
 """Accuracy by method: the main table, and ablations (PEP-FedPT, Tables 1, 4, 5, 7-12)."""
 
-from collections.abc import Sequence
-
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import accuracies, evaluation
+from fedloom.report import metrics
 from fedloom.report.tables.layout import Column
 
 TITLES = {
     "participating_mean": "Mean",
     "participating_worst": "Worst",
+    "pooled": "Pooled",
     "held_out_mean": "Held-out mean",
     "held_out_worst": "Held-out worst",
     "global": "Global test set",
@@ -17,9 +16,12 @@ TITLES = {
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """Return the accuracies of a run in percent, see `metrics.accuracies`."""
-    rows = evaluation(run.evaluation, job.settings["personalized"])
-    return accuracies(rows, job.rounds)
+    """Return the accuracies of a run in percent, see `metrics.accuracies` and `metrics.pooled`."""
+    rows = metrics.evaluation(run.evaluation, job.settings["personalized"])
+    numbers = metrics.accuracies(rows, run.reported)
+    if job.settings.get("pooled"):
+        numbers["pooled"] = metrics.pooled(rows, run.reported)
+    return numbers
 
 
 def column(metric: str) -> Column:
@@ -29,7 +31,9 @@ def column(metric: str) -> Column:
 
 def describe(job: TableJob, runs: list[ShownRun]) -> str:
     """Say whose accuracy is shown, and at which rounds."""
-    text = f"test accuracy of clients in %, {at(job.rounds)}"
+    text = f"test accuracy of clients in %, {at(runs)}"
+    if job.settings.get("pooled"):
+        text += "; pooled: over all test images of the participating clients together"
     if job.global_test:
         text += (
             "; global test set: all test images, with the server's model or, where a method has "
@@ -43,7 +47,30 @@ def without(job: TableJob) -> str:
     return "" if job.settings["personalized"] else "; without personalisation before the test"
 
 
-def at(rounds: Sequence[int]) -> str:
-    """Say at which rounds something was measured."""
+def at(runs: list[ShownRun]) -> str:
+    """Say at which rounds the runs' accuracies were measured; by run where these differ."""
+    words: dict[str, dict[str, None]] = {}
+    for run in runs:
+        name = f"{run.title} on {run.partition}" if _of_methods(runs) else run.partition
+        words.setdefault(_rounds(run), {})[name] = None
+    if len(words) == 1:
+        return next(iter(words))
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in words.items())
+
+
+def _of_methods(runs: list[ShownRun]) -> bool:
+    """Return True if methods report other rounds than others on the same partition."""
+    return len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})
+
+
+def _rounds(run: ShownRun) -> str:
+    """Say which rounds are reported of a run."""
+    rounds, worst = run.reported.rounds, run.reported.worst_of
     names = ", ".join(map(str, rounds))
-    return f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"
+    text = f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"
+    if worst:
+        text += (
+            f" (worst: the lowest mean over clients of {len(worst)} evaluations, rounds {worst[0]} "
+            f"to {worst[-1]})"
+        )
+    return text

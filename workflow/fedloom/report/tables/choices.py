@@ -10,7 +10,7 @@ from fedloom.plan.shown import chosen
 
 def footnote(shown: Shown, tuned: Tuned) -> str:
     """Return how options were chosen, and which, by scenario where the table has several."""
-    rounds = "1 round" if tuned.rounds == 1 else f"{tuned.rounds} rounds"
+    rounds = "1 round" if tuned.rounds == (1,) else f"{' or '.join(map(str, tuned.rounds))} rounds"
     how = (
         f"Options chosen from {tuned.trials} trials of every method, {rounds} of one seed "
         f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "

@@ -1,12 +1,11 @@
 """Accuracy by domain (PEP-FedPT, Table 2, where every domain is one client)."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from fedloom.plan.jobs import TableJob
+from fedloom.plan.runs import Reported
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import evaluation
+from fedloom.report.metrics import evaluation, percent, pooled, worst
 from fedloom.report.tables.accuracy import at, without
 from fedloom.report.tables.layout import Column
 
@@ -20,26 +19,26 @@ PREFIX = "domain_"
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
     """Return the accuracies of a run by domain and over all, see `by_domain`."""
-    return by_domain(evaluation(run.evaluation, job.settings["personalized"]), job.rounds)
+    return by_domain(evaluation(run.evaluation, job.settings["personalized"]), run.reported)
 
 
-def by_domain(evaluated: pd.DataFrame, rounds: Sequence[int]) -> dict[str, float]:
-    """Compute accuracies in percent of the participating clients, each the mean over `rounds`.
+def by_domain(evaluated: pd.DataFrame, reported: Reported) -> dict[str, float]:
+    """Compute accuracies in percent of the participating clients, means over the reported rounds.
 
     Returns:
         `domain_<name>`, the unweighted mean over the clients of a domain (a client whose images are
         of several domains has the domain "a+b"); `participating_mean` and `participating_worst`
-        over all clients; `pooled`, for which all their test images count together.
+        over all clients (see `metrics.worst`); `pooled`, for which all their test images count
+        together.
     """
-    rows = evaluated[evaluated["round"].isin(rounds) & evaluated["participating"]]
-    percent = 100 * rows["num_correct"] / rows["num_test"]
-    per_domain = percent.groupby([rows["domain"], rows["round"]]).mean().groupby("domain").mean()
-    per_round = percent.groupby(rows["round"])
-    total = rows.groupby("round")[["num_correct", "num_test"]].sum()
+    group = evaluated[evaluated["participating"]]
+    rows = group[group["round"].isin(reported.rounds)]
+    of_client = percent(rows)
+    per_domain = of_client.groupby([rows["domain"], rows["round"]]).mean().groupby("domain").mean()
     return {f"{PREFIX}{name}": float(value) for name, value in per_domain.items()} | {
-        "participating_mean": float(per_round.mean().mean()),
-        "participating_worst": float(per_round.min().mean()),
-        "pooled": float((100 * total["num_correct"] / total["num_test"]).mean()),
+        "participating_mean": float(of_client.groupby(rows["round"]).mean().mean()),
+        "participating_worst": worst(group, reported),
+        "pooled": pooled(group, reported),
     }
 
 
@@ -54,5 +53,5 @@ def describe(job: TableJob, runs: list[ShownRun]) -> str:
     """Say over which clients the accuracies are, and at which rounds."""
     return (
         "test accuracy in % of the participating clients: mean over each domain's clients, mean "
-        f"and worst over all, and over all their test images pooled; {at(job.rounds)}{without(job)}"
+        f"and worst over all, and over all their test images pooled; {at(runs)}{without(job)}"
     )

@@ -23,5 +23,5 @@ def describe(job: TableJob, runs: list[ShownRun]) -> str:
     """Say which two groups of clients are compared, and at which rounds."""
     return (
         "mean test accuracy in % of clients that take part in training and of clients held out, "
-        f"{accuracy.at(job.rounds)}"
+        f"{accuracy.at(runs)}"
     )

@@ -1,0 +1,84 @@
+"""Seeds of partition, sampling and initialisation apart (study.fixed)."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from default_config import default_config
+from fedloom.common.tensors import leaves
+from fedloom.federated.round import initial_state, select
+from fedloom.federated.state import State
+from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.plan.plan import Plan
+from fedloom.plan.resolve import resolve
+from fedloom.plan.settings import FixedSeeds
+
+
+def _plan(**fixed):
+    config = deepcopy(default_config())
+    config["study"] |= {"fixed": fixed}
+    config["partitions"]["seeded"] = config["partitions"]["iid"] | {"seed": 7}
+    return Plan(resolve(config))
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return contract.tiny_task(manifest.find("fedvpt"), tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture(scope="module")
+def hooks():
+    return loader.load_hooks(manifest.find("fedvpt"), defaults)
+
+
+def _selected(task, hooks):
+    return [select(task.at(number), hooks, State({})) for number in range(1, 9)]
+
+
+def _equal(first, second):
+    pairs = list(zip(leaves(first.server), leaves(second.server), strict=True))
+    return len(pairs) > 1 and all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+
+
+def _drawn(task, number=1):
+    return torch.rand(3, generator=task.at(number).generator("noise")).tolist()
+
+
+def test_nothing_is_fixed_by_default():
+    plan = _plan()
+    assert plan.run_spec(plan.runs[0]).fixed == FixedSeeds()
+    assert plan.settings.partitions["iid"].settings.get("seed") is None
+
+
+def test_a_fixed_partition_is_that_of_partitions_without_a_seed_of_their_own():
+    partitions = _plan(partition=3).settings.partitions
+    assert partitions["iid"].settings["seed"] == 3
+    assert partitions["seeded"].settings["seed"] == 7
+
+
+def test_what_is_fixed_is_part_of_the_run_and_of_its_warm_start():
+    plan = _plan(sampling=0, initialisation=5)
+    run = plan.runs[0]
+    assert plan.run_spec(run).fixed == FixedSeeds(sampling=0, initialisation=5)
+    assert plan.prototypes_job(run).sampling == 0
+    assert _plan().prototypes_job(run).sampling is None
+
+
+def test_fixed_sampling_selects_the_same_clients_under_every_seed(task, hooks):
+    own, other = replace(task, seed=1), replace(task, seed=2)
+    assert _selected(own, hooks) != _selected(other, hooks)
+    fixed = [replace(each, fixed=FixedSeeds(sampling=1)) for each in (own, other)]
+    assert _selected(fixed[0], hooks) == _selected(fixed[1], hooks) == _selected(own, hooks)
+    first, second = (initial_state(each, hooks) for each in fixed)
+    assert not _equal(first, second), "initialisations differ still"
+
+
+def test_fixed_initialisation_starts_every_seed_alike_and_leaves_later_draws_apart(task, hooks):
+    fixed = [replace(task, seed=k, fixed=FixedSeeds(initialisation=4)) for k in (1, 2)]
+    first, second = (initial_state(each, hooks) for each in fixed)
+    assert _equal(first, second)
+    assert _drawn(fixed[0], 0) == _drawn(fixed[1], 0) == _drawn(replace(task, seed=4), 0)
+    assert _drawn(fixed[0]) != _drawn(fixed[1])
+    assert _selected(fixed[0], hooks) != _selected(fixed[1], hooks)

@@ -1,0 +1,285 @@
+"""A run's own protocol: the study's, overridden by its partition's and its method's."""
+
+from copy import deepcopy
+from types import SimpleNamespace as Wildcards
+
+import pandas as pd
+import pytest
+
+from default_config import default_config
+from fedloom.common.errors import FedLoomError
+from fedloom.plan.plan import Plan
+from fedloom.plan.resolve import resolve
+from fedloom.plan.runs import Reported, evaluated_rounds, job_ends
+from fedloom.plan.settings import FAMILIES
+from fedloom.report.metrics import accuracies, pooled
+from fedloom.report.tables.accuracy import at
+from shown_runs import shown
+
+DIRICHLET = {"scheme": "dirichlet", "kind": "client", "clients": 20, "alpha": 0.3}
+LONG = {
+    "rounds": 40,
+    "clients_per_round": 7,
+    "evaluate_every": 10,
+    "report": {"last_evaluations": 2},
+    "training": {"lr": 0.5, "epochs": 4, "schedule": "cosine"},
+}
+METHODS = {
+    "slow": {"plugin": "fedvpt", "rounds": 60},
+    "own_rate": {"plugin": "fedvpt", "training": {"lr": 0.01}},
+}
+
+
+def _plan(select=(), **sections):
+    """The default study with two Dirichlet partitions, `long` under a protocol of its own."""
+    config = deepcopy(default_config())
+    config["partitions"] |= {"plain": DIRICHLET, "long": DIRICHLET | {"protocol": LONG}}
+    config["methods"] |= METHODS
+    config["select"] |= {
+        "datasets": ["digits"],
+        "partitions": ["plain", "long"],
+        "methods": ["fedvpt", "slow", "own_rate", "pep_fedpt"],
+        "tables": ["main"],
+        "figures": ["accuracy"],
+        **dict(select),
+    }
+    for name, content in sections.items():
+        config[name] |= content
+    return Plan(resolve(config))
+
+
+def _of(partition, method, **more):
+    labels = {"dataset": "digits", "partition": partition, "backbone": "micro_vit", "seed": "0"}
+    return Wildcards(**labels, method=method, **more)
+
+
+@pytest.mark.parametrize(
+    ("partition", "method", "rounds", "clients"),
+    [
+        ("plain", "fedvpt", 12, 10),
+        ("plain", "slow", 60, 10),
+        ("long", "fedvpt", 40, 7),
+        ("long", "slow", 60, 7),
+    ],
+)
+def test_rounds_are_the_studys_then_the_partitions_then_the_methods(
+    partition, method, rounds, clients
+):
+    plan = _plan()
+    study = plan.study(_of(partition, method))
+    assert (study.rounds, study.clients_per_round) == (rounds, clients)
+    last = job_ends(study)[-1]
+    job = plan.train_job(_of(partition, method, end=f"{last:04}"))
+    assert job.last == rounds == plan.artefact_job(_of(partition, method, artefact="x")).last
+    assert job.spec.clients_per_round == clients
+    assert plan.evaluate_job(_of(partition, method)).ends == tuple(job_ends(study))
+    assert plan.last(_of(partition, method), "{end}") == f"{rounds:04}"
+
+
+def test_training_options_are_the_studys_then_the_partitions_then_the_methods():
+    plan = _plan()
+
+    def training(partition, method):
+        return plan.run_spec(plan_run(partition, method)).method.training
+
+    def plan_run(partition, method):
+        return next(r for r in plan.runs if (r.partition, r.method) == (partition, method))
+
+    assert training("plain", "fedvpt")["lr"] == 0.3
+    assert training("long", "fedvpt")["lr"] == 0.5
+    assert training("long", "own_rate")["lr"] == 0.01
+    assert training("plain", "own_rate")["epochs"] == 1
+    assert training("long", "own_rate")["epochs"] == 4
+    assert training("long", "own_rate")["momentum"] == 0.9, "the paper's, where nobody says more"
+    # a cosine ends with the run's own last round
+    assert plan.run_spec(plan_run("long", "fedvpt")).schedule_rounds == 40
+    assert plan.run_spec(plan_run("long", "slow")).schedule_rounds == 60
+    assert plan.run_spec(plan_run("plain", "slow")).schedule_rounds is None
+
+
+def test_evaluations_and_what_tables_report_are_the_runs_own():
+    plan = _plan()
+    assert evaluated_rounds(plan.study(_of("long", "fedvpt"))) == [10, 20, 30, 40]
+    reported = plan.table_job(Wildcards(label="main")).shown.reported
+    assert reported == {
+        "plain": Reported((8, 10, 12)),
+        "plain/slow": Reported((56, 58, 60)),
+        "long": Reported((30, 40)),
+        "long/slow": Reported((50, 60)),
+    }
+
+
+def test_a_protocol_changes_neither_the_partition_nor_a_run_elsewhere():
+    plain, other = _plan({"partitions": ["plain"]}), _plan()
+    asked = Wildcards(dataset="digits", partition="long", seed="1")
+    assert "protocol" not in other.partition_job(asked).partition.settings
+    first = plain.runs[0]
+    assert plain.run_spec(first) == other.run_spec(first)
+    warm = Wildcards(**vars(asked), backbone="micro_vit")
+    assert other.prototypes_job(warm).clients_per_round == 7
+
+
+def test_trials_have_the_rounds_of_their_runs_unless_tune_says_them():
+    tune = {"trials": 2, "values": {"training.lr": [0.1, 0.3]}}
+    own, given = (_plan(study={"tune": tune | more}) for more in ({}, {"rounds": 3}))
+    for plan, rounds in ((own, 60), (given, 3)):
+        job = plan.choose_job(_of("long", "slow"))
+        trial = plan.study(_of("long.validation", job.trials[0].label))
+        assert (job.last, trial.rounds, trial.seeds) == (rounds, rounds, (1000,))
+        assert trial.clients_per_round == 7
+        method = plan.train_job(_of("long.validation", job.trials[1].label, end="0003")).spec.method
+        assert (method.training["lr"], method.training["epochs"]) == (0.3, 4)
+    tuned = own.table_job(Wildcards(label="main")).tuned
+    assert tuned is not None and tuned.rounds == (12, 40, 60)
+
+
+# ---- which runs ---------------------------------------------------------------------------------
+
+
+def test_the_runs_of_a_study_are_those_that_its_outputs_show():
+    tables = {
+        "first": {"kind": "accuracy", "scenarios": ["digits/plain"], "methods": ["fedvpt"]},
+        "second": {"kind": "accuracy", "scenarios": ["digits/long"], "methods": ["slow"]},
+    }
+    plan = _plan({"tables": ["first", "second"], "figures": []}, tables=tables)
+    assert [(r.partition, r.method, r.seed) for r in plan.runs] == [
+        *(("plain", "fedvpt", seed) for seed in (0, 1)),
+        *(("long", "slow", seed) for seed in (0, 1)),
+    ]
+    shown = plan.table_job(Wildcards(label="second")).shown
+    assert shown.scenarios == ("digits/long/micro_vit",) and shown.reported.keys() == {
+        "long",
+        "long/slow",
+    }
+    assert len(plan.partition_charts) == 2
+    alone = _plan({"tables": ["first"], "figures": []}, tables=tables)
+    assert ["plain" in chart for chart in alone.partition_charts] == [True]
+
+
+def test_scenarios_stand_in_place_of_crossed_datasets_and_partitions():
+    chosen = {"scenarios": ["glyphs/long", "digits/plain"]}
+    plan = _plan(chosen)
+    assert [(r.dataset, r.partition) for r in plan.runs if (r.method, r.seed) == ("slow", 0)] == [
+        ("glyphs", "long"),
+        ("digits", "plain"),
+    ]
+    assert plan.settings.select.datasets == ("glyphs", "digits")
+
+
+def test_outputs_may_show_different_backbones_with_the_methods_that_fit(monkeypatch):
+    monkeypatch.setitem(FAMILIES, "open_clip", "clip")
+    tables = {
+        "vit": {"kind": "accuracy", "backbones": ["micro_vit"], "methods": ["fedvpt"]},
+        "clip": {"kind": "accuracy", "backbones": ["micro_clip"], "methods": ["promptfl"]},
+        "both": {"kind": "accuracy", "methods": ["promptfl"]},
+    }
+    select = {"backbones": ["micro_vit", "micro_clip"], "methods": ["fedvpt", "promptfl"]}
+    select |= {"figures": []}
+    plan = _plan(select | {"tables": ["vit", "clip"]}, tables=tables)
+    pairs = {(run.backbone, run.method) for run in plan.runs}
+    assert pairs == {("micro_vit", "fedvpt"), ("micro_clip", "promptfl")}
+    with pytest.raises(FedLoomError) as error:
+        _plan(select | {"tables": ["both"]}, tables=tables)
+    assert "tables.both: methods.promptfl works on a clip, backbones.micro_vit is a vit" in str(
+        error.value
+    )
+
+
+BAD = {
+    "a scenario that does not run": (
+        {"tables": {"t": {"kind": "accuracy", "scenarios": ["digits/iid"]}}},
+        {"tables": ["t"]},
+        "tables.t.scenarios: the study runs no 'digits/iid'; did you mean 'digits/plain'?",
+    ),
+    "a scenario of no partition": (
+        {},
+        {"scenarios": ["digits/plane"]},
+        "select.scenarios: 'digits/plane': no label 'plane' of partitions; did you mean 'plain'?",
+    ),
+    "no scenario": ({}, {"scenarios": ["digits"]}, "'digits' is no <dataset>/<partition>"),
+    "too many clients": (
+        {"partitions": {"p": DIRICHLET | {"protocol": {"clients_per_round": 21}}}},
+        {"partitions": ["p"]},
+        "partitions.p.protocol.clients_per_round: 21 is more than the 20 participating",
+    ),
+    "too few evaluations": (
+        {"partitions": {"p": DIRICHLET | {"protocol": {"evaluate_every": 9}}}},
+        {"partitions": ["p"]},
+        "partitions.p.protocol.report.last_evaluations: 3, but only 2 rounds are evaluated",
+    ),
+    "too few for the worst": (
+        {"study": {"report": {"last_evaluations": 1, "worst_of_evaluations": 7}}},
+        {"partitions": ["plain"]},
+        "study.report.worst_of_evaluations: 7, but only 6 rounds are evaluated",
+    ),
+    "too few of a method": (
+        {"methods": {"short": {"plugin": "fedvpt", "rounds": 4}}},
+        {"methods": ["short"], "partitions": ["plain"]},
+        "methods.short: config key study.report.last_evaluations: 3, but only 2",
+    ),
+    "an unknown key": (
+        {"partitions": {"p": DIRICHLET | {"protocol": {"round": 3}}}},
+        {},
+        "partitions.p.protocol.round: unknown key; did you mean 'rounds'?",
+    ),
+    "no such paper": (
+        {"study": {"paper": "pep"}},
+        {},
+        "study.paper: no 'pep'; known: fedpha, pep_fedpt",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_is_one_line(case):
+    sections, select, expected = BAD[case]
+    with pytest.raises(FedLoomError) as error:
+        _plan(select, **sections)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+# ---- what tables say ----------------------------------------------------------------------------
+
+
+def _evaluation(rows):
+    """Rows of (round, client, correct of 100); client 9 is held out."""
+    frame = pd.DataFrame(rows, columns=["round", "client_id", "num_correct"])
+    return frame.assign(num_test=100, participating=frame["client_id"] != 9)
+
+
+def test_the_worst_may_be_the_lowest_mean_of_the_last_evaluations():
+    frame = _evaluation(
+        [
+            *((1, 0, 0), (1, 1, 0), (1, 9, 0)),
+            *((2, 0, 30), (2, 1, 50), (2, 9, 5)),
+            *((3, 0, 10), (3, 1, 90), (3, 9, 7)),
+            *((4, 0, 20), (4, 1, 80), (4, 9, 9)),
+        ]
+    )
+    assert accuracies(frame, Reported((4,), worst_of=(2, 3, 4))) == {
+        "participating_mean": 50,
+        "participating_worst": 40,  # of round 2; the worst client has 10 in round 3
+        "held_out_mean": 9,
+        "held_out_worst": 5,
+    }
+    assert accuracies(frame, Reported((4,)))["participating_worst"] == 20
+
+
+def test_pooled_counts_images_and_not_clients():
+    frame = _evaluation([(1, 0, 100), (2, 0, 50), (2, 1, 20), (2, 9, 0)])
+    frame.loc[2, "num_test"] = 300
+    assert pooled(frame, Reported((2,))) == pytest.approx(100 * 70 / 400)
+    assert accuracies(frame, Reported((2,)))["participating_mean"] == pytest.approx(
+        (50 + 100 * 20 / 300) / 2
+    )
+
+
+def test_a_caption_says_whose_rounds_differ():
+    short, long = Reported((8, 10)), Reported((40,), worst_of=(20, 30, 40))
+    runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]
+    assert at(runs) == "mean of rounds 8, 10"
+    runs[1] = shown(partition="q", reported=long)
+    worst = "round 40 (worst: the lowest mean over clients of 3 evaluations, rounds 20 to 40)"
+    assert at(runs) == f"p: mean of rounds 8, 10; q: {worst}"
+    runs[1] = shown(partition="p", method="n", title="N", reported=Reported((12,)))
+    assert at(runs) == "M on p: mean of rounds 8, 10; N on p: round 12"
