@@ -66,13 +66,13 @@ def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
 
 
-def cell(value: float, std: float, above: bool, decimals: int) -> str:
-    """Write one number with its deviation; "> " before a bound, "-" if it is missing."""
+def cell(value: float, std: float, sign: str, decimals: int) -> str:
+    """Write one number with its deviation; with its sign ">" or "<" a bound, "-" if missing."""
     if pd.isna(value):
         return EMPTY
     text = f"{value:.{decimals}f}"
-    if above:
-        return f"> {text}"
+    if sign:
+        return f"{sign} {text}"
     return text if pd.isna(std) else f"{text} ± {std:.{decimals}f}"
 
 
@@ -83,9 +83,10 @@ def _flags(frame: pd.DataFrame, name: str) -> pd.Series:
 
 def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> list[str]:
     """Write a metric's column as text."""
-    std, above = frame[f"{name}_std"], _flags(frame, f"{name}_above")
-    rows = zip(frame[name], std, above, strict=True)
-    return [cell(value, deviation, bound, decimals) for value, deviation, bound in rows]
+    above, below = (_flags(frame, f"{name}_{side}") for side in ("above", "below"))
+    signs = above.map({True: ">", False: ""}) + below.map({True: "<", False: ""})
+    rows = zip(frame[name], frame[f"{name}_std"], signs, strict=True)
+    return [cell(value, deviation, sign, decimals) for value, deviation, sign in rows]
 
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
