@@ -38,6 +38,14 @@ class Column(NamedTuple):
     decimals: int = 2
 
 
+class Built(NamedTuple):
+    """A table of a kind that lays out its rows itself: numbers, text, and caption."""
+
+    frame: pd.DataFrame
+    texts: "Texts"
+    caption: str
+
+
 class Texts(NamedTuple):
     """A table as plain text.
 
@@ -113,17 +121,12 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
 
 
 def write(
-    frame: pd.DataFrame,
-    column: Callable[[str], Column],
-    caption: str,
-    label: str,
-    outputs: dict[str, Path],
+    frame: pd.DataFrame, table: Texts, caption: str, label: str, outputs: dict[str, Path]
 ) -> None:
     """Write every format; those of text show the caption, LaTeX also has the label."""
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
-    table = texts(frame, column)
     write_text(outputs["md"], markdown(table, caption))
     write_text(outputs["tex"], latex(table, caption, label))
     write_text(outputs["html"], page(table, caption))
