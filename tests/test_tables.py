@@ -206,9 +206,8 @@ def test_domains_are_means_over_their_clients():
 
 def _cost(target):
     evaluation = _evaluation(None, {2: (5, 10, 10), 4: (8, 16, 0), 6: (9, 18, 0)}, rounds=(2, 4, 6))
-    rounds = pd.DataFrame(
-        {"round": range(1, 7), "processor_seconds": 2.0, "bytes_up": 5e5, "bytes_down": 1e6}
-    )
+    columns = {"processor_seconds": 2.0, "bytes_up": 5e5, "bytes_down": 1e6, "clients": 5}
+    rounds = pd.DataFrame({"round": range(1, 7), **columns})
     return until(evaluation, rounds, target)
 
 
@@ -216,6 +215,7 @@ def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():
     found = _cost(80)  # 50, 80, 90 % at rounds 2, 4, 6
     names = ("rounds", "megabytes_up", "megabytes_down", "processor_seconds")
     assert [found[name] for name in names] == [4, 2, 4, 8]
+    assert found["million_params"] == 4 * 5e5 / 5 / 4 / 1e6, "of one client, four bytes a number"
     assert not found["rounds_above"]
 
 
@@ -237,6 +237,7 @@ def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path)
         _evaluation(evaluation, {1: (5, 10, 0), 2: (10, 20, 0)})
         columns = {"round": [1, 2], "seconds": 99.0, "processor_seconds": spent}
         columns |= {"threads": threads, "cores": cores, "bytes_up": 1, "bytes_down": 1}
+        columns |= {"clients": 1}
         pd.DataFrame(columns).to_parquet(rounds)
         runs.append(shown(method=method, title=method, evaluation=evaluation, rounds=rounds))
     outputs = {kind: tmp_path / f"x.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}

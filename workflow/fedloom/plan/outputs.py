@@ -6,6 +6,7 @@ from typing import Any
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError
+from fedloom.plan.claims import resolve_claims
 from fedloom.plan.kinds import Kind, kind_of
 from fedloom.plan.methods import check_families, expand, method_names
 from fedloom.plan.needs import NEEDS
@@ -49,6 +50,8 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     if "superclasses" in output.settings:
         labels = _class_labels(output.settings["superclasses"], f"{where}.superclasses")
         output = replace(output, settings=output.settings | {"superclass_of": labels})
+    if output.kind == "claims":
+        output = resolve_claims(settings, output, where)
     if output.published is not None:
         published = _published(settings, output, output.published, f"{where}.published")
         output = replace(output, published=published)

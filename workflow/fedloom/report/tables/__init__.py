@@ -6,6 +6,10 @@ A kind has
     column(metric: str) -> Column                               heading, decimals, which end is best
     describe(job: TableJob, runs: list[ShownRun]) -> str        what the caption says is measured
 
+or, if its rows are not the methods,
+
+    build(runs: list[ShownRun], job: TableJob) -> Built         rows, their text, and the caption
+
 and an entry of config.schema.yaml's `table`.
 """
 
@@ -30,7 +34,10 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
     Args:
         outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
     """
-    module = kind(job.kind)
+    module, label = kind(job.kind), f"tab:{job.study}-{job.label}"
+    if hasattr(module, "build"):
+        layout.write(*module.build(runs, job), label, outputs)
+        return
     frame = summarise(runs, [module.measure(run, job) for run in runs])
     text = caption(job, module.describe(job, runs), int(frame["seeds"].min()))
     if job.published is not None:
@@ -38,7 +45,7 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
         text += f" Published: {job.published['citation']}, Table {job.published['table']}."
     if job.tuned is not None:
         text += f" {choices.footnote(job.shown, job.tuned)}"
-    layout.write(frame, module.column, text, f"tab:{job.study}-{job.label}", outputs)
+    layout.write(frame, layout.texts(frame, module.column), text, label, outputs)
 
 
 def caption(job: TableJob, measured: str, seeds: int) -> str:

@@ -7,10 +7,12 @@ from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import evaluation, frame
 from fedloom.report.tables.layout import Column
 
+NUMBER = 4  # bytes of a number that is sent as it is
 COLUMNS = {
     "rounds": Column("Rounds", higher_is_better=False, decimals=1),
     "megabytes_up": Column("Up (MB)", higher_is_better=False),
     "megabytes_down": Column("Down (MB)", higher_is_better=False),
+    "million_params": Column("Params (M)", higher_is_better=False),
     # of one machine and its load, so that none is best
     "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
 }
@@ -29,9 +31,11 @@ def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[
         target: mean over participating clients, in percent.
 
     Returns:
-        `rounds`; `megabytes_up` and `megabytes_down` (10^6 bytes) of all clients together and
-        `processor_seconds` of training, each from round 1. `<name>_above` is true for all of them
-        when the target was never reached: the numbers then belong to the last evaluated round.
+        `rounds`; `megabytes_up` and `megabytes_down` (10^6 bytes) of all clients together,
+        `million_params`, the numbers (of four bytes) that a client sends which takes part in every
+        round, and `processor_seconds` of training, each from round 1. `<name>_above` is true for
+        all of them when the target was never reached: the numbers then belong to the last evaluated
+        round.
     """
     rows = evaluated[evaluated["participating"]]
     percent = 100 * rows["num_correct"] / rows["num_test"]
@@ -43,6 +47,7 @@ def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[
         "rounds": float(last),
         "megabytes_up": float(spent["bytes_up"].sum()) / 1e6,
         "megabytes_down": float(spent["bytes_down"].sum()) / 1e6,
+        "million_params": float((spent["bytes_up"] / spent["clients"]).sum()) / NUMBER / 1e6,
         "processor_seconds": float(spent["processor_seconds"].sum()),
     }
     return numbers | {f"{name}_above": not len(reached) for name in numbers}
@@ -59,7 +64,8 @@ def describe(job: TableJob, runs: list[ShownRun]) -> str:
     threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
     return (
         f"cost of reaching a mean accuracy of {job.settings['target']:g} % over the participating "
-        "clients, at the evaluated rounds: rounds, bytes of all clients together, processor "
+        "clients, at the evaluated rounds: rounds, bytes of all clients together, numbers (of four "
+        "bytes) that one client would send if it took part in every round, processor "
         f"seconds of training (of all threads together, without a GPU's time; {threads}, machine "
         f"of {cores}); > where it was not reached by the last round; prototypes sent once before "
         "round 1 are not counted"

@@ -38,6 +38,14 @@ class Column(NamedTuple):
     decimals: int = 2
 
 
+class Built(NamedTuple):
+    """A table of a kind that lays out its rows itself: numbers, text, and caption."""
+
+    frame: pd.DataFrame
+    texts: "Texts"
+    caption: str
+
+
 class Texts(NamedTuple):
     """A table as plain text.
 
@@ -66,13 +74,13 @@ def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
 
 
-def cell(value: float, std: float, above: bool, decimals: int) -> str:
-    """Write one number with its deviation; "> " before a bound, "-" if it is missing."""
+def cell(value: float, std: float, sign: str, decimals: int) -> str:
+    """Write one number with its deviation; with its sign ">" or "<" a bound, "-" if missing."""
     if pd.isna(value):
         return EMPTY
     text = f"{value:.{decimals}f}"
-    if above:
-        return f"> {text}"
+    if sign:
+        return f"{sign} {text}"
     return text if pd.isna(std) else f"{text} ± {std:.{decimals}f}"
 
 
@@ -83,9 +91,10 @@ def _flags(frame: pd.DataFrame, name: str) -> pd.Series:
 
 def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> list[str]:
     """Write a metric's column as text."""
-    std, above = frame[f"{name}_std"], _flags(frame, f"{name}_above")
-    rows = zip(frame[name], std, above, strict=True)
-    return [cell(value, deviation, bound, decimals) for value, deviation, bound in rows]
+    above, below = (_flags(frame, f"{name}_{side}") for side in ("above", "below"))
+    signs = above.map({True: ">", False: ""}) + below.map({True: "<", False: ""})
+    rows = zip(frame[name], frame[f"{name}_std"], signs, strict=True)
+    return [cell(value, deviation, sign, decimals) for value, deviation, sign in rows]
 
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
@@ -112,17 +121,12 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
 
 
 def write(
-    frame: pd.DataFrame,
-    column: Callable[[str], Column],
-    caption: str,
-    label: str,
-    outputs: dict[str, Path],
+    frame: pd.DataFrame, table: Texts, caption: str, label: str, outputs: dict[str, Path]
 ) -> None:
     """Write every format; those of text show the caption, LaTeX also has the label."""
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
-    table = texts(frame, column)
     write_text(outputs["md"], markdown(table, caption))
     write_text(outputs["tex"], latex(table, caption, label))
     write_text(outputs["html"], page(table, caption))

@@ -6,21 +6,22 @@ from fedloom.report.tables.summary import metrics
 
 
 def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """Return `frame` with the columns `<metric>_published`, `_published_std`, `_published_above`.
+    """Return `frame` with the columns `<metric>_published`, `_published_std`, and of bounds.
 
-    Only metrics of which the paper has a number in one of the rows get such columns.
+    `<metric>_published_above` and `_published_below` say that the number is only a bound. Only
+    metrics of which the paper has a number in one of the rows get such columns.
 
     Args:
         frame: of `summarise`.
         entry: `rows` {method label: the paper's row}, `columns` {dataset/partition: the paper's
-            column}, `values` {row: {column: {metric: value}}}, a value being [mean, std], [mean]
-            or {above: bound}.
+            column}, `values` {row: {column: {metric: value}}}, a value being [mean, std], [mean],
+            {above: bound} or {below: bound}.
     """
     frame = frame.copy()
     cells = [_cell(row, entry) for _, row in frame.iterrows()]
     for name in [name for name in metrics(frame) if any(name in cell for cell in cells)]:
         values = [_value(cell.get(name, [])) for cell in cells]
-        columns = ("published", "published_std", "published_above")
+        columns = ("published", "published_std", "published_above", "published_below")
         for column, numbers in zip(columns, zip(*values, strict=True), strict=True):
             frame[f"{name}_{column}"] = numbers
     return frame
@@ -33,10 +34,11 @@ def _cell(row: pd.Series, entry: dict) -> dict:
     return entry["values"].get(name, {}).get(column, {})
 
 
-def _value(value: list | dict) -> tuple[float, float, bool]:
-    """Return a number, its deviation, and whether the number is only a lower bound."""
+def _value(value: list | dict) -> tuple[float, float, bool, bool]:
+    """Return a number, its deviation, and whether the number is a lower or an upper bound."""
     nan = float("nan")
     if isinstance(value, dict):
-        return float(value["above"]), nan, True
+        ((side, bound),) = value.items()
+        return float(bound), nan, side == "above", side == "below"
     mean, std = [*map(float, value), nan, nan][:2]
-    return mean, std, False
+    return mean, std, False, False

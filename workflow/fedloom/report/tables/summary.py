@@ -5,7 +5,9 @@ import pandas as pd
 from fedloom.plan.shown import ShownRun
 
 GROUP = ["dataset", "partition", "backbone"]
-SUFFIXES = ("_std", "_above", "_published", "_published_std", "_published_above")
+SUFFIXES = (
+    "_std", "_above", "_published", "_published_std", "_published_above", "_published_below",
+)  # fmt: skip
 
 
 def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:

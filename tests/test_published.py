@@ -1,0 +1,119 @@
+"""Papers' numbers: read alike everywhere, in agreement with themselves, and shown beside ours."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedloom.common import schema
+from fedloom.common.checkout import ROOT
+from fedloom.plan.reading import read
+from fedloom.report.tables import layout, parameters, published, summary
+from shown_runs import shown, table_job
+
+FILES = {path.stem: path for path in sorted((ROOT / "workflow/published").glob("*.yaml"))}
+MEAN, WORST = "participating_mean", "participating_worst"
+
+
+def _rows(paper, table):
+    return read(FILES[paper])["tables"][table]["rows"]
+
+
+@pytest.mark.parametrize("paper", FILES)
+def test_both_readers_of_yaml_see_the_same_numbers(paper):
+    """5e-4 is a number to one of them and text to the other."""
+    tables = schema.read_yaml(FILES[paper])["tables"]
+    assert tables == read(FILES[paper])["tables"]
+    for table in tables.values():
+        for column in (column for row in table["rows"].values() for column in row.values()):
+            numbers = [value for metric, value in column.items() if metric != "optimizer"]
+            for value in numbers:
+                parts = list(value.values() if isinstance(value, dict) else value)
+                assert 1 <= len(parts) <= 2 and all(isinstance(n, int | float) for n in parts)
+
+
+def test_fedphas_averages_over_projection_and_margin_are_those_of_their_panels():
+    rows = _rows("fedpha", 8)
+    alphas, rhos = ("0.5", "1.0", "1.5", "2.0"), ("0.3", "0.5", "0.8", "1.0")
+    names = ["Caltech101", "Food101", "Flowers102", "OxfordPets", "DTD"]
+
+    def printed(alpha, rho, name):
+        return rows[f"alpha {alpha}, rho {rho}"][name][MEAN][0]
+
+    for name in [*names, "Average"]:
+        panel = np.array([[printed(a, r, name) for r in rhos] for a in alphas])
+        assert [printed(a, "all", name) for a in alphas] == pytest.approx(panel.mean(1), abs=0.0051)
+        assert [printed("all", r, name) for r in rhos] == pytest.approx(panel.mean(0), abs=0.0051)
+        assert printed("all", "all", name) == pytest.approx(panel.mean(), abs=0.0051)
+    for row in rows.values():
+        mean = np.mean([row[name][MEAN][0] for name in names])
+        assert row["Average"][MEAN][0] == pytest.approx(mean, abs=0.0061), "rounded twice"
+
+
+def test_fedphas_combinations_are_in_order():
+    *ranked, mean = [row["Office31"][MEAN][0] for row in _rows("fedpha", 7).values()]
+    assert ranked == sorted(ranked, reverse=True) and len(ranked) == 11
+    assert ranked[-1] < mean < ranked[-2]
+
+
+def test_sgpt_repeats_what_pfedpg_prints():
+    ours, theirs = _rows("sgpt", 2), _rows("pfedpg", 1)
+    assert len(ours) == 7
+    for name in ("Per-FedAvg", "FedRep", "FedVPT", "FedVPT-D", "pFedPG"):
+        for data, metrics in ours[name].items():
+            assert metrics == {k: v for k, v in theirs[name][data].items() if k != "params_up"}
+    for row in ours.values():
+        for metrics in row.values():
+            (mean,) = metrics[MEAN]
+            domains = [value for name, (value,) in metrics.items() if name != MEAN]
+            assert np.mean(domains) == pytest.approx(mean, abs=0.0051)
+
+
+def test_cells_as_read_in_the_papers():
+    assert _rows("fedpha", 3)["FedPHA"]["not stated"]["decomposition_percent"] == {"below": 1}
+    assert _rows("fedpha", 6)["OfficeHome"]["OfficeHome"]["test"] == [3113]
+    assert _rows("fedpha", 7)["28, 12, 16"] == {"Office31": {MEAN: [95.45]}}
+    assert _rows("fedpha", 8)["alpha 1.0, rho 0.8"]["Average"] == {MEAN: [97.13]}
+    assert _rows("sgpt", 2)["FedPR"]["Office-Caltech10"]["domain_webcam"] == [96.61]
+    assert _rows("sgpt", 5)["SGPT ViT-B/16"]["not stated"]["params_up"] == [1e5]
+    assert _rows("pfedpg", 1)["FedVPT-D"]["DomainNet"]["params_up"] == [9220]
+    assert _rows("pep_fedpt", 6)["FedPR"]["CIFAR-100"]["million_params"] == {"above": 8.4}
+    settings = _rows("pfpt", 9)
+    assert len(settings) == 9
+    assert settings["SCAFFOLD-PT"]["4-dataset imbalance"] == {
+        "batch_size": [16], "rounds": [200], "epochs": [5], "lr": [1e-4], "clients": [80],
+        "clients_per_round": [10], "optimizer": "sgd",
+    }  # fmt: skip
+    assert settings["PFPT"]["CIFAR-10 Dir(0.5)"]["lr"] == [5e-4]
+
+
+def test_what_peps_text_counts_is_what_its_table_prints():
+    """12 rounds of head, shared prompt, class prompts, and prototypes at three blocks."""
+    numbers = 12 * (100 + 1 + 100 + 3 * 100) * 768
+    cell = _rows("pep_fedpt", 6)["PEP-FedPT"]["CIFAR-100"]
+    assert cell["million_params"] == [pytest.approx(numbers / 1e6, abs=0.05)]
+    assert cell["rounds"] == [12]
+
+
+def _beside(value):
+    frame = summary.summarise([shown()], [{"params_up": 10.0}])
+    entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": {"Ours": {"X": value}}}
+    return layout.texts(published.beside(frame, entry), parameters.column)
+
+
+def test_published_bounds_have_their_sign():
+    assert _beside({"params_up": {"below": 1}}).cells["params_up_published"].tolist() == ["< 1"]
+    assert _beside({"params_up": {"above": 1}}).cells["params_up_published"].tolist() == ["> 1"]
+    assert _beside({"params_up": [1]}).titles == [
+        "Method",
+        "Sent by a client",
+        "Published sent by a client",
+    ]
+
+
+def test_parameters_are_of_one_client_in_one_round(tmp_path):
+    """In round 1 two clients sent 8 numbers each, in round 2 four sent 6 each."""
+    columns = {"clients": [2, 4], "bytes_up": [64, 96], "bytes_down": [80, 160]}
+    pd.DataFrame(columns).to_parquet(tmp_path / "rounds.parquet")
+    run = shown(rounds=tmp_path / "rounds.parquet")
+    found = parameters.measure(run, table_job("parameters"))
+    assert found == {"params_up": 7, "params_down": 10}

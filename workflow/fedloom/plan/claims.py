@@ -1,0 +1,170 @@
+"""What papers say of their results (workflow/claims), matched to the methods of a study."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedloom.common import schema
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError
+from fedloom.methods.manifest import find
+from fedloom.plan.settings import Method, Output, Settings
+
+FOLDER = ROOT / "workflow/claims"
+
+
+def read_claims(paper: str, where: str) -> dict[str, Any]:
+    """Return the rows, settings and claims of a paper, defaults filled in.
+
+    `below` is a list, and every claim has `printed`: the smallest and the largest difference by the
+    paper's own numbers over the columns of a setting, by setting; None where it prints none.
+
+    Raises:
+        FedLoomError: no such paper, or a claim of a row or a setting that its file does not define.
+    """
+    file = FOLDER / f"{paper}.yaml"
+    if not file.is_file():
+        papers = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+        raise FedLoomError(f"{where}: no '{paper}'; known: {papers}")
+    name = f"workflow/claims/{file.name}"
+    content, shape = schema.read_yaml(file), schema.load("claims")
+    schema.check(content, shape, f"{name} ")
+    rows = {
+        row: schema.filled(entry, shape["properties"]["rows"]["additionalProperties"], shape)
+        for row, entry in content["rows"].items()
+    }
+    published = schema.read_yaml(ROOT / "workflow/published" / file.name)
+    claims = []
+    for number, entry in enumerate(content["claims"]):
+        claim = schema.filled(entry, shape["properties"]["claims"]["items"], shape)
+        below = claim.get("below", [])
+        claim["below"] = [below] if isinstance(below, str) else below
+        at = f"{name} claims[{number}]"
+        _check_names(claim, rows, content["settings"], at)
+        claim["printed"] = {
+            setting: _printed(claim, columns, rows, published["tables"], at)
+            for setting, columns in claim["in"].items()
+        }
+        claims.append(claim)
+    citation = published["citation"]
+    return {"rows": rows, "settings": content["settings"], "claims": claims, "citation": citation}
+
+
+def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
+    """Refuse rows and settings that the file does not define, and a claim that compares nothing."""
+    sides = [*([claim["above"]] if "above" in claim else []), *claim["below"]]
+    for key, names, known in (
+        ("above or below", sides, rows),
+        ("in or from", [*claim["in"], *claim.get("from", ())], settings),
+    ):
+        for name in names:
+            if name not in known:
+                hint = schema.suggestion(name, list(known))
+                raise FedLoomError(f"{where}: {key}: no '{name}' there; {hint}")
+    if "untested" in claim:
+        return
+    if "above" not in claim or not (claim["below"] or "from" in claim):
+        raise FedLoomError(f"{where}: give above and below, or above and from, or untested")
+    if len(claim.get("from", "x")) != 1:
+        raise FedLoomError(f"{where}.from: give one setting")
+
+
+def _printed(
+    claim: dict, columns: list[str], rows: dict, tables: dict, where: str
+) -> list[float] | None:
+    """Return the smallest and the largest difference of the paper's numbers over some columns.
+
+    The difference is that to the largest of `below`, or of their changes if the claim is of those.
+    """
+    if "by" in claim:
+        return [min(claim["by"]), max(claim["by"])]
+    if "table" not in claim or not columns:
+        return None
+    numbers = claim["table"] if isinstance(claim["table"], list) else [claim["table"]]
+    printed = [tables[number]["rows"] for number in numbers]
+
+    def number(row: str, metric: str, column: str) -> float:
+        names = [row, *rows[row]["printed"]]
+        cells = [table[n][column] for table in printed for n in names if column in table.get(n, {})]
+        if not cells or metric not in cells[0]:
+            text = ", ".join(map(str, numbers))
+            raise FedLoomError(f"{where}: Table {text} has no {metric} of '{row}' in '{column}'")
+        value = cells[0][metric]
+        return float(next(iter(value.values())) if isinstance(value, dict) else value[0])
+
+    def level(row: str, metric: str, position: int) -> float:
+        (start,) = claim["from"].values() if "from" in claim else ([],)
+        change = number(row, metric, start[position]) if start else 0.0
+        return number(row, metric, columns[position]) - change
+
+    other = claim.get("below_metric", claim["metric"])
+    differences = []
+    for position in range(len(columns)):
+        rivals = [level(row, other, position) for row in claim["below"]]
+        highest = max(rivals, default=0.0)
+        differences.append(round(level(claim["above"], claim["metric"], position) - highest, 6))
+    return [min(differences), max(differences)]
+
+
+def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, Any]) -> dict:
+    """Return {the paper's row: method label} for the rows that one of the methods stands for.
+
+    Args:
+        methods: of the table.
+        chosen: {label: row or list of rows}, what the config says; else a label stands for a row
+            whose name is its title, or whose plugin, options and wrappers are its own.
+    """
+    found = {}
+    for row, entry in rows.items():
+        options = find(entry["plugin"]).options(entry["options"], row)
+        for method in methods:
+            named = chosen.get(method.label, [])
+            named = [named] if isinstance(named, str) else named
+            same = (
+                method.plugin == entry["plugin"]
+                and method.options == options
+                and [wrapper.plugin for wrapper in method.wrappers] == entry["wrappers"]
+            )
+            if row in named or (method.label not in chosen and (method.title == row or same)):
+                found.setdefault(row, method.label)
+    return found
+
+
+def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
+    """Return a table of claims with the paper's claims, and the labels that stand for its rows.
+
+    Raises:
+        FedLoomError: a label, row, scenario or setting that is not there.
+    """
+    entry = output.settings
+    paper = read_claims(entry["paper"], f"{where}.paper")
+    chosen, stands_for = entry.get("rows", {}), entry.get("stands_for", {})
+    pairs = [f"{d}/{p}" for d in settings.select.datasets for p in settings.select.partitions]
+    for key, given, known in (
+        ("rows", chosen, list(output.methods)),
+        ("stands_for", stands_for, pairs),
+    ):
+        names = paper["rows"] if key == "rows" else paper["settings"]
+        for label, value in given.items():
+            if label not in known:
+                hint = schema.suggestion(label, known)
+                raise FedLoomError(f"{where}.{key}: no '{label}' here; {hint}")
+            for name in [value] if isinstance(value, str) else value:
+                if name not in names:
+                    hint = schema.suggestion(name, list(names))
+                    raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the claims; {hint}")
+    methods = [settings.methods[label] for label in output.methods]
+    labels = labels_of(paper["rows"], methods, chosen)
+    given = {
+        pair: [names] if isinstance(names, str) else list(names)
+        for pair, names in stands_for.items()
+    }
+    return replace(
+        output,
+        settings=entry
+        | {
+            "stands_for": given,
+            "labels": labels,
+            "claims": paper["claims"],
+            "citation": paper["citation"],
+        },
+    )

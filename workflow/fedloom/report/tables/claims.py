@@ -1,0 +1,261 @@
+"""A paper's claims, each with the difference that a study's runs show, and a verdict."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.plan.jobs import TableJob
+from fedloom.plan.shown import ShownRun
+from fedloom.report.metrics import evaluation, frame
+from fedloom.report.paired import Term
+from fedloom.report.tables.communication import until
+from fedloom.report.tables.layout import EMPTY, Built, Texts
+from fedloom.report.tables.parameters import measure as parameters
+from fedloom.report.verdicts import UNDECIDED, decide
+
+NOT_RUN = "not run"
+DECIMALS = 2
+GROUPS = {"participating": True, "held_out": False}
+Scenario = tuple[str, str, str]
+
+
+class NotRun(Exception):
+    """What a claim needs and the study does not have; its text says what."""
+
+
+def build(runs: list[ShownRun], job: TableJob) -> Built:
+    """Return a row per claim and scenario of the study that stands for one of its settings.
+
+    Claims that no scenario can decide come last, a row each, with the reason.
+    """
+    claims, entry = job.settings["claims"], job.settings
+    by_scenario: dict[Scenario, dict[str, list[ShownRun]]] = {}
+    for run in runs:
+        methods = by_scenario.setdefault((run.dataset, run.partition, run.backbone), {})
+        methods.setdefault(run.method, []).append(run)
+    tested, rest = [], []
+    for claim in claims:
+        rows = list(_rows(claim, by_scenario, job))
+        decided = [row for row in rows if row["verdict"] != NOT_RUN]
+        tested += decided
+        if not decided:
+            reasons = list(dict.fromkeys(row["reason"] for row in rows))
+            rest.append(_row(claim, next(iter(claim["in"])), NOT_RUN, "; ".join(reasons)))
+    table = pd.DataFrame(tested + rest).assign(paper=entry["paper"])
+    return Built(table, texts(table), caption(job, table))
+
+
+def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
+    """Yield a row for every scenario that a claim can be tested in, or one that says why not."""
+    if "untested" in claim:
+        yield _row(claim, next(iter(claim["in"])), NOT_RUN, claim["untested"])
+        return
+    for setting in claim["in"]:
+        ends = [s for s in by_scenario if _stands_for(s, setting, job)]
+        starts: list = [None]
+        if "from" in claim:
+            (origin,) = claim["from"]
+            starts = [s for s in by_scenario if _stands_for(s, origin, job)]
+            starts = [] if not job.settings["stands_for"] else starts
+        if not ends or not starts:
+            yield _row(claim, setting, NOT_RUN, "no such setting here")
+        for end, start in product(ends, starts):
+            if start is not None and (start == end or start[2] != end[2]):
+                continue
+            yield _tested(claim, setting, end, start, by_scenario, job)
+
+
+def _stands_for(scenario: Scenario, setting: str, job: TableJob) -> bool:
+    """Return True if a scenario of the study stands for a paper's setting; by default for all."""
+    given = job.settings["stands_for"]
+    return not given or setting in given.get("/".join(scenario[:2]), ())
+
+
+def _tested(
+    claim: dict,
+    setting: str,
+    end: Scenario,
+    start: Scenario | None,
+    by_scenario: dict[Scenario, Any],
+    job: TableJob,
+) -> dict:
+    """Return the row of a claim in a scenario, or of its change from `start`."""
+    labels = job.settings["labels"]
+    here = "/".join(end) if start is None else f"{'/'.join(start)} to {'/'.join(end)}"
+    above, known = claim["above"], [row for row in claim["below"] if row in labels]
+    missing = [row for row in (above, *claim["below"]) if row not in labels]
+    if above not in labels or (claim["below"] and not known):
+        names = dict.fromkeys(missing)
+        return _row(claim, setting, NOT_RUN, f"no run of {', '.join(names)}", here)
+    rivals: list[str | None] = [*known] or [None]
+    metric = claim["metric"]
+    other = claim.get("below_metric", metric)
+
+    def side(row: str, name: str, sign: int) -> list[Term]:
+        def of(scenario: Scenario, factor: int) -> Term:
+            return term(by_scenario[scenario][labels[row]], name, factor, scenario, job)
+
+        return [of(end, sign), *([of(start, -sign)] if start is not None else [])]
+
+    try:
+        first = side(above, metric, 1)
+        pairs = [first + (side(row, other, -1) if row else []) for row in rivals]
+    except NotRun as reason:
+        return _row(claim, setting, NOT_RUN, str(reason), here)
+    verdict = decide(pairs, claim.get("within"))
+    reason = verdict.reason
+    if len(known) < len(claim["below"]):
+        absent = f"without {', '.join(row for row in claim['below'] if row not in labels)}"
+        reason = f"{reason}; {absent}" if reason else absent
+    found = verdict.difference
+    return _row(claim, setting, verdict.text, reason, here) | {
+        "rival": rivals[verdict.rival],
+        "difference": found.value,
+        "low": found.low,
+        "high": found.high,
+        "seeds": found.seeds,
+    }
+
+
+def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: TableJob) -> Term:
+    """Return a method's metric in one scenario, by seed, as a summand of a difference.
+
+    Raises:
+        NotRun: the runs have no such metric.
+    """
+    read, clients = _reader(metric, job)
+    values = {run.seed: read(run) for run in runs}
+    statistic = "worst" if metric.endswith("_worst") else "mean"
+    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values)
+
+
+def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray], str]:
+    """Return how a run's metric is read as [R, K], and whose it is."""
+    if metric in ("params_up", "params_down"):
+        return lambda run: np.array([[parameters(run, job)[metric]]]), metric
+    if metric in ("rounds", "million_params"):
+        return lambda run: _until_target(run, metric, job), metric
+
+    group = metric.removesuffix("_mean").removesuffix("_worst")
+    return lambda run: _by_client(run, group, metric, job), group
+
+
+def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
+    """Return rounds or numbers sent until the table's target is reached, as [1, 1]."""
+    target = job.settings.get("target")
+    if target is None:
+        raise NotRun("the table has no target")
+    found = until(evaluation(run.evaluation), frame(run.rounds), target)
+    if found[f"{metric}_above"]:
+        raise NotRun(f"{run.title} does not reach {target:g} %")
+    return np.array([[found[metric]]])
+
+
+def _by_client(run: ShownRun, group: str, metric: str, job: TableJob) -> np.ndarray:
+    """Return accuracies in percent [R, K] of the clients of a group at the reported rounds."""
+    rows = evaluation(run.evaluation)
+    rows = rows[rows["round"].isin(job.rounds)]
+    server = rows["client_id"] == SERVER_MODEL
+    if group == "global":
+        rows = rows[server]
+    elif group in GROUPS:
+        rows = rows[~server & (rows["participating"] == GROUPS[group])]
+    elif group.startswith("domain_"):
+        here = rows["domain"] == group.removeprefix("domain_")
+        rows = rows[~server & rows["participating"] & here]
+    else:
+        raise NotRun(f"no metric '{metric}' here")
+    if rows.empty:
+        raise NotRun(f"no {metric.replace('_', ' ')} here")
+    percent = 100 * rows["num_correct"] / rows["num_test"]
+    table = pd.DataFrame({"round": rows["round"], "client": rows["client_id"], "value": percent})
+    return table.pivot(index="round", columns="client", values="value").to_numpy()
+
+
+def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY) -> dict:
+    """Return a row of the table without numbers of its own."""
+    printed = claim["printed"].get(setting)
+    return {
+        "says": claim["says"],
+        "where": claim["where"],
+        "metric": claim["metric"],
+        "setting": setting,
+        "printed_low": printed[0] if printed else None,
+        "printed_high": printed[1] if printed else None,
+        "within": claim.get("within"),
+        "scenario": here,
+        "above": claim.get("above"),
+        "rival": None,
+        "difference": None,
+        "low": None,
+        "high": None,
+        "seeds": None,
+        "verdict": verdict,
+        "reason": reason,
+    }
+
+
+def texts(table: pd.DataFrame) -> Texts:
+    """Return the rows as text: the claim, where it stands, what the paper and the runs show."""
+    rows = [
+        {
+            "claim": row["says"],
+            "where": row["where"],
+            "setting": row["setting"],
+            "printed": _range(row["printed_low"], row["printed_high"]),
+            "scenario": row["scenario"],
+            "difference": _number(row["difference"]),
+            "interval": _interval(row["low"], row["high"]),
+            "rival": row["rival"] or EMPTY,
+            "seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
+            "verdict": row["verdict"] + (f" ({row['reason']})" if row["reason"] else ""),
+        }
+        for row in table.to_dict("records")
+    ]
+    cells = pd.DataFrame(rows)
+    titles = [
+        "Claim", "In the paper", "Setting", "The paper's difference", "Here", "Difference",
+        "95 % interval", "Nearest", "Seeds", "Verdict",
+    ]  # fmt: skip
+    marks = pd.DataFrame("", index=cells.index, columns=cells.columns)
+    return Texts(cells, marks, titles, 3)
+
+
+def _number(value: float | None) -> str:
+    """Write a difference with its sign; large numbers in full."""
+    if value is None or pd.isna(value):
+        return EMPTY
+    return f"{value:+.{DECIMALS}f}" if abs(value) < 1e4 else f"{value:+.0f}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    """Write the smallest and the largest of the paper's differences, as one if they are equal."""
+    first, last = _number(low), _number(high)
+    return first if first == last else f"{first} to {last}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """Write the ends of an interval."""
+    return EMPTY if low is None or pd.isna(low) else f"[{_number(low)}, {_number(high)}]"
+
+
+def caption(job: TableJob, table: pd.DataFrame) -> str:
+    """Say what is compared, how an interval comes about, and how many verdicts there are."""
+    counts = table["verdict"].value_counts()
+    found = ", ".join(f"{counts[name]} {name}" for name in sorted(counts.index))
+    undecided = int((table["verdict"] == UNDECIDED).sum())
+    title = job.title or f"Study {job.study}"
+    names = ", ".join(map(str, job.rounds))
+    return (
+        f"{title}: what {job.settings['citation']} claims, and what these runs show at rounds "
+        f"{names} ({found}). Differences are of the first-named method to the nearest of the "
+        "others, in points where they are of accuracies; intervals are of Student's t over seeds, "
+        "and at least as wide as a paired bootstrap over clients. A claim holds if every interval "
+        "is above zero (or within the bound), and does not hold if one is below (with as many "
+        "rivals allowed for); else it is undecided"
+        + (f", as {undecided} of these are: few seeds decide little." if undecided else ".")
+    )

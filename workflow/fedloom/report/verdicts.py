@@ -1,0 +1,61 @@
+"""Decide what a paper claims of differences, by those of a study's runs and their intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedloom.report.paired import Difference, Term, difference
+
+CONFIDENCE = 0.95
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict, and the comparison that it rests on.
+
+    Attributes:
+        rival: position of the comparison among those of the claim.
+        reason: why it is undecided where the interval alone does not say so; "" else.
+    """
+
+    text: str
+    rival: int
+    difference: Difference
+    reason: str = ""
+
+
+def decide(rivals: Sequence[Sequence[Term]], within: float | None = None) -> Verdict:
+    """Decide whether every difference is above zero, or within a bound.
+
+    The claim holds if every 95 % interval lies above zero. With several rivals one of them may be
+    ahead by chance, so that the claim does not hold only if an interval lies below zero whose
+    probability of error is divided by the number of rivals (Bonferroni). With one seed nothing is
+    decided, since no interval speaks of other seeds.
+
+    Args:
+        rivals: the terms of each comparison.
+        within: the claim is that no difference is larger than this, either way.
+    """
+    corrected = 1 - (1 - CONFIDENCE) / len(rivals)
+    plain = [difference(terms, CONFIDENCE) for terms in rivals]
+    wide = [difference(terms, corrected) for terms in rivals]
+    # how far an interval is from contradicting the claim, and from agreeing with it
+    agrees = [_room(each, within)[0] for each in plain]
+    contradicts = [_room(each, within)[1] for each in wide]
+    weakest = min(range(len(rivals)), key=lambda k: (agrees[k], plain[k].value))
+    if min(each.seeds for each in plain) < 2:
+        return Verdict(UNDECIDED, weakest, plain[weakest], "one seed")
+    if min(agrees) > 0:
+        return Verdict(HOLDS, weakest, plain[weakest])
+    if max(contradicts) > 0:
+        worst = max(range(len(rivals)), key=lambda k: contradicts[k])
+        return Verdict(FAILS, worst, wide[worst])
+    return Verdict(UNDECIDED, weakest, wide[weakest])
+
+
+def _room(interval: Difference, within: float | None) -> tuple[float, float]:
+    """Return how far the interval lies inside what is claimed, and how far wholly outside of it."""
+    low, high = interval.low, interval.high
+    if within is None:
+        return low, -high
+    return min(low + within, within - high), max(low - within, -within - high)
