@@ -36,6 +36,20 @@ def progress(total: int, what: str, initial: int = 0) -> tqdm:
     )
 
 
+def download_progress(what: str, start: int, total: int | None) -> tqdm:
+    """Return a progress bar in bytes, of which `start` are there; of an unknown total if None."""
+    return tqdm(
+        total=total,
+        initial=start,
+        desc=what,
+        file=_Lines(),
+        mininterval=5,
+        ncols=100,
+        unit="B",
+        unit_scale=True,
+    )
+
+
 class _File(logging.FileHandler):
     """A log file; where the disk is full, lines are lost, and no traceback hides the error."""
 

@@ -1,0 +1,206 @@
+"""Downloads: resumed, checked, unpacked once; from plain servers and from one that is a hub."""
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError
+from fedloom.data import download
+from servers import Files, Hub, serving
+
+CONTENT = bytes(range(256)) * 4000  # a megabyte, which comes in several pieces
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    monkeypatch.setattr(download, "PIECE", 100_000)
+    with serving(Files, {"/a/images.bin": CONTENT}) as running:
+        yield running
+
+
+def entry(server, **more):
+    return {"url": f"{server.address}/a/images.bin", "into": "."} | more
+
+
+def archive_of(kind, files):
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+    else:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            for name, content in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_a_connection_that_breaks_off_is_gone_on_from(server, tmp_path):
+    server.cuts = [300_000, 200_000]
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    download.fetch_archives([entry(server, sha256=digest, size=len(CONTENT))], tmp_path)
+    assert (tmp_path / "images.bin").read_bytes() == CONTENT
+    starts = [0 if asked is None else int(asked[6:-1]) for asked in server.asked]
+    assert starts[0] == 0 and starts == sorted(starts) and len(set(starts)) == 3
+
+
+def test_a_second_call_goes_on_where_the_first_was_killed(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "TRIES", 1)
+    server.cuts = [300_000, 0]
+    with pytest.raises(FedLoomError, match="run it again to go on from here"):
+        download.fetch_archives([entry(server)], tmp_path)
+    assert not (tmp_path / "images.bin").exists()
+    download.fetch_archives([entry(server)], tmp_path)
+    assert (tmp_path / "images.bin").read_bytes() == CONTENT
+    assert server.asked[-1] is not None
+
+
+def test_a_file_that_changed_in_between_is_fetched_anew(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "TRIES", 1)
+    server.cuts = [300_000, 0]
+    with pytest.raises(FedLoomError):
+        download.fetch_archives([entry(server)], tmp_path)
+    for changed in (CONTENT[::-1], CONTENT[:50_000]):  # of the same length, and shorter
+        server.files["/a/images.bin"] = changed
+        part = tmp_path / ".downloads/images.bin.part"
+        assert part.exists()
+        download.fetch_archives([entry(server)], tmp_path)
+        assert (tmp_path / "images.bin").read_bytes() == changed
+        record = tmp_path / ".downloads/images.bin.done.json"
+        record.unlink()
+        part.write_bytes(CONTENT[:300_000])
+        part.with_name(f"{part.name}.version").write_text('"of before"')
+
+
+@pytest.mark.parametrize("fact", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"size": 7}])
+def test_what_is_not_as_the_recipe_says_is_deleted(server, tmp_path, fact):
+    with pytest.raises(FedLoomError, match=f"its {next(iter(fact))} is .*, but the recipe says"):
+        download.fetch_archives([entry(server, **fact)], tmp_path)
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert set(left) <= {".lock"}
+
+
+def test_nothing_is_fetched_twice_unless_the_recipe_has_changed(server, tmp_path):
+    download.fetch_archives([entry(server)], tmp_path)
+    count = len(server.asked)
+    download.fetch_archives([entry(server)], tmp_path)
+    assert len(server.asked) == count
+    digest = hashlib.md5(CONTENT).hexdigest()
+    download.fetch_archives([entry(server, md5=digest)], tmp_path)
+    assert len(server.asked) == count + 1
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_is_unpacked_and_goes(kind, server, tmp_path):
+    files = {"letters/a/1.png": b"one", "letters/b/2.png": b"two"}
+    server.files["/a/images.bin"] = archive_of(kind, files)
+    download.fetch_archives([entry(server, into="train")], tmp_path)
+    assert (tmp_path / "train/letters/b/2.png").read_bytes() == b"two"
+    assert not (tmp_path / ".downloads/images.bin").exists()
+
+
+def test_an_archive_that_was_half_unpacked_is_unpacked_again(server, tmp_path, monkeypatch):
+    server.files["/a/images.bin"] = archive_of("zip", {"a/1.png": b"one", "b/2.png": b"two"})
+
+    def killed(file, into):
+        (into / "a").mkdir()
+        (into / "a/1.png").write_bytes(b"o")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(download, "_unpack", killed)
+        download.fetch_archives([entry(server)], tmp_path)
+    download.fetch_archives([entry(server)], tmp_path)
+    assert (tmp_path / "a/1.png").read_bytes() == b"one" and (tmp_path / "b/2.png").exists()
+    assert len(server.asked) == 1
+
+
+def test_a_broken_archive_and_one_that_leaves_its_folder_are_refused(server, tmp_path):
+    whole = archive_of("zip", {"a/1.png": b"one" * 1000})
+    server.files["/a/images.bin"] = whole.replace(b"oneone", b"twoone", 1)
+    with pytest.raises(FedLoomError, match="cannot be unpacked"):
+        download.fetch_archives([entry(server)], tmp_path)
+    server.files["/a/images.bin"] = archive_of("tar", {"../out.png": b"one"})
+    with pytest.raises(FedLoomError, match="cannot be unpacked"):
+        download.fetch_archives([entry(server)], tmp_path / "inner")
+    assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize("status, tries", [(404, 1), (503, 5)])
+def test_a_server_that_refuses_is_one_line(server, tmp_path, status, tries):
+    server.status = status
+    with pytest.raises(FedLoomError, match=f"images.bin: the server says {status}"):
+        download.fetch_archives([entry(server)], tmp_path)
+    assert len(server.asked) == tries
+
+
+def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    with pytest.raises(FedLoomError, match="ConnectionError, 5 times"):
+        download.fetch_archives([{"url": "http://127.0.0.1:9/x.zip", "into": "."}], tmp_path)
+
+
+# ---- the hub, whose client reads its address when it is imported --------------------------------
+
+
+def from_hub(server, root, files, revision=Hub.commit):
+    code = (
+        "import sys; from pathlib import Path; from fedloom.common.errors import FedLoomError\n"
+        "from fedloom.data.download import fetch_from_hub\n"
+        "try: fetch_from_hub('me/letters', sys.argv[1], sys.argv[3:], Path(sys.argv[2]))\n"
+        "except FedLoomError as error: sys.exit(f'error: {error}')"
+    )
+    environment = os.environ | {
+        "HF_ENDPOINT": server.address,
+        "HF_HOME": str(root.parent / "home"),
+        "PYTHONPATH": str(ROOT / "workflow"),
+    }
+    command = [sys.executable, "-c", code, revision, str(root), *files]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def hub():
+    files = {
+        "data/train-00000-of-00001.parquet": CONTENT,
+        "data/test-00000-of-00001.parquet": CONTENT[:5000],
+        "README.md": b"letters",
+    }
+    with serving(Hub, files) as running:
+        yield running
+
+
+def test_files_of_the_hub_come_by_pattern_and_are_compared_with_its_digests(hub, tmp_path):
+    root = tmp_path / "letters"
+    done = from_hub(hub, root, ["data/*.parquet"])
+    assert done.returncode == 0, done.stderr
+    assert (root / "data/train-00000-of-00001.parquet").read_bytes() == CONTENT
+    assert not (root / "README.md").exists()
+
+
+def test_a_file_that_differs_from_the_hubs_digest_is_deleted(hub, tmp_path):
+    root = tmp_path / "letters"
+    hub.lies = {"data/test-00000-of-00001.parquet"}
+    done = from_hub(hub, root, ["data/*.parquet"])
+    assert done.returncode == 1
+    assert "data/test-00000-of-00001.parquet differed from the hub's digest" in done.stderr
+    assert not (root / "data/test-00000-of-00001.parquet").exists()
+    hub.lies = set()
+    assert from_hub(hub, root, ["data/*.parquet"]).returncode == 0
+
+
+def test_an_unknown_revision_is_one_line(hub, tmp_path):
+    done = from_hub(hub, tmp_path / "letters", ["data/*"], revision="f" * 40)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith(f"error: data set me/letters of the hub at revision {'f' * 40}: ")

@@ -1,0 +1,216 @@
+"""Downloads of data sets: resumed where they were cut, checked by digest, unpacked once.
+
+A file lies in <root>/.downloads while it is fetched. When it is in its place, or what it holds is,
+a record with its address, size and sha256 remains there, by which a second call knows that nothing
+is left to do.
+"""
+
+import hashlib
+import logging
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import requests
+from filelock import FileLock
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.io import canonical, read_json, write_text
+from fedloom.common.logs import download_progress
+
+log = logging.getLogger(__name__)
+
+FOLDER = ".downloads"
+TRIES = 5  # in a row that bring no byte
+PAUSE = 2.0  # seconds before the second try, and twice as long before every further one
+TIMEOUT = 60.0  # seconds without an answer
+PIECE = 1 << 20  # bytes written at once
+
+
+def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
+    """Download files and put them, or what archives hold, below the root.
+
+    Args:
+        archives: entries of a recipe's `get.archives`.
+
+    Raises:
+        FedLoomError: a server does not answer, or sends something else than the recipe says.
+    """
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    with FileLock(root / FOLDER / ".lock"):
+        for archive in archives:
+            _fetch(archive, root)
+
+
+def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path) -> None:
+    """Download files of a data set on Hugging Face's hub, and compare them with its digests.
+
+    The address of the hub may be set by HF_ENDPOINT, and a token by HF_TOKEN.
+
+    Args:
+        files: names, or patterns with *.
+
+    Raises:
+        FedLoomError: the hub does not answer or has no such files, or one came out different.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    where = f"data set {repository} of the hub at revision {revision}"
+    at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
+    try:
+        snapshot_download(**at, allow_patterns=files, local_dir=root)
+        found = HfApi().verify_repo_checksums(**at, local_dir=root)
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        line = str(error).strip().splitlines()[0].rstrip(".")
+        raise FedLoomError(f"{where}: {line}; run it again to go on from here") from None
+    wrong = sorted(mismatch["path"] for mismatch in found.mismatches)
+    for path in wrong:
+        (root / path).unlink()
+    if wrong:
+        raise FedLoomError(
+            f"{where}: {', '.join(wrong)} differed from the hub's digest and is deleted; run it "
+            "again"
+        )
+
+
+def _fetch(archive: dict[str, Any], root: Path) -> None:
+    """Download one file and put it in its place, unless a record says that it was."""
+    url = archive["url"]
+    name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
+    into, file = root / archive["into"], root / FOLDER / name
+    record = file.with_name(f"{name}.done.json")
+    if _is_done(record, archive):
+        log.info("%s: is here already", name)
+        return
+    if not file.exists():
+        _download(url, file)
+    facts = {"url": url} | _checked(file, archive)
+    into.mkdir(parents=True, exist_ok=True)
+    if tarfile.is_tarfile(file) or zipfile.is_zipfile(file):
+        log.info("%s: unpacking it into %s", name, into)
+        _unpack(file, into)
+        file.unlink()
+    else:
+        file.replace(into / name)
+    write_text(record, canonical(facts) + "\n")
+
+
+def _is_done(record: Path, archive: dict[str, Any]) -> bool:
+    """Return True if a record says that this file of the recipe was put in its place."""
+    if not record.is_file():
+        return False
+    facts = read_json(record)
+    stated = {key: archive[key] for key in ("url", "size", "sha256", "md5") if key in archive}
+    return stated.items() <= facts.items()
+
+
+def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
+    """Return size and digests of a downloaded file, which must be those that the recipe states.
+
+    Raises:
+        FedLoomError: they are others. The file is deleted, so that another try fetches it anew.
+    """
+    facts: dict[str, Any] = {"size": file.stat().st_size}
+    for kind in ("sha256", "md5"):
+        if kind == "sha256" or kind in archive:
+            with file.open("rb") as stream:
+                facts[kind] = hashlib.file_digest(stream, kind).hexdigest()
+    for key, value in facts.items():
+        if key in archive and archive[key] != value:
+            file.unlink()
+            raise FedLoomError(
+                f"{archive['url']}: its {key} is {value}, but the recipe says {archive[key]}; it "
+                "is deleted; run it again, or mend the recipe if the publisher has changed the file"
+            )
+    return facts
+
+
+def _unpack(file: Path, into: Path) -> None:
+    """Unpack an archive; a member that would lie outside the folder is refused.
+
+    Raises:
+        FedLoomError: the archive is broken. It is deleted, so that another try fetches it anew.
+    """
+    try:
+        if tarfile.is_tarfile(file):
+            with tarfile.open(file) as archive:
+                archive.extractall(into, filter="data")
+        else:
+            with zipfile.ZipFile(file) as archive:
+                archive.extractall(into)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        file.unlink()
+        raise FedLoomError(f"{file}: cannot be unpacked ({error}); run it again") from None
+
+
+def _download(url: str, file: Path) -> None:
+    """Download a file; what an earlier call or try left behind is gone on from.
+
+    Raises:
+        FedLoomError: the server refuses, or several tries in a row brought nothing.
+    """
+    part, failed = file.with_name(f"{file.name}.part"), 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            _go_on(url, part)
+            break
+        except requests.HTTPError as error:
+            status = error.response.status_code
+            if status < 500 and status != 429:
+                raise FedLoomError(
+                    f"{url}: the server says {status} ({error.response.reason})"
+                ) from None
+            reason = f"the server says {status}"
+        except requests.RequestException as error:
+            reason = type(error).__name__
+        failed = 0 if part.exists() and part.stat().st_size > before else failed + 1
+        if failed == TRIES:
+            raise FedLoomError(f"{url}: {reason}, {TRIES} times; run it again to go on from here")
+        log.info("%s: %s; trying again", url, reason)
+        time.sleep(PAUSE * 2 ** max(0, failed - 1))
+    part.replace(file)
+    _tag_of(part).unlink(missing_ok=True)
+
+
+def _tag_of(part: Path) -> Path:
+    """Return where the server's name for a file's version is noted, so that versions do not mix."""
+    return part.with_name(f"{part.name}.version")
+
+
+def _go_on(url: str, part: Path) -> None:
+    """Ask for what a partial file lacks and append it; start anew if the server's file is another.
+
+    Raises:
+        requests.RequestException: the connection ended early, or the server refused.
+    """
+    start, tag, headers = (part.stat().st_size if part.exists() else 0), _tag_of(part), {}
+    if start and tag.exists():
+        headers = {"Range": f"bytes={start}-", "If-Range": tag.read_text()}
+    headers |= {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+        if answer.status_code == 416:  # there is no more of it
+            if answer.headers.get("Content-Range", "").rpartition("/")[2] == str(start):
+                return
+            part.unlink()
+            raise requests.ConnectionError("the file has changed")
+        answer.raise_for_status()
+        goes_on = answer.status_code == 206
+        version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+        if version is not None and not version.startswith("W/"):
+            tag.write_text(version)
+        else:
+            tag.unlink(missing_ok=True)
+        start = start if goes_on else 0
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else start + int(length)
+        with (
+            part.open("ab" if goes_on else "wb") as stream,
+            download_progress(url, start, total) as bar,
+        ):
+            for piece in answer.iter_content(PIECE):
+                stream.write(piece)
+                bar.update(len(piece))

@@ -1,0 +1,43 @@
+"""Getting a data set's files as its recipe says: torchvision, the hub, archives, or by hand."""
+
+import logging
+
+from fedloom.common.checkout import resource
+from fedloom.common.errors import FedLoomError
+from fedloom.data.download import fetch_archives, fetch_from_hub
+from fedloom.data.plugins import listed_images
+from fedloom.plan.recipes import Recipe, expanded, find
+
+log = logging.getLogger(__name__)
+
+
+def get(recipe: Recipe, root: str | None = None) -> None:
+    """Bring a data set's files below the root, but for what a person must do.
+
+    What is there already is not fetched again; of a data set that is made of others, each is got.
+
+    Args:
+        root: default: the recipe's.
+
+    Raises:
+        FedLoomError: a download failed, or the recipe asks for steps by hand, which it names.
+    """
+    root = root or recipe.root
+    folder, how = resource(root), recipe.get
+    for name in how.get("recipes", ()):
+        part = find(name)
+        get(part, f"{root}/{name}")
+    if how.get("torchvision"):
+        entry = expanded({"recipe": recipe.name, "root": root})
+        listed_images(entry | {"download": True})
+    if "hub" in how:
+        fetch_from_hub(**how["hub"], root=folder)
+    if "archives" in how:
+        fetch_archives(how["archives"], folder)
+    steps = [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
+    if steps:
+        numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
+        raise FedLoomError(
+            f"{recipe.name}: some of it cannot be downloaded by a program. By hand:\n{numbered}\n"
+            f"  {len(steps) + 1}. See whether all is there: fedloom data check {recipe.name}"
+        )
