@@ -138,7 +138,8 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
     entry = output.settings
     paper = read_claims(entry["paper"], f"{where}.paper")
     chosen, stands_for = entry.get("rows", {}), entry.get("stands_for", {})
-    pairs = [f"{d}/{p}" for d in settings.select.datasets for p in settings.select.partitions]
+    # of the whole config: a study may run others than the table was written for
+    pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
     for key, given, known in (
         ("rows", chosen, list(output.methods)),
         ("stands_for", stands_for, pairs),
