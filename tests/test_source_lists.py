@@ -170,6 +170,17 @@ def test_a_folder_of_images_for_every_domain(tmp_path):
         build(tmp_path, **lists, images={"A": "A/128"})
 
 
+def test_a_folder_of_images_for_each_half(tmp_path):
+    """As MNIST-M has them, with the same names in both."""
+    root = files(tmp_path / "root", "train/1.png", "test/1.png")
+    write(root / "train.txt", "1.png 7")
+    write(root / "test.txt", "1.png 7")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
+    store, _ = build(tmp_path, **lists, images={"train": "train", "test": "test"})
+    assert (store.images(np.array([1]))[0] == np.asarray(noise(1))).all()
+    assert store.domains.tolist() == ["all", "all"]
+
+
 def test_a_test_list_without_users(tmp_path):
     root = files(tmp_path / "root", "1.png", "2.png", "3.png")
     write(root / "train.csv", "user_id,image_id,class", "7,1.png,0", "8,2.png,0")

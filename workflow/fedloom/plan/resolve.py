@@ -149,6 +149,15 @@ def _scenario(name: str, entries: dict[str, dict], where: str) -> Scenario:
     return Scenario(*labels)
 
 
+def dataset_entry(label: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of the config's `datasets`, checked, with its recipe resolved and defaults.
+
+    Raises:
+        FedLoomError: one line that names the key.
+    """
+    return _checked_entry("datasets", label, entry, schema.load("config"))
+
+
 def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
     """Return the entry with defaults, checked against what its scheme, source or kind allows.
 

@@ -73,8 +73,8 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
     """
     given = settings["images"]
     folders = {
-        domain: _images(root / folder, settings["anywhere"])
-        for domain, folder in (given if isinstance(given, dict) else {"": given}).items()
+        name: _images(root / folder, settings["anywhere"])
+        for name, folder in (given if isinstance(given, dict) else {"": given}).items()
     }
     columns = Columns(settings["path_column"], settings["label_column"], settings["domain_column"])
     if settings["class_from"] == "folder":
@@ -84,11 +84,11 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
     shared = NO_DOMAIN if columns.domain is not None else "all"
     for half in ("train", "test"):
         for list_file, domain in _lists(settings.get(half, [])):
-            if isinstance(given, dict) and domain not in folders:
-                raise FedLoomError(
-                    f"images names a folder for {', '.join(given)}, but not for '{domain}'"
-                )
-            images = folders[domain if isinstance(given, dict) else ""]
+            which = (domain or half) if isinstance(given, dict) else ""
+            if which not in folders:
+                named = ", ".join(given)
+                raise FedLoomError(f"images names a folder for {named}, but not for '{which}'")
+            images = folders[which]
             for row in rows(root / list_file, half, columns):
                 path = _path(row, images)
                 if path in seen:
