@@ -69,7 +69,7 @@ def methods(args: argparse.Namespace) -> None:
 
 
 def datasets(args: argparse.Namespace) -> None:
-    """Print the sources of datasets and the schemes of partitions, with their keys."""
+    """Print the recipes and sources of datasets and the schemes of partitions, with their keys."""
     from fedloom import describe
 
     print(describe.datasets())

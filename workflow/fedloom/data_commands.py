@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction) -> None:
 
 
 def listing(args: argparse.Namespace) -> None:
-    """Print every recipe: papers that use it, its counts, how it is got, and whether it is there."""
+    """Print every recipe: its papers, its counts, how it is got, and whether it is there."""
     rows = [_row(recipes.find(name)) for name in recipes.names()]
     print(tabulate(rows, HEADERS, disable_numparse=True))
 
@@ -63,8 +63,8 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
     Args:
         root: default: the recipe's own.
     """
-    if "recipes" in recipe.get:
-        parts = [recipes.find(name) for name in recipe.get["recipes"]]
+    if "parts" in recipe.entry:
+        parts = [recipes.find(part["recipe"]) for part in recipe.entry["parts"].values()]
         return all(is_there(part, f"{root}/{part.name}" if root else None) for part in parts)
     folder = resource(root or recipe.root)
     return is_folder(folder) and any(Path(folder).iterdir())

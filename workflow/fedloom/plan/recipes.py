@@ -28,6 +28,7 @@ class Recipe:
         papers: those that use the data set, as in workflow/published.
         notes: what differs from a paper, and what could not be established.
         get: how its files come below the root, see workflow/schemas/recipe.schema.yaml.
+        files_of: the recipe whose files it is made of; None: its own.
         counts: images, classes and domains that must come out.
         entry: `source` and the keys of that source, as in the config's `datasets`.
     """
@@ -41,13 +42,15 @@ class Recipe:
     citation: str
     notes: tuple[str, ...]
     get: dict[str, Any]
+    files_of: str | None
     counts: dict[str, Any]
     entry: dict[str, Any]
 
     @property
     def root(self) -> str:
         """The folder in which its files lie unless a study says otherwise."""
-        return DATA if self.entry["source"] == "several" else f"{DATA}/{self.name}"
+        several = self.entry["source"] == "several"
+        return DATA if several else f"{DATA}/{self.files_of or self.name}"
 
 
 @cache
@@ -90,6 +93,7 @@ def _load(file: Path) -> Recipe:
         citation=content["citation"],
         notes=tuple(content["notes"]),
         get=content["get"],
+        files_of=content.get("files_of"),
         counts=content["counts"],
         entry={key: value for key, value in content.items() if key not in own},
     )
