@@ -52,6 +52,27 @@ class Recipe:
         several = self.entry["source"] == "several"
         return DATA if several else f"{DATA}/{self.files_of or self.name}"
 
+    def size(self) -> tuple[int | None, int | None]:
+        """Return the numbers of images and of classes, None where no count states them.
+
+        The images of several data sets are those of the parts that state theirs.
+        """
+        counts = self.counts
+        images = counts.get("images")
+        if images is None and "train" in counts and "test" in counts:
+            images = counts["train"] + counts["test"]
+        if images is None and "parts" in self.entry:
+            images = sum(_images_of_part(part) for part in self.entry["parts"].values()) or None
+        return images, counts.get("classes")
+
+
+def _images_of_part(part: dict[str, Any]) -> int:
+    """Return the number of images of a part of several, or 0 if its recipe does not state it."""
+    images, classes = find(part["recipe"]).size()
+    caps = [part.get(f"max_{half}_per_class") for half in ("train", "test")]
+    capped = sum(caps) * classes if classes and None not in caps else None
+    return min((count for count in (images, capped) if count), default=0)
+
 
 @cache
 def names() -> tuple[str, ...]:

@@ -43,6 +43,7 @@ KINDS = {  # the key that names what an entry is checked against
     "figures": "kind",
 }
 # of a table or figure; the rest is the kind's own
+NO_SIZE = (None, None)  # of a dataset without a recipe
 OUTPUT_KEYS = ("kind", "title", "scenarios", "backbones", "methods", "published")
 
 
@@ -77,7 +78,7 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
     settings = Settings(
         about=_about(config["study"]),
         study=_study(config["study"]),
-        datasets=_datasets(entries["datasets"], selected.datasets),
+        datasets=_datasets(entries["datasets"], config["datasets"], selected.datasets),
         partitions={
             label: _partition(label, entry, config["study"]["fixed"].get("partition"))
             for label, entry in entries["partitions"].items()
@@ -229,14 +230,21 @@ def _study(entry: dict[str, Any]) -> Study:
     )
 
 
-def _datasets(entries: dict[str, dict], selected: Sequence[str]) -> dict[str, Dataset]:
-    """Return the datasets by label; the files of the selected ones are listed."""
+def _datasets(
+    entries: dict[str, dict], given: dict[str, dict], selected: Sequence[str]
+) -> dict[str, Dataset]:
+    """Return the datasets by label; the files of the selected ones are listed.
+
+    Args:
+        given: the entries before their recipes were resolved.
+    """
     return {
         label: Dataset(
             label,
             entry["source"],
             _without(entry, "source"),
             _listing(entry) if label in selected else None,
+            recipes.find(given[label]["recipe"]).size() if "recipe" in given[label] else NO_SIZE,
         )
         for label, entry in entries.items()
     }
