@@ -73,6 +73,28 @@ def test_imbalance_within_domains():
         assert (pooled <= 3).all() and 40 <= pooled.sum() <= 0.011 * held.sum()
 
 
+def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
+    """As the official test images of federated iNaturalist, which have no users."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(30), 20)
+    labels = (users + rng.integers(0, 3, 600)) % 10  # three classes each
+    domains = np.array([f"user{user:02}" for user in users])
+    data = (
+        np.r_[labels, np.repeat(np.arange(10), 40)],
+        np.repeat([False, True], [600, 400]),
+        np.r_[domains, np.full(400, "")],
+    )
+    table = make({"scheme": "domain", "clients_per_domain": 1}, 0, data)
+    client, test = table["client_id"].to_numpy(), data[1]
+    assert (client[~test] == users).all()
+    sizes = np.bincount(client[test])
+    assert len(sizes) == 30 and sizes.sum() == 400
+    assert sizes.max() - sizes.min() <= 4, "in proportion to their training images"
+    with pytest.raises(FedLoomError, match="1 training images are of no domain; name it"):
+        data[2][5] = ""
+        make({"scheme": "domain", "clients_per_domain": 1}, 0, data)
+
+
 def test_keys_of_imbalance_go_together():
     entry = {"scheme": "domain", "dominant_share": 0.9}
     with pytest.raises(FedLoomError, match="'dominant_classes' is a dependency of"):

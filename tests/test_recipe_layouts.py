@@ -1,40 +1,219 @@
-"""Raw layouts, as they come out of the archives, read by the recipes that ship."""
+"""Every recipe on a small tree in the raw layout of its archive, and on trees that are wrong."""
+
+import json
 
 import numpy as np
 import pytest
 
+import raw_layouts
+from fedloom import data_commands
+from fedloom.cli import parser
 from fedloom.common.errors import FedLoomError
-from images_on_disk import build, image_folder, noise, save
+from fedloom.data import counting, sources
+from fedloom.data.preparation import prepared
+from fedloom.plan import recipes
+from fedloom.plan.resolve import dataset_entry
+from images_on_disk import build
 
 
-def tiny_imagenet(root, classes=("n01", "n02")):
-    """train/class/images/file, and all test images in val/images with a list beside them."""
-    base = root / "tiny-imagenet-200"
-    image_folder(base / "train", classes, ["images"], count=3)
-    lines = []
-    for k in range(4):
-        save(base / "val/images" / f"val_{k}.png", noise(50 + k))
-        lines.append(f"val_{k}.png\t{classes[k % 2]}\t0\t32\t44\t62")
-    (base / "val/val_annotations.txt").write_text("\n".join(lines))
-    return base
+def ready(name, root):
+    """The prepared list of a recipe's images."""
+    settings = dataset_entry("mine", {"recipe": name, "root": str(root)})
+    return prepared(sources.read(settings.pop("source"), settings), settings)
 
 
-def test_tiny_imagenet_has_its_test_images_in_one_folder(tmp_path):
-    base = tiny_imagenet(tmp_path / "raw")
-    store, about = build(tmp_path, recipe="tiny_imagenet", root=str(tmp_path / "raw"))
-    assert about["classes"] == ["n01", "n02"]
-    assert store.labels.tolist() == [0, 0, 0, 1, 1, 1, 0, 1, 0, 1]
-    assert store.test.tolist() == [False] * 6 + [True] * 4
-    (base / "val/images/val_2.png").unlink()
-    with pytest.raises(FedLoomError, match=r"val_annotations.txt, line 3: names .*val_2.png"):
-        build(tmp_path, recipe="tiny_imagenet", root=str(tmp_path / "raw"))
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """tree(name): a small tree in the raw layout of a recipe, which is told its counts."""
+
+    def make(name):
+        root = tmp_path / "raw"
+        counts = getattr(raw_layouts, name)(root, monkeypatch)
+        assert counts.keys() == recipes.find(name).counts.keys(), "every count is compared"
+        small = recipes.find(name)
+        object.__setattr__(small, "counts", counts)
+        monkeypatch.setattr(
+            recipes,
+            "find",
+            lambda wanted, find=recipes.find: small if wanted == name else find(wanted),
+        )
+        return root
+
+    return make
 
 
-def test_office31_has_a_folder_above_the_classes_of_each_domain(tmp_path):
-    domains, classes = ["amazon", "dslr"], ["mug", "pen"]
-    root = image_folder(tmp_path / "raw", domains, ["images"], classes, count=5)
-    store, about = build(tmp_path, recipe="office31", root=str(root))
-    assert about["classes"] == classes
-    assert np.unique(store.domains).tolist() == domains
-    assert store.test.sum() == 4, "a fifth of every class in every domain"
-    assert store.shape == (224, 224, 3)
+def check(root, name, capsys, *options):
+    """Exit status and lines of `fedloom data check`, as main() has them."""
+    args = parser().parse_args(["data", "check", name, "--root", str(root), *options])
+    try:
+        args.function(args)
+        status = 0
+    except SystemExit as stop:
+        status = stop.code
+    except FedLoomError as error:
+        return 2, [f"error: {error}"]
+    return status, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
+    root = tree(name)
+    assert data_commands.is_there(recipes.find(name), str(root))
+    status, lines = check(root, name, capsys)
+    assert (status, len(lines)) == (0, 1)
+    assert "nothing differs from the recipe" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["domainnet", "five_dataset", "office31", "inaturalist_user"])
+def test_a_recipe_becomes_a_store(name, tree, tmp_path):
+    root = tree(name)
+    counts = recipes.find(name).counts
+    store, about = build(tmp_path, recipe=name, root=str(root))
+    assert len(about["classes"]) == counts["classes"]
+    assert len(set(store.domains) - {""}) == counts["domains"]
+    if name == "five_dataset":
+        assert about["skipped"] == 1, "a file of notMNIST that is no image"
+        assert store.shape == (32, 32, 3)
+        assert about["classes"][0] == "svhn/0"
+
+
+def test_users_with_few_images_are_left_out(tree):
+    listed = ready("inaturalist_user", tree("inaturalist_user"))
+    assert sorted(set(listed.domains)) == ["", "5", "6", "7"]
+    assert (~listed.test).sum() == 16 + 20 + 17
+
+
+def test_class_names_are_those_of_the_data_set(tree):
+    assert ready("food101", tree("food101")).classes[:2] == ["class 0", "class 1"]
+
+
+def without_a_class(root):
+    for file in (root / "tiny-imagenet-200/train/n02").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    (root / "tiny-imagenet-200/train/n02/images").rmdir()
+    (root / "tiny-imagenet-200/train/n02").rmdir()
+
+
+def with_another_layer(root):
+    mug = root / "amazon/images/mug"
+    (root / "amazon/images/new").mkdir()
+    mug.rename(root / "amazon/images/new/mug")
+
+
+def with_a_truncated_list(root):
+    file = root / "fedbn/clipart_test.txt"
+    file.write_text("\n".join(file.read_text().splitlines()[:-2]))
+
+
+def with_images_of_the_wrong_split(root):
+    """A class of train in the place of that of test, as by a wrong copy."""
+    train, test = (root / f"MMAFEDB/{half}/sad" for half in ("train", "test"))
+    for file in test.iterdir():
+        file.rename(train / f"moved_{file.name}")
+    (test / "0.png").write_bytes(raw_layouts.IMAGE)
+
+
+def with_a_list_that_names_a_file_that_is_not_there(root):
+    (root / "jpg/class 3/4.jpg").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "expected"),
+    [
+        (
+            "tiny_imagenet",
+            without_a_class,
+            [
+                "tiny_imagenet: 5 training images, the recipe has 10 (5 fewer)",
+                "tiny_imagenet: class 'n02': 0 training images, the recipe has 5 (5 fewer)",
+            ],
+        ),
+        (
+            "office31",
+            with_another_layer,
+            [
+                "error: {root}/amazon/images/new: a folder 'mug' where images should be; for "
+                "class/mug/file set images_in: mug"
+            ],
+        ),
+        (
+            "domainnet",
+            with_a_truncated_list,
+            [
+                "domainnet: 85 test images, the recipe has 87 (2 fewer)",
+                "domainnet: domain 'clipart': 10 test images, the recipe has 12 (2 fewer)",
+            ],
+        ),
+        (
+            "mmafedb",
+            with_images_of_the_wrong_split,
+            [
+                "mmafedb: 16 training images, the recipe has 14 (2 more)",
+                "mmafedb: 13 test images, the recipe has 14 (1 fewer)",
+            ],
+        ),
+        (
+            "flowers102",
+            with_a_list_that_names_a_file_that_is_not_there,
+            [
+                "error: {root}/split_zhou_OxfordFlowers.json, test[6]: names {root}/jpg/class 3/"
+                "4.jpg, which is not there"
+            ],
+        ),
+    ],
+)
+def test_a_wrong_tree_is_told_in_a_line(name, damage, expected, tree, capsys):
+    root = tree(name)
+    damage(root)
+    status, lines = check(root, name, capsys)
+    assert status == 2
+    assert lines == [line.format(root=root) for line in expected]
+
+
+def test_pixels_are_read_on_request(tree, capsys):
+    root = tree("oxford_pets")
+    broken = root / "images/class 2/4.jpg"
+    broken.write_bytes(broken.read_bytes()[:40])
+    assert check(root, "oxford_pets", capsys)[0] == 0
+    status, lines = check(root, "oxford_pets", capsys, "--pixels")
+    assert status == 2
+    assert len(lines) == 1 and f"{broken}: unreadable image (" in lines[0]
+
+
+def test_many_classes_that_differ_are_a_few_lines(tree):
+    root = tree("cifar100")
+    counts = {"classes": 101, "each_class": {"train": 3}, "by_class": {"zebra": {"images": 1}}}
+    lines = counting.differences(ready("cifar100", root), counts)
+    assert lines[0].startswith("100 classes, the recipe has 101; found: c0, c1, ")
+    assert lines[1] == "class 'zebra': missing"
+    assert lines[2] == "class 'c0': 2 training images, the recipe has 3 (1 fewer)"
+    assert lines[-1] == "96 more such lines on classes"
+    assert len(lines) == 7
+
+
+def test_a_domain_that_is_missing_is_named(tree):
+    listed = ready("office31", tree("office31"))
+    counts = {"domains": 4, "by_domain": {"caltech": {"images": 1}}}
+    assert counting.differences(listed, counts) == [
+        "3 domains, the recipe has 4; found: amazon, dslr, webcam",
+        "domain 'caltech': missing",
+    ]
+
+
+def test_the_list_names_every_recipe(capsys):
+    args = parser().parse_args(["data", "list"])
+    args.function(args)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(recipes.names())
+    cifar = next(line for line in lines if line.startswith("cifar100 "))
+    assert "50,000 + 10,000" in cifar and "torchvision" in cifar
+
+
+def test_a_broken_split_of_coop_is_named(tree, capsys):
+    root = tree("dtd")
+    file = root / "dtd/split_zhou_DescribableTextures.json"
+    file.write_text(json.dumps({"train": json.loads(file.read_text())["train"]}))
+    status, lines = check(root, "dtd", capsys)
+    assert status == 2 and "no list 'test' in it" in lines[0]
+    assert np.array(lines).size == 1

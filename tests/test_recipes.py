@@ -1,10 +1,13 @@
 """Recipes: data sets by name, resolved into sources while the plan is read."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
-from fedloom.plan import recipes
+from fedloom.plan import recipes, resolve, resources
+from fedloom.plan.plan import Plan
 from images_on_disk import dataset_spec
 
 
@@ -55,3 +58,48 @@ def test_a_recipe_of_the_users_own(tmp_path):
     file.write_text("{title: Birds, source: folder}")
     with pytest.raises(FedLoomError, match=r"birds.yaml: '.*' is a required property"):
         dataset_spec(recipe=str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("cifar100", (60_000, 100)),
+        ("office31", (4110, 31)),
+        ("inaturalist_user", (None, 1203)),
+        ("five_dataset", (99_289 + 60_000 + 70_000 + 70_000, 50)),  # without notMNIST
+        ("four_dataset", (3 * 32_500 + 7 * (4286 + 358), 37)),
+    ],
+)
+def test_what_a_recipe_expects_serves_estimates(name, size):
+    assert recipes.find(name).size() == size
+
+
+def test_a_study_names_recipes(tmp_path, monkeypatch):
+    """Its jobs know sources alone, and a change of the recipe's counts makes no store again."""
+    study = tmp_path / "mine.yaml"
+    study.write_text(
+        "datasets: {tiny: {recipe: tiny_imagenet, root: /nowhere}, five: {recipe: five_dataset}}\n"
+        "select: {datasets: [tiny, five]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    plan = Plan.load([study])
+    tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
+    assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
+    assert tiny.expected == (None, None)
+    assert resources.contents(plan.settings.datasets["tiny"]) == (110_000, 200)
+    assert five.settings["parts"]["mnist"]["name"] == "MNIST"
+    sources = " ".join(plan.dataset_sources(SimpleNamespace(dataset="five")))
+    for part in ("several", "folder", "torchvision"):
+        assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"
+    assert "data/sources/lists.py" not in sources
+    assert "plan/recipes.py" not in sources
+
+
+def test_files_of_a_part_are_noticed(tmp_path):
+    entry = {key: {"source": "folder", "root": str(tmp_path)} for key in "ab"}
+    spec = dataset_spec(source="several", parts=entry, image_size=8)
+    before = resolve._listing(spec)
+    (tmp_path / "x.png").write_bytes(b"1")
+    after = resolve._listing(spec)
+    assert (before["files"], after["files"]) == (0, 2)
+    assert before["sha256"] != after["sha256"]

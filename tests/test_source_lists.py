@@ -145,3 +145,52 @@ def test_lists_that_are_wrong(tmp_path):
             build(tmp_path, **lists)
     with pytest.raises(FedLoomError, match="nowhere: no such folder; put lists and images there"):
         build(tmp_path, **lists | {"root": str(tmp_path / "nowhere")})
+
+
+def test_a_folder_of_images_for_every_domain(tmp_path):
+    """As Dermoscopic-FL has them: each site has its own, and one of another size beside it."""
+    paths = [f"{site}/{size}/x{k}.png" for site in "AB" for size in ("128", "256") for k in (1, 2)]
+    root = files(tmp_path / "root", *paths)
+    for site in "AB":
+        write(root / f"{site}.csv", "image_id,label", "x1,0")
+        write(root / f"{site}_more.csv", "image_id,label", "x2,1")
+    lists = {
+        "source": "lists",
+        "root": str(root),
+        "train": {"A": "A.csv", "B": ["B.csv", "B_more.csv"]},
+        "test": {"A": "A_more.csv"},
+        "path_column": "image_id",
+        "label_column": "label",
+        "anywhere": True,
+    }
+    store, _ = build(tmp_path, **lists, images={"A": "A/128", "B": "B/256"})
+    assert store.domains.tolist() == ["A", "B", "B", "A"]
+    assert (store.images(np.array([1]))[0] == np.asarray(noise(6))).all()
+    with pytest.raises(FedLoomError, match="images names a folder for A, but not for 'B'"):
+        build(tmp_path, **lists, images={"A": "A/128"})
+
+
+def test_a_folder_of_images_for_each_half(tmp_path):
+    """As MNIST-M has them, with the same names in both."""
+    root = files(tmp_path / "root", "train/1.png", "test/1.png")
+    write(root / "train.txt", "1.png 7")
+    write(root / "test.txt", "1.png 7")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
+    store, _ = build(tmp_path, **lists, images={"train": "train", "test": "test"})
+    assert (store.images(np.array([1]))[0] == np.asarray(noise(1))).all()
+    assert store.domains.tolist() == ["all", "all"]
+
+
+def test_a_test_list_without_users(tmp_path):
+    root = files(tmp_path / "root", "1.png", "2.png", "3.png")
+    write(root / "train.csv", "user_id,image_id,class", "7,1.png,0", "8,2.png,0")
+    write(root / "test.csv", "image_id,class", "3.png,0")
+    columns = {"path_column": "image_id", "label_column": "class", "domain_column": "user_id"}
+    lists = {"source": "lists", "root": str(root), "train": "train.csv", "test": "test.csv"}
+    store, _ = build(tmp_path, **lists, **columns, min_images_per_domain=1)
+    assert store.domains.tolist() == ["7", "8", ""], "it is of no domain, and stays"
+    with pytest.raises(FedLoomError, match=r"none of \d domains has 2 training images"):
+        build(tmp_path, **lists, **columns, min_images_per_domain=2)
+    write(root / "train.csv", "image_id,class", "1.png,0", "2.png,0")
+    with pytest.raises(FedLoomError, match=r"train.csv, line 2: no column 'user_id'"):
+        build(tmp_path, **lists, **columns)

@@ -1,11 +1,10 @@
 """Data sets of torchvision, in each one's own files."""
 
-import pickle
-import struct
-
 import numpy as np
 import pytest
+from torchvision.datasets import CIFAR10
 
+import torchvision_files
 from fedloom.common.errors import FedLoomError
 from fedloom.data import sources
 from images_on_disk import build, dataset_spec, image_folder, noise, save
@@ -13,30 +12,11 @@ from images_on_disk import build, dataset_spec, image_folder, noise, save
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch):
-    """CIFAR-10 in its own format, 300 and 60 images; torchvision is told their checksums."""
-    import hashlib
-
-    from torchvision.datasets import CIFAR10
-
-    folder = tmp_path / "data" / CIFAR10.base_folder
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    pixels = {}
-
-    def batch(name, count):
-        pixels[name] = rng.integers(0, 256, (count, 3 * 32 * 32), np.uint8)
-        labels = (np.arange(count) % 10).tolist()
-        content = pickle.dumps({"data": pixels[name], "labels": labels})
-        (folder / name).write_bytes(content)
-        return [name, hashlib.md5(content).hexdigest()]
-
-    meta = pickle.dumps({"label_names": list("abcdefghij")})
-    (folder / "batches.meta").write_bytes(meta)
-    described = dict(CIFAR10.meta, md5=hashlib.md5(meta).hexdigest())
-    monkeypatch.setattr(CIFAR10, "meta", described)
-    monkeypatch.setattr(CIFAR10, "train_list", [batch(f"data_batch_{k}", 60) for k in range(1, 6)])
-    monkeypatch.setattr(CIFAR10, "test_list", [batch("test_batch", 60)])
-    return tmp_path / "data", pixels
+    """CIFAR-10 in its own format, 300 and 60 images."""
+    labels = np.arange(300) % 10
+    root = tmp_path / "data"
+    names = "abcdefghij"
+    return root, torchvision_files.cifar(root, monkeypatch, CIFAR10, labels, labels[:60], names)
 
 
 def test_cifar_in_its_own_format(cifar, tmp_path):
@@ -59,20 +39,8 @@ def test_a_damaged_cifar_is_refused(cifar, tmp_path):
         build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
 
 
-def _idx(array):
-    """The file format of MNIST."""
-    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
-    return head + array.astype(np.uint8).tobytes()
-
-
 def test_mnist_in_its_own_format(tmp_path):
-    raw = tmp_path / "data" / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 50), ("t10k", 20)):
-        pixels = rng.integers(0, 256, (count, 28, 28))
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(_idx(pixels))
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(_idx(np.arange(count) % 10))
+    torchvision_files.mnist(tmp_path / "data", "MNIST", np.arange(50) % 10, np.arange(20) % 10)
     store, about = build(
         tmp_path, source="torchvision", name="MNIST", root=str(tmp_path / "data"), image_size=16
     )

@@ -11,6 +11,7 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.methods.manifest import Plugin, discover, find
+from fedloom.plan import recipes
 from fedloom.plan.data_plugins import entries
 
 WIDTH = 96
@@ -96,9 +97,10 @@ def _key(name: str, entry: dict[str, Any]) -> str:
 
 
 def datasets() -> str:
-    """Return every source of datasets and every scheme of partitions with its keys."""
+    """Return every source of datasets and every scheme of partitions with its keys, and recipes."""
     root = schema.load("config")
-    lines = []
+    known = fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)
+    lines = ["", known]
     for section, kind in (("datasets", "source"), ("partitions", "scheme")):
         for name, entry in entries(section).items():
             lines += ["", f"{kind}: {name}", indent(fill(entry["description"], WIDTH - 2), "  ")]

@@ -8,6 +8,7 @@ import numpy as np
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.seeds import numpy_generator
+from fedloom.data.listed import NO_DOMAIN
 from fedloom.data.schemes.shares import largest_remainder
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,13 @@ def of_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> n
     """
     names, domain = np.unique(domains, return_inverse=True)
     counts = np.bincount(domain[training], minlength=len(names))
-    large = counts >= least
-    if not large.any():
+    large = (counts >= least) | (names == NO_DOMAIN)
+    if not (counts >= least).any():
         raise FedLoomError(
             f"min_images_per_domain: none of {len(names)} domains has {least} training images, the "
             f"largest has {counts.max()}"
         )
-    log.info("%d of %d domains have at least %d training images", large.sum(), len(large), least)
+    log.info("%d of %d domains have %d training images", (counts >= least).sum(), len(names), least)
     return large[domain]
 
 

@@ -11,7 +11,7 @@ Three formats, told apart by the file's suffix:
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ class Columns:
 
     Attributes:
         label: None where the list has none that counts.
-        domain: None where the list has none.
+        domain: None where the list has none; images of a test list that lacks the column are of no
+            domain.
     """
 
     path: str | int = 0
@@ -68,6 +69,9 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
         raise FedLoomError(f"{printable(str(file))}: no list of images there ({reason})") from None
     except UnicodeDecodeError as error:
         raise FedLoomError(f"{file}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    if half == "test" and file.suffix.lower() == ".csv" and columns.domain is not None:
+        header = next(csv.reader(text.splitlines()), [])
+        columns = replace(columns, domain=columns.domain if columns.domain in header else None)
     read = {".json": lambda: _json(file, text, half), ".csv": lambda: _csv(file, text, columns)}
     found = list(read.get(file.suffix.lower(), lambda: _text(file, text, columns))())
     if not found:

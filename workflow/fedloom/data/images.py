@@ -113,7 +113,7 @@ def _examples(
             except FedLoomError:
                 raise
             except UNREADABLE as error:
-                reason = f"{row.item.name}: unreadable image ({' '.join(str(error).split())})"
+                reason = _reason(row.item, error)
                 if not settings.get("skip_unreadable"):
                     raise FedLoomError(
                         f"{reason}; mend or remove it, or set skip_unreadable: true"
@@ -129,6 +129,22 @@ def _examples(
         log.warning("%d of %d images were unreadable and are left out", len(skipped), total)
     if first is not None:
         _check_classes(classes, read, skipped)
+
+
+def _reason(item: Item, error: Exception) -> str:
+    """Return a line that says which image cannot be read, and why."""
+    return f"{item.name}: unreadable image ({' '.join(str(error).split())})"
+
+
+def unreadable(item: Item) -> str | None:
+    """Return why an image cannot be read, in a line that names it; None if it can."""
+    try:
+        to_pixels(item.load(), False, None)
+    except FedLoomError:
+        raise
+    except UNREADABLE as error:
+        return _reason(item, error)
+    return None
 
 
 def _check_classes(classes: list[str], read: set[tuple[int, bool]], skipped: list[_Row]) -> None:

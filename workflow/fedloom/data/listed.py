@@ -9,6 +9,9 @@ from PIL import Image
 
 from fedloom.common.errors import FedLoomError
 
+# domain of test images that are of none: in a partition by domains they go to clients by class
+NO_DOMAIN = ""
+
 
 class Item(NamedTuple):
     """One image that has not been read yet.
@@ -32,7 +35,7 @@ class ImageList:
         labels: int [N], the class of each image.
         classes: the classes' names, in the order of their numbers.
         provenance: where the images come from, for the store's receipt.
-        domains: str [N]; None if all images are of one domain.
+        domains: str [N]; None if all images are of one domain. Test images may be of NO_DOMAIN.
         test: bool [N], the official test split; None if there is none.
         named: False where `classes` are mere numbers, which no prompt can be made of.
         test_split: how `test` was chosen, in words.

@@ -4,6 +4,7 @@ A scheme (`fedloom.data.schemes`) divides the training images. The test images f
 class go to the clients in proportion to the training images of that class that they hold, so that
 every client is tested on the label distribution that it trains on, and never on a class it has not
 seen. In a partition by domains this holds within each domain: its clients divide its test images.
+Test images of no domain are divided over all clients.
 """
 
 import logging
@@ -146,7 +147,7 @@ def divide(
     """
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")
-    owner = np.empty(len(labels), int)
+    owner = np.full(len(labels), UNASSIGNED)
     clients = 0
     of_client: list[str] = []  # the name of each client's group
     for name, here, divide_group, inner in groups(domains, spec["scheme"], spec):
@@ -157,6 +158,12 @@ def divide(
         owner[held] = clients + _test_owners(labels[held], labels[train], own, each, rng, name)
         clients += each
         of_client += [name] * each
+    shared = owner == UNASSIGNED  # of no domain
+    if (shared & ~test).any():
+        raise FedLoomError(f"{(shared & ~test).sum()} training images are of no domain; name it")
+    if shared.any():
+        holders = owner[~test]
+        owner[shared] = _test_owners(labels[shared], labels[~test], holders, clients, rng, "")
     for kind, split in (("training", ~test), ("test", test)):
         empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
         if len(empty):

@@ -137,7 +137,9 @@ class Plan:
     # ---- jobs ------------------------------------------------------------------------------------
 
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
-        return jobs.DatasetJob(self.settings.datasets[wildcards.dataset])
+        # what is only expected does not bear on the store
+        dataset = replace(self.settings.datasets[wildcards.dataset], expected=(None, None))
+        return jobs.DatasetJob(dataset)
 
     def partition_job(self, wildcards: Any) -> jobs.PartitionJob:
         partition = self.settings.partitions[wildcards.partition]

@@ -28,6 +28,7 @@ class Recipe:
         papers: those that use the data set, as in workflow/published.
         notes: what differs from a paper, and what could not be established.
         get: how its files come below the root, see workflow/schemas/recipe.schema.yaml.
+        files_of: the recipe whose files it is made of; None: its own.
         counts: images, classes and domains that must come out.
         entry: `source` and the keys of that source, as in the config's `datasets`.
     """
@@ -41,13 +42,36 @@ class Recipe:
     citation: str
     notes: tuple[str, ...]
     get: dict[str, Any]
+    files_of: str | None
     counts: dict[str, Any]
     entry: dict[str, Any]
 
     @property
     def root(self) -> str:
         """The folder in which its files lie unless a study says otherwise."""
-        return DATA if self.entry["source"] == "several" else f"{DATA}/{self.name}"
+        several = self.entry["source"] == "several"
+        return DATA if several else f"{DATA}/{self.files_of or self.name}"
+
+    def size(self) -> tuple[int | None, int | None]:
+        """Return the numbers of images and of classes, None where no count states them.
+
+        The images of several data sets are those of the parts that state theirs.
+        """
+        counts = self.counts
+        images = counts.get("images")
+        if images is None and "train" in counts and "test" in counts:
+            images = counts["train"] + counts["test"]
+        if images is None and "parts" in self.entry:
+            images = sum(_images_of_part(part) for part in self.entry["parts"].values()) or None
+        return images, counts.get("classes")
+
+
+def _images_of_part(part: dict[str, Any]) -> int:
+    """Return the number of images of a part of several, or 0 if its recipe does not state it."""
+    images, classes = find(part["recipe"]).size()
+    caps = [part.get(f"max_{half}_per_class") for half in ("train", "test")]
+    capped = sum(caps) * classes if classes and None not in caps else None
+    return min((count for count in (images, capped) if count), default=0)
 
 
 @cache
@@ -90,6 +114,7 @@ def _load(file: Path) -> Recipe:
         citation=content["citation"],
         notes=tuple(content["notes"]),
         get=content["get"],
+        files_of=content.get("files_of"),
         counts=content["counts"],
         entry={key: value for key, value in content.items() if key not in own},
     )

@@ -43,6 +43,7 @@ KINDS = {  # the key that names what an entry is checked against
     "figures": "kind",
 }
 # of a table or figure; the rest is the kind's own
+NO_SIZE = (None, None)  # of a dataset without a recipe
 OUTPUT_KEYS = ("kind", "title", "scenarios", "backbones", "methods", "published")
 
 
@@ -77,7 +78,7 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
     settings = Settings(
         about=_about(config["study"]),
         study=_study(config["study"]),
-        datasets=_datasets(entries["datasets"], selected.datasets),
+        datasets=_datasets(entries["datasets"], config["datasets"], selected.datasets),
         partitions={
             label: _partition(label, entry, config["study"]["fixed"].get("partition"))
             for label, entry in entries["partitions"].items()
@@ -147,6 +148,15 @@ def _scenario(name: str, entries: dict[str, dict], where: str) -> Scenario:
             hint = schema.suggestion(label, list(entries[section]))
             raise FedLoomError(f"{where}: '{name}': no label '{label}' of {section}; {hint}")
     return Scenario(*labels)
+
+
+def dataset_entry(label: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of the config's `datasets`, checked, with its recipe resolved and defaults.
+
+    Raises:
+        FedLoomError: one line that names the key.
+    """
+    return _checked_entry("datasets", label, entry, schema.load("config"))
 
 
 def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
@@ -220,14 +230,21 @@ def _study(entry: dict[str, Any]) -> Study:
     )
 
 
-def _datasets(entries: dict[str, dict], selected: Sequence[str]) -> dict[str, Dataset]:
-    """Return the datasets by label; the files of the selected ones are listed."""
+def _datasets(
+    entries: dict[str, dict], given: dict[str, dict], selected: Sequence[str]
+) -> dict[str, Dataset]:
+    """Return the datasets by label; the files of the selected ones are listed.
+
+    Args:
+        given: the entries before their recipes were resolved.
+    """
     return {
         label: Dataset(
             label,
             entry["source"],
             _without(entry, "source"),
             _listing(entry) if label in selected else None,
+            recipes.find(given[label]["recipe"]).size() if "recipe" in given[label] else NO_SIZE,
         )
         for label, entry in entries.items()
     }

@@ -71,7 +71,8 @@ def contents(dataset: Dataset) -> tuple[int, int]:
         return _product(entry["x-images"], settings), _product(entry["x-classes"], settings)
     of_images = "root" in settings or "parts" in settings  # a file each
     listed = dataset.listing["files"] if dataset.listing and of_images else 0
-    return max(UNKNOWN_IMAGES, listed), UNKNOWN_CLASSES
+    images, classes = dataset.expected
+    return images or max(UNKNOWN_IMAGES, listed), classes or UNKNOWN_CLASSES
 
 
 def _product(factors: list[int | str], settings: dict[str, Any]) -> int:

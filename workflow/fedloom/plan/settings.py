@@ -113,12 +113,14 @@ class Dataset:
     Attributes:
         settings: the keys that the source reads.
         listing: number and digest of the user's files, see fedloom.plan.listing.
+        expected: numbers of images and classes that its recipe states, for estimates, or None.
     """
 
     label: str
     source: str
     settings: dict[str, Any]
     listing: dict[str, Any] | None = None
+    expected: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.data.listed import NO_DOMAIN
 from fedloom.data.schemes import Group, dirichlet, iid, imbalance
 
 
@@ -14,12 +15,12 @@ def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
     Which of them follows from the keys: `alpha`, `dominant_share`, or none of the two.
 
     Args:
-        domains: str [N] of the dataset's images.
+        domains: str [N] of the dataset's images. Test images of NO_DOMAIN are in no group.
 
     Raises:
         FedLoomError: the dataset has one domain.
     """
-    names = np.unique(domains.astype(str))
+    names = np.setdiff1d(domains.astype(str), [NO_DOMAIN])
     if len(names) == 1:
         raise FedLoomError(
             f"all images of the dataset are of one domain ('{names[0]}'); use another scheme"

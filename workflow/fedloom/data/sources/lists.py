@@ -13,10 +13,17 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.data.file_lists import Columns, Row, rows
 from fedloom.data.image_files import load
-from fedloom.data.listed import ImageList, Item
+from fedloom.data.listed import NO_DOMAIN, ImageList, Item
 from fedloom.plan.listing import described
 
 log = logging.getLogger(__name__)
+
+
+class _Images(NamedTuple):
+    """A folder of images; `by_name` has their paths by name without suffix, where lists do."""
+
+    folder: Path
+    by_name: dict[str, str] | None
 
 
 class _File(NamedTuple):
@@ -64,31 +71,52 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
     Raises:
         FedLoomError: see `read`.
     """
-    images = root / settings["images"]
-    if not is_folder(images):
-        raise FedLoomError(f"{printable(str(images))}: no such folder, but images names it")
-    anywhere = _by_name(images) if settings["anywhere"] else None
+    given = settings["images"]
+    folders = {
+        name: _images(root / folder, settings["anywhere"])
+        for name, folder in (given if isinstance(given, dict) else {"": given}).items()
+    }
     columns = Columns(settings["path_column"], settings["label_column"], settings["domain_column"])
     if settings["class_from"] == "folder":
         columns = Columns(columns.path, None, columns.domain)
     files: list[_File] = []
     seen: dict[str, str] = {}
+    shared = NO_DOMAIN if columns.domain is not None else "all"
     for half in ("train", "test"):
         for list_file, domain in _lists(settings.get(half, [])):
+            which = (domain or half) if isinstance(given, dict) else ""
+            if which not in folders:
+                named = ", ".join(given)
+                raise FedLoomError(f"images names a folder for {named}, but not for '{which}'")
+            images = folders[which]
             for row in rows(root / list_file, half, columns):
-                path = _path(row, images, anywhere)
+                path = _path(row, images)
                 if path in seen:
                     raise FedLoomError(f"{row.where}: names {path} again, after {seen[path]}")
                 seen[path] = row.where
-                files.append(_File(path, row, domain or row.domain or "all", half == "test"))
+                files.append(_File(path, row, domain or row.domain or shared, half == "test"))
     return files
 
 
-def _lists(given: str | list[str] | dict[str, str]) -> list[tuple[str, str]]:
+def _lists(given: str | list[str] | dict[str, str | list[str]]) -> list[tuple[str, str]]:
     """Return the list files of a split, each with the domain that it is of, or ""."""
     if isinstance(given, dict):
-        return [(file, domain) for domain, file in given.items()]
+        return [(file, name) for name, lists in given.items() for file, _ in _lists(lists)]
     return [(file, "") for file in ([given] if isinstance(given, str) else given)]
+
+
+def _images(folder: Path, anywhere: bool) -> _Images:
+    """Return the folder of images from which paths start.
+
+    Args:
+        anywhere: paths are names of files anywhere below it.
+
+    Raises:
+        FedLoomError: there is no such folder, or two files in it have one name.
+    """
+    if not is_folder(folder):
+        raise FedLoomError(f"{printable(str(folder))}: no such folder, but images names it")
+    return _Images(folder, _by_name(folder) if anywhere else None)
 
 
 def _by_name(images: Path) -> dict[str, str]:
@@ -110,18 +138,18 @@ def _by_name(images: Path) -> dict[str, str]:
     return found
 
 
-def _path(row: Row, images: Path, anywhere: dict[str, str] | None) -> str:
+def _path(row: Row, images: _Images) -> str:
     """Return the path of the file that a row names.
 
     Raises:
         FedLoomError: it is not there.
     """
-    if anywhere is not None:
-        path = anywhere.get(row.path, "")
+    if images.by_name is not None:
+        path = images.by_name.get(row.path, "")
         if not path:
-            raise FedLoomError(f"{row.where}: no image '{row.path}' anywhere below {images}")
+            raise FedLoomError(f"{row.where}: no image '{row.path}' anywhere below {images.folder}")
         return path
-    path = images / row.path
+    path = images.folder / row.path
     if not path.is_file():
         raise FedLoomError(f"{row.where}: names {printable(str(path))}, which is not there")
     return str(path)

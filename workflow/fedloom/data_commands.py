@@ -1,0 +1,102 @@
+"""`fedloom data <command>`: the data sets of the papers, and whether their files are right."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tabulate import tabulate
+
+from fedloom.common.checkout import resource
+from fedloom.common.folders import is_folder
+from fedloom.common.logs import progress
+from fedloom.plan import recipes
+from fedloom.plan.recipes import Recipe
+from fedloom.plan.resolve import dataset_entry
+
+HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
+
+
+def add_to(commands: argparse._SubParsersAction) -> None:
+    """Add the group `data` to the commands of `fedloom`."""
+    group = commands.add_parser("data", help=__doc__, description=__doc__)
+    inner = group.add_subparsers(required=True, metavar="command")
+    listed = inner.add_parser(
+        "list", help="print every recipe in a line", description=listing.__doc__
+    )
+    listed.set_defaults(function=listing)
+    checked = inner.add_parser(
+        "check", help="compare a data set's files with its recipe", description=check.__doc__
+    )
+    checked.add_argument("name", help="of a recipe, or the path of its .yaml file")
+    checked.add_argument("--root", help="folder of its files; default: data/<name>")
+    checked.add_argument("--pixels", action="store_true", help="also read every image")
+    checked.set_defaults(function=check)
+
+
+def listing(args: argparse.Namespace) -> None:
+    """Print every recipe: its papers, its counts, how it is got, and whether it is there."""
+    rows = [_row(recipes.find(name)) for name in recipes.names()]
+    print(tabulate(rows, HEADERS, disable_numparse=True))
+
+
+def _row(recipe: Recipe) -> list[str]:
+    """Return the cells of a recipe's line."""
+    counts = recipe.counts
+    halves = [f"{counts[key]:,}" if key in counts else "?" for key in ("train", "test")]
+    images = f"{counts['images']:,}" if "images" in counts else ""
+    if not images and halves != ["?", "?"]:
+        images = " + ".join(halves)
+    return [
+        recipe.name,
+        ", ".join(recipe.papers),
+        images or "?",
+        f"{counts['classes']:,}" if "classes" in counts else "?",
+        " + ".join(recipe.get),
+        "yes" if is_there(recipe) else "no",
+        recipe.licence,
+    ]
+
+
+def is_there(recipe: Recipe, root: str | None = None) -> bool:
+    """Return True if there are files below the root of a recipe, or of all that it is made of.
+
+    Args:
+        root: default: the recipe's own.
+    """
+    if "parts" in recipe.entry:
+        parts = [recipes.find(part["recipe"]) for part in recipe.entry["parts"].values()]
+        return all(is_there(part, f"{root}/{part.name}" if root else None) for part in parts)
+    folder = resource(root or recipe.root)
+    return is_folder(folder) and any(Path(folder).iterdir())
+
+
+def check(args: argparse.Namespace) -> None:
+    """Compare a data set's files with its recipe: images of each split, domain and class.
+
+    Every difference is a line, and the exit status is then 2.
+    """
+    from fedloom.data import counting, sources
+    from fedloom.data.images import unreadable
+    from fedloom.data.preparation import prepared
+
+    recipe = recipes.find(args.name)
+    given = {"recipe": args.name} | ({"root": args.root} if args.root else {})
+    settings = dataset_entry(recipe.name, given)
+    ready = prepared(sources.read(settings.pop("source"), settings), settings)
+    assert ready.test is not None
+    lines = counting.differences(ready, recipe.counts)
+    if args.pixels:
+        with progress(len(ready.labels), "images") as bar:
+            for item in ready.items():
+                bar.update()
+                reason = unreadable(item)
+                if reason and not settings.get("skip_unreadable"):
+                    lines.append(reason)
+    for line in lines:
+        print(f"{recipe.name}: {line}")
+    if lines:
+        sys.exit(2)
+    print(
+        f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
+        f"images of {len(ready.classes):,} classes; nothing differs from the recipe"
+    )
