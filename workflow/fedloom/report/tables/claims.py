@@ -23,7 +23,7 @@ GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, str, str]
 
 
-class NotRun(Exception):
+class NotRunError(Exception):
     """What a claim needs and the study does not have; its text says what."""
 
 
@@ -104,7 +104,7 @@ def _tested(
     try:
         first = side(above, metric, 1)
         pairs = [first + (side(row, other, -1) if row else []) for row in rivals]
-    except NotRun as reason:
+    except NotRunError as reason:
         return _row(claim, setting, NOT_RUN, str(reason), here)
     verdict = decide(pairs, claim.get("within"))
     reason = verdict.reason
@@ -125,7 +125,7 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     """Return a method's metric in one scenario, by seed, as a summand of a difference.
 
     Raises:
-        NotRun: the runs have no such metric.
+        NotRunError: the runs have no such metric.
     """
     read, clients = _reader(metric, job)
     values = {run.seed: read(run) for run in runs}
@@ -148,10 +148,10 @@ def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
     """Return rounds or numbers sent until the table's target is reached, as [1, 1]."""
     target = job.settings.get("target")
     if target is None:
-        raise NotRun("the table has no target")
+        raise NotRunError("the table has no target")
     found = until(evaluation(run.evaluation), frame(run.rounds), target)
     if found[f"{metric}_above"]:
-        raise NotRun(f"{run.title} does not reach {target:g} %")
+        raise NotRunError(f"{run.title} does not reach {target:g} %")
     return np.array([[found[metric]]])
 
 
@@ -168,9 +168,9 @@ def _by_client(run: ShownRun, group: str, metric: str, job: TableJob) -> np.ndar
         here = rows["domain"] == group.removeprefix("domain_")
         rows = rows[~server & rows["participating"] & here]
     else:
-        raise NotRun(f"no metric '{metric}' here")
+        raise NotRunError(f"no metric '{metric}' here")
     if rows.empty:
-        raise NotRun(f"no {metric.replace('_', ' ')} here")
+        raise NotRunError(f"no {metric.replace('_', ' ')} here")
     percent = 100 * rows["num_correct"] / rows["num_test"]
     table = pd.DataFrame({"round": rows["round"], "client": rows["client_id"], "value": percent})
     return table.pivot(index="round", columns="client", values="value").to_numpy()
@@ -210,7 +210,7 @@ def texts(table: pd.DataFrame) -> Texts:
             "scenario": row["scenario"],
             "difference": _number(row["difference"]),
             "interval": _interval(row["low"], row["high"]),
-            "rival": row["rival"] or EMPTY,
+            "rival": EMPTY if pd.isna(row["rival"]) else row["rival"],
             "seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
             "verdict": row["verdict"] + (f" ({row['reason']})" if row["reason"] else ""),
         }
