@@ -1,10 +1,12 @@
 """Papers' claims: what the files say, how they meet a study's methods, and the table."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
+import shown_runs
 from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -12,9 +14,10 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.plan import claims as plan_claims
 from fedloom.plan.claims import read_claims
 from fedloom.plan.resolve import resolve
+from fedloom.plan.runs import Reported
 from fedloom.report import tables
 from fedloom.report.tables import claims
-from shown_runs import shown, table_job
+from shown_runs import RUN, shown, table_job
 
 PAPERS = sorted(path.stem for path in (ROOT / "workflow/claims").glob("*.yaml"))
 
@@ -244,6 +247,15 @@ def test_what_cannot_be_tested_says_why(built, change, reason):
     row = _only(built(change))
     assert (row["verdict"], row["reason"]) == ("not run", reason)
     assert pd.isna(row["difference"])
+
+
+def test_the_worst_of_many_rounds_is_that_of_the_mean_over_clients(built, monkeypatch):
+    """As PEP-FedPT reports iNaturalist: clients are many, and the worst of them always 0."""
+    monkeypatch.setattr(shown_runs, "RUN", replace(RUN, reported=Reported((1,), (1,))))
+    row = _only(
+        built({"metric": "participating_worst", "below": ["A"], "below_metric": "held_out_mean"})
+    )
+    assert row["difference"] == pytest.approx(70 + 1 + 2 / 3 - 40)
 
 
 def test_costs_are_compared_at_a_target(built):

@@ -26,6 +26,8 @@ def test_the_difference_is_that_of_the_means_over_clients_rounds_and_seeds():
     worst = difference(_pair(above, below, "worst"))
     # worst of each round, then the mean over rounds: (80 + 60)/2 - (70 + 60)/2 and 50 - 45
     assert worst.value == (5 + 5) / 2
+    # mean of each round, then the lowest: 65 - 65 and 50 - 45
+    assert difference(_pair(above, below, "lowest")).value == (0 + 5) / 2
 
 
 def test_the_interval_over_seeds_is_students():

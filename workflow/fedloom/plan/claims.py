@@ -138,7 +138,7 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
     entry = output.settings
     paper = read_claims(entry["paper"], f"{where}.paper")
     chosen, stands_for = entry.get("rows", {}), entry.get("stands_for", {})
-    pairs = [f"{d}/{p}" for d in settings.select.datasets for p in settings.select.partitions]
+    pairs = [str(scenario) for scenario in output.scenarios]
     for key, given, known in (
         ("rows", chosen, list(output.methods)),
         ("stands_for", stands_for, pairs),

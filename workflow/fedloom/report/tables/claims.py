@@ -10,8 +10,9 @@ import pandas as pd
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import evaluation, frame
-from fedloom.report.paired import Term
+from fedloom.report.metrics import evaluation, frame, percent
+from fedloom.report.paired import Statistic, Term
+from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
@@ -46,7 +47,7 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
             reasons = list(dict.fromkeys(row["reason"] for row in rows))
             rest.append(_row(claim, next(iter(claim["in"])), NOT_RUN, "; ".join(reasons)))
     table = pd.DataFrame(tested + rest).assign(paper=entry["paper"])
-    return Built(table, texts(table), caption(job, table))
+    return Built(table, texts(table), caption(job, runs, table))
 
 
 def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
@@ -129,7 +130,9 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     """
     read, clients = _reader(metric, job)
     values = {run.seed: read(run) for run in runs}
-    statistic = "worst" if metric.endswith("_worst") else "mean"
+    statistic: Statistic = "mean"
+    if metric.endswith("_worst"):
+        statistic = "lowest" if runs[0].reported.worst_of else "worst"
     return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values)
 
 
@@ -141,7 +144,7 @@ def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray
         return lambda run: _until_target(run, metric, job), metric
 
     group = metric.removesuffix("_mean").removesuffix("_worst")
-    return lambda run: _by_client(run, group, metric, job), group
+    return lambda run: _by_client(run, group, metric), group
 
 
 def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
@@ -155,10 +158,14 @@ def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
     return np.array([[found[metric]]])
 
 
-def _by_client(run: ShownRun, group: str, metric: str, job: TableJob) -> np.ndarray:
+def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
     """Return accuracies in percent [R, K] of the clients of a group at the reported rounds."""
     rows = evaluation(run.evaluation)
-    rows = rows[rows["round"].isin(job.rounds)]
+    reported = run.reported
+    rounds = (
+        reported.worst_of if metric.endswith("_worst") and reported.worst_of else reported.rounds
+    )
+    rows = rows[rows["round"].isin(rounds)]
     server = rows["client_id"] == SERVER_MODEL
     if group == "global":
         rows = rows[server]
@@ -171,8 +178,8 @@ def _by_client(run: ShownRun, group: str, metric: str, job: TableJob) -> np.ndar
         raise NotRunError(f"no metric '{metric}' here")
     if rows.empty:
         raise NotRunError(f"no {metric.replace('_', ' ')} here")
-    percent = 100 * rows["num_correct"] / rows["num_test"]
-    table = pd.DataFrame({"round": rows["round"], "client": rows["client_id"], "value": percent})
+    columns = {"round": rows["round"], "client": rows["client_id"], "value": percent(rows)}
+    table = pd.DataFrame(columns)
     return table.pivot(index="round", columns="client", values="value").to_numpy()
 
 
@@ -243,16 +250,15 @@ def _interval(low: float | None, high: float | None) -> str:
     return EMPTY if low is None or pd.isna(low) else f"[{_number(low)}, {_number(high)}]"
 
 
-def caption(job: TableJob, table: pd.DataFrame) -> str:
+def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
     """Say what is compared, how an interval comes about, and how many verdicts there are."""
     counts = table["verdict"].value_counts()
     found = ", ".join(f"{counts[name]} {name}" for name in sorted(counts.index))
     undecided = int((table["verdict"] == UNDECIDED).sum())
     title = job.title or f"Study {job.study}"
-    names = ", ".join(map(str, job.rounds))
     return (
-        f"{title}: what {job.settings['citation']} claims, and what these runs show at rounds "
-        f"{names} ({found}). Differences are of the first-named method to the nearest of the "
+        f"{title}: what {job.settings['citation']} claims, and what these runs show, "
+        f"{at(runs)} ({found}). Differences are of the first-named method to the nearest of the "
         "others, in points where they are of accuracies; intervals are of Student's t over seeds, "
         "and at least as wide as a paired bootstrap over clients. A claim holds if every interval "
         "is above zero (or within the bound), and does not hold if one is below (with as many "
