@@ -271,8 +271,13 @@ def test_claims_that_were_not_run_come_last(built):
 
 
 def test_without_settings_every_scenario_is_tested(built):
-    table = built({}, stands_for={}).frame
-    assert table["scenario"].tolist() == ["d/p/b", "d/q/b"]
+    """Once, whatever settings the claim is about; a change needs to know from which to which."""
+    both = {"in": {"near": [], "wide": []}, "printed": {"near": [1.0, 2.5], "wide": [-1.0, 0.5]}}
+    table = built(both, {"from": {"wide": []}}, stands_for={}).frame
+    assert table["scenario"].tolist() == ["d/p/b", "d/q/b", "-"]
+    assert table["setting"].tolist() == ["any", "any", "near"]
+    assert table["printed_low"].tolist()[:2] == [-1, -1]
+    assert table["printed_high"].tolist()[:2] == [2.5, 2.5]
 
 
 def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):

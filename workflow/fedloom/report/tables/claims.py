@@ -19,6 +19,7 @@ from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.verdicts import UNDECIDED, decide
 
 NOT_RUN = "not run"
+ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 DECIMALS = 2
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, str, str]
@@ -55,13 +56,14 @@ def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
     if "untested" in claim:
         yield _row(claim, next(iter(claim["in"])), NOT_RUN, claim["untested"])
         return
-    for setting in claim["in"]:
+    given = job.settings["stands_for"]
+    # where nothing is said, a scenario stands for all settings of a claim, and is tested once
+    for setting in claim["in"] if given else [ANY]:
         ends = [s for s in by_scenario if _stands_for(s, setting, job)]
         starts: list = [None]
         if "from" in claim:
             (origin,) = claim["from"]
-            starts = [s for s in by_scenario if _stands_for(s, origin, job)]
-            starts = [] if not job.settings["stands_for"] else starts
+            starts = [s for s in by_scenario if given and _stands_for(s, origin, job)]
         if not ends or not starts:
             yield _row(claim, setting, NOT_RUN, "no such setting here")
         for end, start in product(ends, starts):
@@ -185,7 +187,7 @@ def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
 
 def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY) -> dict:
     """Return a row of the table without numbers of its own."""
-    printed = claim["printed"].get(setting)
+    printed = _all_printed(claim) if setting == ANY else claim["printed"].get(setting)
     return {
         "says": claim["says"],
         "where": claim["where"],
@@ -204,6 +206,12 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
         "verdict": verdict,
         "reason": reason,
     }
+
+
+def _all_printed(claim: dict) -> list[float] | None:
+    """Return the smallest and the largest of the paper's differences over all settings."""
+    ends = [end for printed in claim["printed"].values() if printed for end in printed]
+    return [min(ends), max(ends)] if ends else None
 
 
 def texts(table: pd.DataFrame) -> Texts:
