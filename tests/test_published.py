@@ -117,3 +117,26 @@ def test_parameters_are_of_one_client_in_one_round(tmp_path):
     run = shown(rounds=tmp_path / "rounds.parquet")
     found = parameters.measure(run, table_job("parameters"))
     assert found == {"params_up": 7, "params_down": 10}
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "value", "text"),
+    [
+        (90.0, 3.0, [95.0, 4.0], "95 ± 4 (within 1 SD)"),  # 5 apart, sqrt(9 + 16) = 5
+        (90.0, 3.0, [95.1, 4.0], "95 ± 4 (within 2 SD)"),
+        (90.0, 3.0, [79.9, 4.0], "80 ± 4 (beyond 2 SD)"),
+        (90.0, 3.0, [93.0], "93 (within 1 SD)"),
+        (90.0, 3.0, [97.0], "97 (beyond 2 SD)"),
+        (90.0, 3.0, {"above": 80}, "> 80"),
+        (90.0, None, [90.0, 1.0], "90 ± 1"),
+    ],
+)
+def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text):
+    """Ours are two seeds around the mean; one seed has no deviation."""
+    measured = [mean - std / 2**0.5, mean + std / 2**0.5] if std else [mean]
+    runs = [shown(seed=seed) for seed in range(len(measured))]
+    frame = summary.summarise(runs, [{"params_up": number} for number in measured])
+    entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}}
+    entry["values"] = {"Ours": {"X": {"params_up": value}}}
+    table = layout.texts(published.beside(frame, entry), parameters.column)
+    assert table.cells["params_up_published"].tolist() == [text]

@@ -9,7 +9,7 @@ the interval also spans a paired bootstrap over the clients of every seed, and i
 One seed alone has no interval that speaks of other seeds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +19,13 @@ from scipy import stats
 from fedloom.common.seeds import numpy_generator
 
 RESAMPLES = 2000
-Statistic = Literal["mean", "worst"]
-STATISTICS = {"mean": np.mean, "worst": np.min}
+Statistic = Literal["mean", "worst", "lowest"]
+# accuracies [R rounds, ..., K clients] -> [...]
+STATISTICS: dict[Statistic, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda values: values.mean(-1).mean(0),
+    "worst": lambda values: values.min(-1).mean(0),
+    "lowest": lambda values: values.mean(-1).min(0),
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Term:
         sign: 1 or -1.
         clients: whose accuracies they are; terms of the same text have the same clients in every
             seed, in the same order, and are resampled together.
-        statistic: what is taken over clients, before the mean over rounds.
+        statistic: mean over clients and rounds; of the worst client, the mean over rounds; or of
+            the mean over clients, the lowest of all rounds.
         values: by seed, [R rounds, K clients]; K is 1 for a number of the whole run.
     """
 
@@ -78,9 +84,7 @@ def difference(
 
 def _sum(terms: Sequence[Term], seed: int) -> float:
     """Return the signed sum of the terms in one seed."""
-    return sum(
-        term.sign * STATISTICS[term.statistic](term.values[seed], axis=-1).mean() for term in terms
-    )
+    return sum(term.sign * float(STATISTICS[term.statistic](term.values[seed])) for term in terms)
 
 
 def _over_clients(
@@ -103,8 +107,7 @@ def _over_clients(
             for term in terms:
                 values = term.values[seed]  # [R, K]
                 chosen = at.get((seed, term.clients), np.zeros(1, int))
-                of_rounds = STATISTICS[term.statistic](values[:, chosen], axis=-1)  # [R, ...]
-                total = total + term.sign * of_rounds.mean(axis=0)
+                total = total + term.sign * STATISTICS[term.statistic](values[:, chosen])
         return total / len(seeds)
 
     result = stats.bootstrap(

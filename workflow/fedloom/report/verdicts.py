@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedloom.report.paired import Difference, Term, difference
+from fedloom.report.paired import RESAMPLES, Difference, Term, difference
 
 CONFIDENCE = 0.95
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -24,7 +24,9 @@ class Verdict:
     reason: str = ""
 
 
-def decide(rivals: Sequence[Sequence[Term]], within: float | None = None) -> Verdict:
+def decide(
+    rivals: Sequence[Sequence[Term]], within: float | None = None, resamples: int = RESAMPLES
+) -> Verdict:
     """Decide whether every difference is above zero, or within a bound.
 
     The claim holds if every 95 % interval lies above zero. With several rivals one of them may be
@@ -37,8 +39,8 @@ def decide(rivals: Sequence[Sequence[Term]], within: float | None = None) -> Ver
         within: the claim is that no difference is larger than this, either way.
     """
     corrected = 1 - (1 - CONFIDENCE) / len(rivals)
-    plain = [difference(terms, CONFIDENCE) for terms in rivals]
-    wide = [difference(terms, corrected) for terms in rivals]
+    plain = [difference(terms, CONFIDENCE, resamples) for terms in rivals]
+    wide = [difference(terms, corrected, resamples) for terms in rivals]
     # how far an interval is from contradicting the claim, and from agreeing with it
     agrees = [_room(each, within)[0] for each in plain]
     contradicts = [_room(each, within)[1] for each in wide]

@@ -42,7 +42,10 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
     text = caption(job, module.describe(job, runs), int(frame["seeds"].min()))
     if job.published is not None:
         frame = published.beside(frame, job.published)
-        text += f" Published: {job.published['citation']}, Table {job.published['table']}."
+        text += (
+            f" Published: {job.published['citation']}, Table {job.published['table']}; in "
+            "brackets, how far it is from ours, in standard deviations (SD) of both together."
+        )
     if job.tuned is not None:
         text += f" {choices.footnote(job.shown, job.tuned)}"
     layout.write(frame, layout.texts(frame, module.column), text, label, outputs)

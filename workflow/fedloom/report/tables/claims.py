@@ -10,14 +10,16 @@ import pandas as pd
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.metrics import evaluation, frame
-from fedloom.report.paired import Term
+from fedloom.report.metrics import evaluation, frame, percent
+from fedloom.report.paired import Statistic, Term
+from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.verdicts import UNDECIDED, decide
 
 NOT_RUN = "not run"
+ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 DECIMALS = 2
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, str, str]
@@ -46,7 +48,7 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
             reasons = list(dict.fromkeys(row["reason"] for row in rows))
             rest.append(_row(claim, next(iter(claim["in"])), NOT_RUN, "; ".join(reasons)))
     table = pd.DataFrame(tested + rest).assign(paper=entry["paper"])
-    return Built(table, texts(table), caption(job, table))
+    return Built(table, texts(table), caption(job, runs, table))
 
 
 def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
@@ -54,13 +56,14 @@ def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
     if "untested" in claim:
         yield _row(claim, next(iter(claim["in"])), NOT_RUN, claim["untested"])
         return
-    for setting in claim["in"]:
+    given = job.settings["stands_for"]
+    # where nothing is said, a scenario stands for all settings of a claim, and is tested once
+    for setting in claim["in"] if given else [ANY]:
         ends = [s for s in by_scenario if _stands_for(s, setting, job)]
         starts: list = [None]
         if "from" in claim:
             (origin,) = claim["from"]
-            starts = [s for s in by_scenario if _stands_for(s, origin, job)]
-            starts = [] if not job.settings["stands_for"] else starts
+            starts = [s for s in by_scenario if given and _stands_for(s, origin, job)]
         if not ends or not starts:
             yield _row(claim, setting, NOT_RUN, "no such setting here")
         for end, start in product(ends, starts):
@@ -129,7 +132,9 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     """
     read, clients = _reader(metric, job)
     values = {run.seed: read(run) for run in runs}
-    statistic = "worst" if metric.endswith("_worst") else "mean"
+    statistic: Statistic = "mean"
+    if metric.endswith("_worst"):
+        statistic = "lowest" if runs[0].reported.worst_of else "worst"
     return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values)
 
 
@@ -141,7 +146,7 @@ def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray
         return lambda run: _until_target(run, metric, job), metric
 
     group = metric.removesuffix("_mean").removesuffix("_worst")
-    return lambda run: _by_client(run, group, metric, job), group
+    return lambda run: _by_client(run, group, metric), group
 
 
 def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
@@ -155,10 +160,14 @@ def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
     return np.array([[found[metric]]])
 
 
-def _by_client(run: ShownRun, group: str, metric: str, job: TableJob) -> np.ndarray:
+def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
     """Return accuracies in percent [R, K] of the clients of a group at the reported rounds."""
     rows = evaluation(run.evaluation)
-    rows = rows[rows["round"].isin(job.rounds)]
+    reported = run.reported
+    rounds = (
+        reported.worst_of if metric.endswith("_worst") and reported.worst_of else reported.rounds
+    )
+    rows = rows[rows["round"].isin(rounds)]
     server = rows["client_id"] == SERVER_MODEL
     if group == "global":
         rows = rows[server]
@@ -171,14 +180,19 @@ def _by_client(run: ShownRun, group: str, metric: str, job: TableJob) -> np.ndar
         raise NotRunError(f"no metric '{metric}' here")
     if rows.empty:
         raise NotRunError(f"no {metric.replace('_', ' ')} here")
+<<<<<<< HEAD
     percent = 100 * rows["num_correct"] / rows["num_test"]
     table = pd.DataFrame({"round": rows["round"], "client": rows["client_id"], "value": percent})
+=======
+    columns = {"round": rows["round"], "client": rows["client_id"], "value": percent(rows)}
+    table = pd.DataFrame(columns)
+>>>>>>> kinds
     return table.pivot(index="round", columns="client", values="value").to_numpy()
 
 
 def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY) -> dict:
     """Return a row of the table without numbers of its own."""
-    printed = claim["printed"].get(setting)
+    printed = _all_printed(claim) if setting == ANY else claim["printed"].get(setting)
     return {
         "says": claim["says"],
         "where": claim["where"],
@@ -199,6 +213,12 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
     }
 
 
+def _all_printed(claim: dict) -> list[float] | None:
+    """Return the smallest and the largest of the paper's differences over all settings."""
+    ends = [end for printed in claim["printed"].values() if printed for end in printed]
+    return [min(ends), max(ends)] if ends else None
+
+
 def texts(table: pd.DataFrame) -> Texts:
     """Return the rows as text: the claim, where it stands, what the paper and the runs show."""
     rows = [
@@ -210,7 +230,7 @@ def texts(table: pd.DataFrame) -> Texts:
             "scenario": row["scenario"],
             "difference": _number(row["difference"]),
             "interval": _interval(row["low"], row["high"]),
-            "rival": row["rival"] or EMPTY,
+            "rival": EMPTY if pd.isna(row["rival"]) else row["rival"],
             "seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
             "verdict": row["verdict"] + (f" ({row['reason']})" if row["reason"] else ""),
         }
@@ -243,16 +263,15 @@ def _interval(low: float | None, high: float | None) -> str:
     return EMPTY if low is None or pd.isna(low) else f"[{_number(low)}, {_number(high)}]"
 
 
-def caption(job: TableJob, table: pd.DataFrame) -> str:
+def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
     """Say what is compared, how an interval comes about, and how many verdicts there are."""
     counts = table["verdict"].value_counts()
     found = ", ".join(f"{counts[name]} {name}" for name in sorted(counts.index))
     undecided = int((table["verdict"] == UNDECIDED).sum())
     title = job.title or f"Study {job.study}"
-    names = ", ".join(map(str, job.rounds))
     return (
-        f"{title}: what {job.settings['citation']} claims, and what these runs show at rounds "
-        f"{names} ({found}). Differences are of the first-named method to the nearest of the "
+        f"{title}: what {job.settings['citation']} claims, and what these runs show, "
+        f"{at(runs)} ({found}). Differences are of the first-named method to the nearest of the "
         "others, in points where they are of accuracies; intervals are of Student's t over seeds, "
         "and at least as wide as a paired bootstrap over clients. A claim holds if every interval "
         "is above zero (or within the bound), and does not hold if one is below (with as many "

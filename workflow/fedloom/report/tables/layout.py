@@ -114,7 +114,12 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
         titles.append(shown.title)
         published = f"{name}_published"
         if published in frame:
-            cells[published] = _numbers(frame, published, shown.decimals)
+            numbers = _numbers(frame, published, shown.decimals)
+            verdicts = frame[f"{published}_verdict"]
+            cells[published] = [
+                f"{number} ({verdict})" if verdict else number
+                for number, verdict in zip(numbers, verdicts, strict=True)
+            ]
             titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
     return Texts(cells, marked, titles, len(keys) + 1)

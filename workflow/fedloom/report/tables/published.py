@@ -1,4 +1,6 @@
-"""Put a paper's numbers beside the measured ones."""
+"""Put a paper's numbers beside the measured ones, and say how far apart they are."""
+
+import math
 
 import pandas as pd
 
@@ -6,10 +8,11 @@ from fedloom.report.tables.summary import metrics
 
 
 def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """Return `frame` with the columns `<metric>_published`, `_published_std`, and of bounds.
+    """Return `frame` with the columns `<metric>_published`, `_published_std`, and what they say.
 
-    `<metric>_published_above` and `_published_below` say that the number is only a bound. Only
-    metrics of which the paper has a number in one of the rows get such columns.
+    `<metric>_published_above` and `_published_below` say that the number is only a bound,
+    `_published_verdict` how far it is from the measured one, see `verdict`. Only metrics of which
+    the paper has a number in one of the rows get such columns.
 
     Args:
         frame: of `summarise`.
@@ -24,7 +27,28 @@ def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
         columns = ("published", "published_std", "published_above", "published_below")
         for column, numbers in zip(columns, zip(*values, strict=True), strict=True):
             frame[f"{name}_{column}"] = numbers
+        pairs = zip(frame[name], frame[f"{name}_std"], values, strict=True)
+        verdicts = [verdict(mean, std, *value) for mean, std, value in pairs]
+        frame[f"{name}_published_verdict"] = verdicts
     return frame
+
+
+def verdict(
+    mean: float, std: float, published: float, published_std: float, above: bool, below: bool
+) -> str:
+    """Say within how many standard deviations a measured mean is of a published one.
+
+    The deviation is that of the difference, sqrt(std^2 + published_std^2); a paper that gives none
+    counts with 0. Returns "" for a bound, a missing number, and a mean of one seed.
+    """
+    if above or below or any(map(math.isnan, (mean, std, published))):
+        return ""
+    apart = abs(mean - published)
+    deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
+    for number in (1, 2):
+        if apart <= number * deviation:
+            return f"within {number} SD"
+    return "beyond 2 SD"
 
 
 def _cell(row: pd.Series, entry: dict) -> dict:

@@ -7,6 +7,7 @@ from fedloom.plan.shown import ShownRun
 GROUP = ["dataset", "partition", "backbone"]
 SUFFIXES = (
     "_std", "_above", "_published", "_published_std", "_published_above", "_published_below",
+    "_published_verdict",
 )  # fmt: skip
 
 

@@ -1,0 +1,150 @@
+"""Differences between methods: intervals over seeds and clients, and verdicts, by simulation."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedloom.report.paired import Term, difference
+from fedloom.report.verdicts import FAILS, HOLDS, UNDECIDED, decide
+
+
+def _values(*seeds):
+    """Accuracies [1, K] by seed."""
+    return {seed: np.array([row], float) for seed, row in enumerate(seeds)}
+
+
+def _pair(above, below, statistic="mean"):
+    return [Term(1, "c", statistic, above), Term(-1, "c", statistic, below)]
+
+
+def test_the_difference_is_that_of_the_means_over_clients_rounds_and_seeds():
+    above = {0: np.array([[80.0, 90], [60, 70]]), 1: np.array([[50.0, 50], [50, 70]])}
+    below = {0: np.array([[70.0, 80], [60, 70]]), 1: np.array([[50.0, 40], [50, 60]])}
+    found = difference(_pair(above, below))
+    assert found.value == ((75 - 70) + (55 - 50)) / 2
+    assert found.seeds == 2
+    worst = difference(_pair(above, below, "worst"))
+    # worst of each round, then the mean over rounds: (80 + 60)/2 - (70 + 60)/2 and 50 - 45
+    assert worst.value == (5 + 5) / 2
+    # mean of each round, then the lowest: 65 - 65 and 50 - 45
+    assert difference(_pair(above, below, "lowest")).value == (0 + 5) / 2
+
+
+def test_the_interval_over_seeds_is_students():
+    """Where all clients agree, the bootstrap over clients has no width."""
+    differences = [1.0, 2.0, 4.5]
+    above, below = _values(*([50 + d] * 4 for d in differences)), _values(*([50] * 4,) * 3)
+    found = difference(_pair(above, below))
+    expected = stats.t.interval(0.95, 2, np.mean(differences), stats.sem(differences))
+    assert (found.low, found.high) == pytest.approx(expected)
+    wide = difference(_pair(above, below), confidence=0.99)
+    assert wide.low < found.low and wide.high > found.high
+
+
+def test_seeds_that_agree_by_chance_leave_the_width_of_their_clients():
+    """Student's interval would have none: both seeds have a difference of 5."""
+    above, below = _values([60, 70, 50, 60], [60, 50, 60, 70]), _values(*([55] * 4,) * 2)
+    found = difference(_pair(above, below))
+    assert found.value == 5 and found.low < 1 and found.high > 9
+
+
+def test_clients_are_paired_within_a_seed():
+    """Clients differ by 30 points, methods by one on each of them: the bootstrap is that sure."""
+    level = np.linspace(50, 80, 12)
+    above, below = _values(level + 1, level[::-1] + 1), _values(level, level[::-1])
+    found = difference(_pair(above, below))
+    assert (found.low, found.high) == pytest.approx((1, 1))
+    apart = [Term(1, "c", "mean", above), Term(-1, "others", "mean", below)]
+    loose = difference(apart)
+    assert loose.low < -3 and loose.high > 5, "other clients are resampled by themselves"
+
+
+def test_the_same_runs_give_the_same_interval():
+    draw = np.random.default_rng(0)
+    terms = _pair(_values(draw.normal(60, 9, 20)), _values(draw.normal(60, 9, 20)))
+    np.random.seed(0)
+    first = difference(terms)
+    np.random.seed(1)
+    assert difference(terms) == first
+
+
+def _simulate(draw, seeds, clients, truth, spread, statistic):
+    """Methods that differ by `truth` in expectation; seeds, clients and images add noise."""
+    above, below = {}, {}
+    for seed in range(seeds):
+        level = draw.normal(0.7, 0.06, clients)
+        for values, shift in ((above, truth / 100), (below, 0.0)):
+            chance = np.clip(level + shift + draw.normal(0, spread), 0.01, 0.99)
+            values[seed] = 100 * draw.binomial(20, chance)[None] / 20
+    return _pair(above, below, statistic)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize(("statistic", "truth"), [("mean", 4.0), ("mean", 0.0), ("worst", 0.0)])
+def test_of_a_hundred_intervals_about_95_hold_the_truth(seeds, statistic, truth):
+    """A bootstrap over clients alone would hold it 75 times."""
+    draw, trials = np.random.default_rng(7), 400
+    held = 0
+    for _ in range(trials):
+        terms = _simulate(draw, seeds, 20, truth, 0.03, statistic)
+        found = difference(terms, resamples=100)
+        held += found.low <= truth <= found.high
+    assert 0.93 <= held / trials <= 1.0
+
+
+def test_many_seeds_decide_a_difference_and_two_do_not():
+    draw = np.random.default_rng(3)
+    found = {n: difference(_simulate(draw, n, 20, 6.0, 0.02, "mean")) for n in (2, 8)}
+    assert found[8].low > 0
+    assert found[2].low < 0 < found[2].high
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_best_of_equals_is_no_finding(seeds):
+    """One method is claimed to be above four others that are as good."""
+    draw, trials = np.random.default_rng(11), 150
+    verdicts = []
+    for _ in range(trials):
+        one, *others = (_simulate(draw, seeds, 12, 0.0, 0.02, "mean")[0] for _ in range(5))
+        rivals = [[one, Term(-1, "c", "mean", other.values)] for other in others]
+        verdicts.append(decide(rivals, resamples=100).text)
+    assert np.mean([text == HOLDS for text in verdicts]) <= 0.04
+    assert np.mean([text == FAILS for text in verdicts]) <= 0.07
+
+
+def _seeds_of(*differences):
+    """A comparison whose seeds have these differences, on every client."""
+    return _pair(
+        _values(*([50 + d] * 3 for d in differences)), _values(*([50] * 3 for _ in differences))
+    )
+
+
+def test_a_claim_holds_if_all_rivals_are_below():
+    clear, unclear, against = _seeds_of(5, 5.1, 4.9), _seeds_of(9, 1, -7), _seeds_of(-3, -3.1, -2.9)
+    assert decide([clear]).text == HOLDS
+    assert decide([clear, _seeds_of(8, 8.1, 7.9)]).rival == 0, "the nearest is named"
+    found = decide([clear, unclear])
+    assert (found.text, found.rival) == (UNDECIDED, 1)
+    found = decide([clear, unclear, against])
+    assert (found.text, found.rival) == (FAILS, 2)
+
+
+def test_more_rivals_make_it_harder_to_refute_a_claim():
+    against = _seeds_of(-3, -1.6, -2.3)  # its 95 % interval is [-4.0, -0.6]
+    assert decide([against]).text == FAILS
+    assert decide([against] * 6).text == UNDECIDED
+    assert decide([against] * 6).difference.high > 0
+
+
+def test_one_seed_decides_nothing():
+    found = decide([_seeds_of(20)])
+    assert (found.text, found.reason) == (UNDECIDED, "one seed")
+    assert found.difference.value == 20
+
+
+def test_differences_within_a_bound():
+    assert decide([_seeds_of(0.3, 0.2, 0.4)], within=1).text == HOLDS
+    assert decide([_seeds_of(-0.3, -0.2, -0.4)], within=1).text == HOLDS
+    assert decide([_seeds_of(3.0, 3.1, 2.9)], within=1).text == FAILS
+    assert decide([_seeds_of(-3.0, -3.1, -2.9)], within=1).text == FAILS
+    assert decide([_seeds_of(1.0, 1.1, 0.9)], within=1).text == UNDECIDED
