@@ -128,7 +128,8 @@ def config_page() -> str:
         shape = sub.get("additionalProperties")
         labelled = isinstance(shape, dict)
         keys = table(shape, root, "<label>.") if labelled else table(sub, root)
-        chapters.append(f"## {name}\n\n{sentence(sub)}\n\n{keys}")
+        text = f"## {name}\n\n{sentence(sub)}"
+        chapters.append(f"{text}\n\n{keys}" if labelled or "properties" in sub else text)
     chapters.append(
         "## training\n\nThe keys of `study.training`, of a method's `training`, and of `[training]`"
         " in method.toml. A method's values override the study's, which override method.toml's.\n\n"

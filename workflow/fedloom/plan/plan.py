@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from fedloom.plan import (
     choices,
     code,
     jobs,
+    output_jobs,
     paths,
     provenance,
     resources,
@@ -24,14 +24,14 @@ from fedloom.plan import (
     staleness,
     study_runs,
 )
-from fedloom.plan.kinds import Kind, kind_of
+from fedloom.plan.kinds import kind_of
 from fedloom.plan.overview import overview
 from fedloom.plan.protocols import is_trial, method_of, study_of
 from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources
-from fedloom.plan.runs import Reported, Run, evaluated_rounds, job_ends, reported
-from fedloom.plan.settings import Output, Settings, Study, Trial
+from fedloom.plan.runs import Run, evaluated_rounds, job_ends
+from fedloom.plan.settings import Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 
 CONFIG = ROOT / "config.yaml"
@@ -228,95 +228,13 @@ class Plan:
         return jobs.PartitionChartJob(wildcards.dataset, wildcards.partition, int(wildcards.seed))
 
     def table_job(self, wildcards: Any) -> jobs.TableJob:
-        study, table = self.settings.study, self.settings.tables[wildcards.label]
-        return jobs.TableJob(
-            study=study.name,
-            label=table.label,
-            kind=table.kind,
-            title=table.title,
-            settings=table.settings,
-            global_test=study.global_test,
-            published=table.published,
-            shown=self._shown(table),
-            tuned=self._tuned(table),
-        )
-
-    def _tuned(self, output: Output) -> jobs.Tuned | None:
-        """Return how the options of a table's methods were chosen, if they were."""
-        tuning = self.settings.tuning
-        labels = [m for m in output.methods if tuning and tuning.trials.get(m)]
-        if tuning is None or not labels:
-            return None
-        rounds = {
-            study_of(self.settings, scenario.partition + paths.VALIDATION, label).rounds
-            for scenario, label in product(output.scenarios, labels)
-        }
-        trials = len(tuning.trials[labels[0]])
-        return jobs.Tuned(tuple(labels), trials, tuple(sorted(rounds)), tuning.seed, tuning.share)
+        return output_jobs.table_job(self.settings, self.settings.tables[wildcards.label])
 
     def figure_job(self, wildcards: Any) -> jobs.FigureJob:
-        study, figure = self.settings.study, self.settings.figures[wildcards.label]
-        of_backbones = self._kind(figure).shows == "backbones"
-        datasets = dict.fromkeys(scenario.dataset for scenario in figure.scenarios)
-        pairs = product(datasets, figure.backbones) if of_backbones else ()
-        partitions = [self.settings.partitions[each.partition] for each in figure.scenarios]
-        return jobs.FigureJob(
-            study=study.name,
-            label=figure.label,
-            kind=figure.kind,
-            settings=figure.settings,
-            shots={p.label: p.settings["shots"] for p in partitions if "shots" in p.settings},
-            shown=None if of_backbones else self._shown(figure),
-            backbones=tuple(f"{dataset}/{backbone}" for dataset, backbone in pairs),
-        )
+        return output_jobs.figure_job(self.settings, self.settings.figures[wildcards.label])
 
     def pretrain_job(self, wildcards: Any) -> jobs.PretrainJob:
         return jobs.PretrainJob(wildcards.model, seed=0)
-
-    def _kind(self, output: Output) -> Kind:
-        return kind_of(output.section, output.kind)
-
-    def _shown(self, output: Output) -> jobs.Shown:
-        """Return the runs that a table or figure shows, in the order of the study's methods."""
-        settings, crossed = self.settings, product(output.scenarios, output.backbones)
-        return jobs.Shown(
-            scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
-            methods=self._shown_methods(
-                [m for m in settings.select.methods if m in output.methods]
-            ),
-            seeds=study_runs.output_seeds(settings, output),
-            artefact=self._kind(output).artefact_of(output.settings),
-            reported=self._reported(output),
-        )
-
-    def _reported(self, output: Output) -> dict[str, Reported]:
-        """Return what tables report of the runs of an output, see jobs.Shown."""
-        settings, result = self.settings, {}
-        for partition in dict.fromkeys(scenario.partition for scenario in output.scenarios):
-            result[partition] = reported(study_of(settings, partition))
-            for method in output.methods:
-                if settings.methods[method].rounds is not None:
-                    own = reported(study_of(settings, partition, method))
-                    result[f"{partition}/{method}"] = own
-        return result
-
-    def _shown_methods(self, labels: list[str]) -> tuple[jobs.ShownMethod | jobs.ShownGrid, ...]:
-        methods = self.settings.methods
-        items: list[jobs.ShownMethod | jobs.ShownGrid] = []
-        for grid, group in groupby(labels, lambda label: self._grid_of(label)):
-            if grid is None:
-                items += [jobs.ShownMethod(m, methods[m].title, methods[m].look) for m in group]
-                continue
-            members = [methods[label].member for label in group]
-            positions = [member.position for member in members if member]
-            first = next(m for m in methods.values() if self._grid_of(m.label) == grid)
-            items.append(jobs.ShownGrid(self.settings.grids[grid], tuple(positions), first.look))
-        return tuple(items)
-
-    def _grid_of(self, label: str) -> str | None:
-        """Return the grid that a method's label is a member of."""
-        member = self.settings.methods[label].member
-        return None if member is None else member.grid
 
     def study(self, labels: Any) -> Study:
         """Return the study as a run has it, see fedloom.plan.protocols.
@@ -453,7 +371,7 @@ class Plan:
     def caption(self, section: str, wildcards: Any) -> str:
         """Return what the report says below a table or figure."""
         output = getattr(self.settings, section)[wildcards.label]
-        return self._kind(output).caption_of(output.settings)
+        return kind_of(section, output.kind).caption_of(output.settings)
 
     @cached_property
     def overview(self) -> dict[str, str]:
