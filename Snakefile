@@ -18,7 +18,7 @@ config["overview"] = PLAN.overview  # the report's first page reads it
 # After every job that it starts, Snakemake's limit of jobs per second begins a chain of looks at all
 # inputs of all jobs that wait, which does not end: after some hundred jobs they take a quarter of a
 # core. The limit is for schedulers of clusters.
-if workflow.local_exec:
+if workflow.local_exec and workflow.scheduling_settings is not None:
     workflow.scheduling_settings.max_jobs_per_timespan = None
 
 # the interpreter that runs Snakemake runs the jobs, with this checkout's library

@@ -24,11 +24,14 @@ def add_to(commands: argparse._SubParsersAction) -> None:
         "list", help="print every recipe in a line", description=listing.__doc__
     )
     listed.set_defaults(function=listing)
+    got = inner.add_parser("get", help="download a data set", description=get.__doc__)
     checked = inner.add_parser(
         "check", help="compare a data set's files with its recipe", description=check.__doc__
     )
-    checked.add_argument("name", help="of a recipe, or the path of its .yaml file")
-    checked.add_argument("--root", help="folder of its files; default: data/<name>")
+    for command in (got, checked):
+        command.add_argument("name", help="of a recipe, or the path of its .yaml file")
+        command.add_argument("--root", help="folder of its files; default: data/<name>")
+    got.set_defaults(function=get)
     checked.add_argument("--pixels", action="store_true", help="also read every image")
     checked.set_defaults(function=check)
 
@@ -68,6 +71,19 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
         return all(is_there(part, f"{root}/{part.name}" if root else None) for part in parts)
     folder = resource(root or recipe.root)
     return is_folder(folder) and any(Path(folder).iterdir())
+
+
+def get(args: argparse.Namespace) -> None:
+    """Download a data set's files as its recipe says; what is there already is not fetched again.
+
+    What no program can download is printed as steps to do by hand, and the exit status is then 2.
+    """
+    from fedloom.data import getting
+
+    recipe = recipes.find(args.name)
+    getting.get(recipe, args.root)
+    root = f" --root {args.root}" if args.root else ""
+    print(f"{recipe.name}: got; now see whether it is right: fedloom data check {args.name}{root}")
 
 
 def check(args: argparse.Namespace) -> None:

@@ -57,14 +57,16 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils.logging import disable_propagation
 
+    disable_propagation()  # it prints its lines itself
     where = f"data set {repository} of the hub at revision {revision}"
     at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
     try:
         snapshot_download(**at, allow_patterns=files, local_dir=root)
         found = HfApi().verify_repo_checksums(**at, local_dir=root)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        line = str(error).strip().splitlines()[0].rstrip(".")
+        line = str(error).strip().splitlines()[0].removeprefix("Got: ").rstrip(".")
         raise FedLoomError(f"{where}: {line}; run it again to go on from here") from None
     wrong = sorted(mismatch["path"] for mismatch in found.mismatches)
     for path in wrong:
@@ -80,7 +82,7 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
     """Download one file and put it in its place, unless a record says that it was."""
     url = archive["url"]
     name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
-    into, file = root / archive["into"], root / FOLDER / name
+    into, file = root / archive.get("into", "."), root / FOLDER / name
     record = file.with_name(f"{name}.done.json")
     if _is_done(record, archive):
         log.info("%s: is here already", name)

@@ -5,8 +5,9 @@ import logging
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.data.download import fetch_archives, fetch_from_hub
-from fedloom.data.plugins import listed_images
-from fedloom.plan.recipes import Recipe, expanded, find
+from fedloom.data.sources import read
+from fedloom.plan.recipes import Recipe, find
+from fedloom.plan.resolve import dataset_entry
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,11 @@ def get(recipe: Recipe, root: str | None = None) -> None:
     folder, how = resource(root), recipe.get
     for name in how.get("recipes", ()):
         part = find(name)
-        get(part, f"{root}/{name}")
+        get(part, f"{root}/{part.name}")
     if how.get("torchvision"):
-        entry = expanded({"recipe": recipe.name, "root": root})
-        listed_images(entry | {"download": True})
+        given = {"recipe": str(recipe.file), "root": root, "download": True}
+        settings = dataset_entry(recipe.name, given)
+        read(settings.pop("source"), settings)
     if "hub" in how:
         fetch_from_hub(**how["hub"], root=folder)
     if "archives" in how:
@@ -38,6 +40,6 @@ def get(recipe: Recipe, root: str | None = None) -> None:
     if steps:
         numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
         raise FedLoomError(
-            f"{recipe.name}: some of it cannot be downloaded by a program. By hand:\n{numbered}\n"
+            f"{recipe.name}: the rest is to be done by hand\n{numbered}\n"
             f"  {len(steps) + 1}. See whether all is there: fedloom data check {recipe.name}"
         )

@@ -139,9 +139,15 @@ def _missing(dataset: Any, settings: dict[str, Any], error: str) -> str:
     if isinstance(getattr(dataset, "resources", None), list):  # MNIST
         looked.append(f"{root}/{type(dataset).__name__}/raw")
     looked = [path for path in looked if path.startswith(f"{root}/")] or [f"{root}/"]
+    at = min(looked, key=len)
+    if settings["download"]:
+        return (
+            f"torchvision {settings['name']}: cannot be downloaded, or is damaged "
+            f"({_line(error)}); mend the connection, or put its unpacked files at {at}"
+        )
     return (
         f"torchvision {settings['name']}: not there, or not whole ({_line(error)}); put its "
-        f"unpacked files at {min(looked, key=len)}, or set download: true"
+        f"unpacked files at {at}, or set download: true"
     )
 
 

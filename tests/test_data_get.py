@@ -1,0 +1,121 @@
+"""`fedloom data get`: each way of a recipe, from local servers."""
+
+import hashlib
+import inspect
+import io
+import sys
+
+import pytest
+from PIL import Image
+
+from fedloom import cli
+from fedloom.data import download
+from servers import Files, serving
+from test_download import archive_of
+
+HEAD = "title: Letters\npapers: []\nlicence: not stated\ncitation: nobody\n"
+
+
+@pytest.fixture
+def letters():
+    """Two classes of a training and a test image each, as a zip archive."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 32)).save(buffer, "PNG")
+    png = buffer.getvalue()
+    names = [f"{half}/{name}/1.png" for half in ("train", "test") for name in "ab"]
+    return archive_of("zip", {f"letters/{name}": png for name in names})
+
+
+def fedloom(monkeypatch, *words):
+    """Run a command in this process and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, words)])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def recipe(tmp_path, text, name="letters"):
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(HEAD + text)
+    return file
+
+
+def test_archives_come_and_are_what_the_recipe_counts(letters, tmp_path, monkeypatch, capsys):
+    with serving(Files, {"/letters.zip": letters}) as server:
+        digest = hashlib.sha256(letters).hexdigest()
+        file = recipe(
+            tmp_path,
+            f"get: {{archives: [{{url: '{server.address}/letters.zip', sha256: '{digest}'}}]}}\n"
+            'source: folder\nroot: "{root}/letters"\nimage_size: 32\n'
+            "counts: {train: 2, test: 2, classes: 2, each_class: {train: 1, test: 1}}\n",
+        )
+        root = tmp_path / "data"
+        assert fedloom(monkeypatch, "data", "get", file, "--root", root) == 0
+        said = capsys.readouterr().out
+    check = f"fedloom data check {file} --root {root}"
+    assert check in said
+    assert fedloom(monkeypatch, *check.split()[1:]) == 0
+    assert "2 training and 2 test images of 2 classes" in capsys.readouterr().out
+    (root / "letters/test/b/1.png").unlink()
+    assert fedloom(monkeypatch, *check.split()[1:]) == 2
+
+
+def test_steps_for_a_person_are_printed_with_the_root(tmp_path, monkeypatch, capsys):
+    file = recipe(
+        tmp_path,
+        "get: {manual: ['Ask for the key.', 'Unpack it into {root}/letters.']}\n"
+        'source: folder\nroot: "{root}/letters"\n',
+    )
+    assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
+    assert f"2. Unpack it into {tmp_path}/data/letters." in capsys.readouterr().err
+
+
+def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
+    with serving(Files, {"/one.zip": letters, "/two.zip": letters}) as server:
+        parts = [
+            recipe(
+                tmp_path,
+                f"get: {{archives: [{{url: '{server.address}/{name}.zip'}}]}}\n"
+                'source: folder\nroot: "{root}/letters"\nimage_size: 32\n',
+                name,
+            )
+            for name in ("one", "two")
+        ]
+        both = recipe(
+            tmp_path,
+            f"get: {{recipes: ['{parts[0]}', '{parts[1]}']}}\nsource: several\nimage_size: 32\n"
+            f"parts: {{one: {{recipe: '{parts[0]}'}}, two: {{recipe: '{parts[1]}'}}}}\n"
+            "counts: {train: 4, test: 4, classes: 4, domains: 2}\n",
+            "both",
+        )
+        root = tmp_path / "data"
+        assert fedloom(monkeypatch, "data", "get", both, "--root", root) == 0
+    assert (root / "one/letters/train/a/1.png").is_file()
+    assert fedloom(monkeypatch, "data", "check", both, "--root", root) == 0
+
+
+def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):
+    """Its servers cannot be had here: what is asked of them is seen, and how a failure reads."""
+    from torchvision import datasets
+
+    asked = []
+
+    def download_of(self):
+        asked.append(self.root)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(datasets.CIFAR10, "download", download_of)
+    assert fedloom(monkeypatch, "data", "get", "cifar10", "--root", tmp_path) == 2
+    assert asked == [str(tmp_path)]
+    assert "cannot be downloaded, or is damaged (no route to host)" in capsys.readouterr().err
+
+
+def test_the_hub_is_asked_for_what_the_recipe_names(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("fedloom.data.getting.fetch_from_hub", lambda **given: asked.update(given))
+    assert fedloom(monkeypatch, "data", "get", "cinic10", "--root", tmp_path) == 0
+    assert asked["root"] == tmp_path and asked["repository"] == "flwrlabs/cinic10"
+    assert len(asked["revision"]) == 40
+    inspect.signature(download.fetch_from_hub).bind(**asked)
