@@ -9,6 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from recipe_pages import recipes_page
 from schema_pages import config_page, method_page
 from study_pages import studies_page
 
@@ -31,6 +32,7 @@ MADE = {
     "reference/arguments.md": arguments_page,
     "reference/toolbox.md": toolbox_page,
     "reference/studies.md": studies_page,
+    "reference/recipes.md": recipes_page,
 }
 FAMILIES = {"vit": "Vision transformers", "clip": "CLIP", None: "Around a method"}
 

@@ -1,0 +1,53 @@
+"""The page of all recipes, from workflow/datasets."""
+
+from typing import Any
+
+from schema_pages import cell, table
+
+from fedloom.common import schema
+from fedloom.plan import recipes
+from fedloom.plan.recipes import Recipe
+
+
+def recipes_page() -> str:
+    """Return a paragraph per recipe, and the keys of a recipe's file."""
+    root = schema.load("recipe")
+    intro = (
+        "# Recipes\n\nEach is one file, `workflow/datasets/<name>.yaml`: where a data set comes"
+        " from, what its files look like, what is made of them and what must come out. See [data]"
+        "(../data.md#recipes) for how a study names one."
+    )
+    keys = (
+        "## A recipe's file\n\nBeside these keys stand `source` and the keys of that source, as in"
+        " [config.yaml](config.md#datasets); `{root}` in them stands for the folder that a study"
+        f" names.\n\n{table(root, root)}"
+    )
+    return "\n\n".join([intro, *(_entry(recipes.find(name)) for name in recipes.names()), keys])
+
+
+def _entry(recipe: Recipe) -> str:
+    """Return the paragraphs of a recipe."""
+    papers = ", ".join(f"`{paper}`" for paper in recipe.papers) or "none"
+    title = recipe.title if recipe.homepage is None else f"[{recipe.title}]({recipe.homepage})"
+    facts = [
+        f"{title}; papers: {papers}. {recipe.citation.rstrip('.')}. Licence: {recipe.licence}.",
+        f"Counts: {_counts(recipe.counts)}.",
+        *recipe.notes,
+    ]
+    return f"## {recipe.name}\n\n" + "\n\n".join(cell(fact) for fact in facts)
+
+
+def _counts(counts: dict[str, Any]) -> str:
+    """Return counts in words."""
+    words = {"train": "training images", "test": "test images"}
+    flat = [f"{counts[key]:,} {words.get(key, key)}" for key in counts if _is_number(counts[key])]
+    if "each_class" in counts:
+        flat.append(f"of each class {_counts(counts['each_class'])}")
+    cells = counts.get("by_domain", {}) | counts.get("by_class", {})
+    flat += [f"of {name} {_counts(inner)}" for name, inner in cells.items()]
+    return ", ".join(flat)
+
+
+def _is_number(value: object) -> bool:
+    """Return True for a count."""
+    return isinstance(value, int)
