@@ -180,13 +180,8 @@ def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
         raise NotRunError(f"no metric '{metric}' here")
     if rows.empty:
         raise NotRunError(f"no {metric.replace('_', ' ')} here")
-<<<<<<< HEAD
-    percent = 100 * rows["num_correct"] / rows["num_test"]
-    table = pd.DataFrame({"round": rows["round"], "client": rows["client_id"], "value": percent})
-=======
     columns = {"round": rows["round"], "client": rows["client_id"], "value": percent(rows)}
     table = pd.DataFrame(columns)
->>>>>>> kinds
     return table.pivot(index="round", columns="client", values="value").to_numpy()
 
 
