@@ -114,11 +114,11 @@ def test_values_that_are_no_numbers_stand_side_by_side(run):
     series = [
         run(10, 20, method="s.1", member=_member("Shared", "s", blocks=[1])),
         run(30, 40, method="s.1-2", member=_member("Shared", "s", blocks=[1, 2])),
-        run(50, 60, method="t.7", look=other, member=_member("Both", "t", blocks=[7])),
+        run(50, 60, method="t.7", look=other, member=_member("Both", "t", blocks=[7, 8, 9])),
     ]
     with style.applied():
         (axis,) = option_line.draw(series, figure_job(metrics=["participating_mean"])).axes
-        assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "1-2", "7"]
+        assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "1-2", "7 to 9"]
         lines = {c.get_label(): c.lines[0] for c in axis.containers}
         assert lines["Shared"].get_xydata().tolist() == [[0, 15], [1, 35]]
         assert lines["Both"].get_xydata().tolist() == [[2, 55]]
@@ -181,5 +181,6 @@ def test_a_clients_groups_are_averaged_over_its_rounds(tmp_path):
         titles = [axis.get_title() for axis in figure.axes]
         assert titles == ["a\nclient 3, 2 rounds", "b\nclient 3, 2 rounds"]
         assert [bar.get_height() for bar in figure.axes[0].patches] == [6, 2]
+        assert len({axis.get_ylim() for axis in figure.axes}) == 1
         with pytest.raises(FedLoomError, match=r"b.parquet: client 8 took part in no round"):
             client_groups.draw(series, figure_job(client=8))

@@ -48,7 +48,9 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
         )  # fmt: skip
         name = style.name(run, series, (*style.SCENARIO, "title")) or run.title
         axis.set(xlabel="Group", title=f"{name}\nclient {client}, {rounds} rounds")
-        axis.set_ylim(bottom=0)
         style.whole_numbers(axis)
+    top = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(0, top)  # so that deviations compare
     style.left_label(axes, "Images that chose it")
     return figure

@@ -50,14 +50,14 @@ def _panel(
     axis: Axes, runs: list[ShownRun], option: str | None, measure: Callable[[ShownRun], float]
 ) -> None:
     """Draw the lines of one scenario; values that are no numbers stand side by side."""
-    values = list(dict.fromkeys(text(_value(run, option)) for run in runs))
+    values = list(dict.fromkeys(_name(_value(run, option)) for run in runs))
     numeric = all(isinstance(_value(run, option), int | float) for run in runs)
     lines: dict[tuple, list[ShownRun]] = {}
     for run in runs:
         lines.setdefault((member(run).grid, *_others(run, option).items()), []).append(run)
     several = len({name for name, *_ in lines}) > 1
     for number, points in enumerate(lines.values()):
-        numbers = over_seeds(points, lambda run: text(_value(run, option)), measure)
+        numbers = over_seeds(points, lambda run: _name(_value(run, option)), measure)
         at = [float(name) if numeric else values.index(name) for name in map(str, numbers)]
         means, stds = zip(*numbers.values(), strict=True)
         title = [member(points[0]).title] if several else []
@@ -70,8 +70,16 @@ def _panel(
     if numeric:
         axis.set_xticks([float(name) for name in values], values)
     else:
-        axis.set_xticks(range(len(values)), values, rotation=30 if len(values) > 4 else 0)
-    axis.set_xlabel(_axis(runs[0], option))
+        slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        axis.set_xticks(range(len(values)), values, **slanted if len(values) > 4 else {})
+    axis.set_xlabel(", ".join(dict.fromkeys(_axis(run, option) for run in runs)))
+
+
+def _name(value: Any) -> str:
+    """Write a value as text; a list of consecutive numbers by its ends, as blocks 4 to 6."""
+    if isinstance(value, list) and len(value) > 2 and value == [*range(value[0], value[-1] + 1)]:
+        return f"{value[0]} to {value[-1]}"
+    return text(value)
 
 
 def _axis(run: ShownRun, option: str | None) -> str:
