@@ -48,14 +48,20 @@ ENTRIES = {
     "token_tsne": {"blocks": [1, 3]},
     "group_counts": {},
     "prompt_path": {},
-    "grid": {},
+    "grid": {"frames": "equal"},
     "boxes": {},
+    "two_metrics": {"x": "participating_mean", "y": "participating_worst"},
+    "accuracy_bars": {"metric": "participating_mean"},
+    "option_line": {"metrics": ["participating_mean", "participating_worst"]},
+    "congruence": {"option": "lengths.0"},
+    "scatter3d": {},
+    "client_groups": {},
     "shots": {},
     "lines": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},
     "bars": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
 }
-MEMBER = GridMember("g", 0, {"lengths.0": 4, "lengths.1": 8}, {"lengths": [4, 8]})
+MEMBER = GridMember("g", 0, {"lengths.0": 4, "lengths.1": 8}, {"lengths": [4, 8]}, "G")
 
 
 def _table(path, columns):
@@ -102,6 +108,12 @@ def series(tmp_path):
             "group": [0, 1] * 3,
             "count": [8, 0, 2, 2, 1, 3],
         },
+        "congruence": {
+            "class": ["a", "b"] * 4,
+            "test": [False] * 6 + [True] * 2,
+            "group": [0, 1] * 4,
+            "cluster": [1, 0] * 4,
+        },
         "pool_size": {"round": [0, 1, 2], "size": [3, 5, 4]},
         "prompt_path": {"round": np.repeat([0, 1, 2], [3, 5, 4]), "vector": vectors(12)},
     }
@@ -116,6 +128,11 @@ def series(tmp_path):
         kind: [replace(runs, artefact=paths.get(entry.get("artefact", kind)))]
         for kind, entry in ENTRIES.items()
     }
+    (counted,) = items["group_counts"]
+    items["client_groups"] = [counted]
+    at = {"lengths.0": 4, "lengths.1": 8, "lengths.2": 4}
+    third = replace(MEMBER, at=at, options={"lengths": [4, 8, 4]})
+    items["scatter3d"] = [replace(run, member=third) for run in items["scatter3d"]]
     return items | {"block_accuracy": [ShownBackbone("d", "b", paths["accuracy"])]}
 
 
@@ -159,7 +176,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
         style.save(figure, {"pdf": tmp_path / "x.pdf"})
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
-    if kind in ("convergence", "shots", "lines", "bars"):
+    if kind in ("convergence", "shots", "lines", "bars", "two_metrics", "accuracy_bars"):
         assert text in [part.strip() for part in shown], "in the legend, whatever it begins with"
 
 

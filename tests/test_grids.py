@@ -155,10 +155,10 @@ def test_a_heat_map_of_training_options_names_its_axes(tmp_path):
             file = _evaluation(path, lambda r, k, v=value: v)
             at = {"training.lr": lr, "training.epochs": epochs}
             items.append(
-                shown(method=path.stem, evaluation=file, member=GridMember("g", 0, at, at))
+                shown(method=path.stem, evaluation=file, member=GridMember("g", 0, at, at, "G"))
             )
     with style.applied():
-        figure = grid.draw(_at(items, 3), figure_job("grid"))
+        figure = grid.draw(_at(items, 3), figure_job("grid", frames="equal"))
         axis = figure.axes[0]
         assert (axis.get_xlabel(), axis.get_ylabel()) == ("training.lr", "training.epochs")
         assert [t.get_text() for t in axis.get_xticklabels()] == ["0.1", "0.001"]
@@ -306,6 +306,7 @@ def three_axes(tmp_path):
                                 0,
                                 {"list.0": a, "list.1": b, "list.2": c},
                                 {"list": [a, b, c]},
+                                "G",
                             ),
                         )
                     )
@@ -314,7 +315,7 @@ def three_axes(tmp_path):
 
 def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
     with style.applied():
-        figure = grid.draw(_at(three_axes, 2, 3), figure_job("grid"))
+        figure = grid.draw(_at(three_axes, 2, 3), figure_job("grid", frames="equal"))
         panels, bar = figure.axes[:2], figure.axes[2:]
         assert len(bar) == 1
         assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
@@ -331,6 +332,15 @@ def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
             assert axis.texts[0].get_text() == f"{expected[0][0]:.1f}"
 
 
+def test_cells_are_framed_whose_first_entry_is_that_of_another(three_axes):
+    """As FedPHA's Fig. 4 and 8 have it: domain 1's length is that of domain 2 or of domain 3."""
+    with style.applied():
+        figure = grid.draw(_at(three_axes, 2, 3), figure_job("grid", frames="first"))
+        for a, axis in zip((1, 2), figure.axes[:2], strict=True):
+            framed = {(box.get_x() + 1.5, box.get_y() + 1.5) for box in axis.patches}
+            assert framed == {(b, c) for b in (1, 2, 3) for c in (1, 2) if a in (b, c)}
+
+
 def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
     series = []
     for dataset in "de":
@@ -338,9 +348,9 @@ def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
             a, b, c = run.member.options["list"]
             if a == 1 and (b, c) != (3, 2):
                 at = {"rho": b / 2, "alpha": c}
-                series.append(replace(run, dataset=dataset, member=GridMember("g", 0, at, at)))
+                series.append(replace(run, dataset=dataset, member=GridMember("g", 0, at, at, "G")))
     with style.applied():
-        figure = grid.draw(_at(series, 3), figure_job("grid"))
+        figure = grid.draw(_at(series, 3), figure_job("grid", frames="equal"))
         panels = [axis for axis in figure.axes if axis.get_xlabel() == "rho"]
         assert [axis.get_title() for axis in panels] == ["d", "e"]
         assert len(figure.axes) == 4, "each with its own scale"
@@ -362,7 +372,7 @@ def test_boxes_are_by_the_clients_own_entry(tmp_path):
             file = _evaluation(
                 tmp_path / f"{a}{b}.parquet", lambda r, k, o=own, b=b: o[k] + b // 4 + 10 * (r > 1)
             )
-            member = GridMember("g", 0, {"list.0": a, "list.1": b}, {"list": [a, b]})
+            member = GridMember("g", 0, {"list.0": a, "list.1": b}, {"list": [a, b]}, "G")
             items.append(shown(method=f"g.{a}-{b}", evaluation=file, member=member))
     items = _at(items, 2, 3)
     found = boxes.accuracies(items)

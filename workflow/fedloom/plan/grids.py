@@ -93,7 +93,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
             f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
         ]
         title = ", ".join([grid.title, *changed])
-        result.append((label, title, GridMember(grid.label, position, at, options)))
+        result.append((label, title, GridMember(grid.label, position, at, options, grid.title)))
     return result
 
 

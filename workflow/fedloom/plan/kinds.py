@@ -1,6 +1,6 @@
 """What the schema declares of every kind of table and figure, beside its keys.
 
-x-shows: runs (default), one grid, or backbones
+x-shows: runs (default), members of one grid (grid) or of several (grids), or backbones
 x-artefact: the method's table that it is made of; else it reads evaluations
 x-seeds: all (default), or first
 x-needs: checks of fedloom.plan.needs that the study must pass

@@ -17,7 +17,9 @@ def held_out(settings: Settings, output: Output, where: str) -> None:
 
 def global_test(settings: Settings, output: Output, where: str) -> None:
     """The study tests globally, if the output shows the global metric."""
-    if output.settings.get("metric") == "global" and not settings.study.global_test:
+    keys = ("metric", "x", "y")
+    shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
+    if "global" in shown and not settings.study.global_test:
         raise FedLoomError(f"{where}: metric global needs study.global_test: true")
 
 
@@ -29,6 +31,36 @@ def two_or_three_axes(settings: Settings, output: Output, where: str) -> None:
             f"{where}: a heat map takes two axes, and a third for its panels; the grid {label} has "
             f"{len(axes)}"
         )
+
+
+def three_axes(settings: Settings, output: Output, where: str) -> None:
+    """The grid has three axes."""
+    label, axes = _grid_axes(settings, output)
+    if len(axes) != 3:
+        raise FedLoomError(
+            f"{where}: points in space take three axes; the grid {label} has {len(axes)}"
+        )
+
+
+def two_axes(settings: Settings, output: Output, where: str) -> None:
+    """The grid has two axes."""
+    label, axes = _grid_axes(settings, output)
+    if len(axes) != 2:
+        raise FedLoomError(
+            f"{where}: averages of rows and columns take two axes; the grid {label} has {len(axes)}"
+        )
+
+
+def the_option(settings: Settings, output: Output, where: str) -> None:
+    """Every grid that is shown has the axis `option`, if the output names one."""
+    option = output.settings.get("option")
+    for label in output.methods if option is not None else ():
+        member = settings.methods[label].member
+        if member is not None and option not in member.at:
+            known = ", ".join(member.at)
+            raise FedLoomError(
+                f"{where}.option: the grid {member.grid} has no axis '{option}'; it has {known}"
+            )
 
 
 def one_list(settings: Settings, output: Output, where: str) -> None:
@@ -68,5 +100,14 @@ def different_shots(settings: Settings, output: Output, where: str) -> None:
 
 NEEDS = {
     check.__name__: check
-    for check in (held_out, global_test, two_or_three_axes, one_list, different_shots)
+    for check in (
+        held_out,
+        global_test,
+        two_axes,
+        three_axes,
+        two_or_three_axes,
+        the_option,
+        one_list,
+        different_shots,
+    )
 }

@@ -13,6 +13,8 @@ from fedloom.plan.needs import NEEDS
 from fedloom.plan.reading import CONFIG, read
 from fedloom.plan.settings import Output, Settings
 
+GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or of several
+
 
 def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) -> Output:
     """Return the output with its runs, its class labels and its published numbers filled in.
@@ -86,11 +88,11 @@ def _choose_methods(
         for label in wanted
         if label in running
         and (artefact is None or artefact in settings.methods[label].artefacts)
-        and (kind.shows != "grid" or settings.methods[label].member is not None)
+        and (kind.shows not in GRIDS or settings.methods[label].member is not None)
     ]
     if not chosen:
         lack = f" that gives '{artefact}' with its options (method.toml)" if artefact else ""
-        lack = " that is of a grid (methods.<label>.grid)" if kind.shows == "grid" else lack
+        lack = " that is of a grid (methods.<label>.grid)" if kind.shows in GRIDS else lack
         raise FedLoomError(
             f"{where}: the study runs none of its methods{lack}; leave it out of "
             f"select.{output.section}"

@@ -216,12 +216,14 @@ class GridMember:
     Attributes:
         at: its value on every axis.
         options: the options that the axes touch, lists as a whole.
+        title: the grid's.
     """
 
     grid: str
     position: int
     at: dict[str, Any]
     options: dict[str, Any]
+    title: str
 
 
 @dataclass(frozen=True)

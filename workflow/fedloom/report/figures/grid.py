@@ -21,34 +21,45 @@ ACROSS = 4  # panels in a row
 SIZE = (2.6, 2.3)
 
 
-def accuracies(series: list[ShownRun]) -> pd.DataFrame:
-    """Return one row per member of the grid: its value on every axis, `accuracy` and `even`.
+def accuracies(series: list[ShownRun], frames: str = "equal") -> pd.DataFrame:
+    """Return one row per member of the grid: its value on every axis, `accuracy` and `framed`.
 
-    `accuracy` is the mean over participating clients in percent, over reported rounds and seeds;
-    `even`
-    says that a list which the grid varies holds the same value throughout.
+    `accuracy` is the mean over participating clients in percent, over reported rounds and seeds.
+
+    Args:
+        frames: which members are framed. `equal`: a list which the grid varies holds the same value
+            throughout; `first`: the first axis has the value of another one.
     """
     records = []
     for run in series:
-        varied = varied_lists(run).values()
+        reported = metrics.evaluation(run.evaluation)
         records.append(
             {axis: text(value) for axis, value in member(run).at.items()}
             | {
-                "accuracy": metrics.accuracies(metrics.evaluation(run.evaluation), run.reported)[
-                    "participating_mean"
-                ],
-                "even": any(len(v) > 1 and all(e == v[0] for e in v) for v in varied),
+                "accuracy": metrics.accuracies(reported, run.reported)["participating_mean"],
+                "framed": _equal(run) if frames == "equal" else _first(run),
             }
         )
     axes = list(member(series[0]).at)
     means = pd.DataFrame(records).groupby(axes, sort=False)
-    return means.agg({"accuracy": "mean", "even": "first"}).reset_index()
+    return means.agg({"accuracy": "mean", "framed": "first"}).reset_index()
+
+
+def _equal(run: ShownRun) -> bool:
+    """Return True if a list that the grid varies holds the same value throughout."""
+    return any(len(v) > 1 and all(e == v[0] for e in v) for v in varied_lists(run).values())
+
+
+def _first(run: ShownRun) -> bool:
+    """Return True if the first axis has the value of another one."""
+    first, *others = member(run).at.values()
+    return first in others
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per scenario and value of the first of three axes; one scale per scenario."""
     scenarios = style.scenarios(series)
-    frames = [accuracies(runs) for runs in scenarios.values()]
+    frames = [accuracies(runs, job.settings["frames"]) for runs in scenarios.values()]
     names = list(member(series[0]).at)
     values = [list(dict.fromkeys(text(member(r).at[axis]) for r in series)) for axis in names]
     shown = values[0] if len(names) == 3 else [None]
@@ -87,7 +98,7 @@ def _panel(
     for _, row in frame.iterrows():
         across, up = (v.index(row[name]) for name, v in zip(names, values, strict=True))
         cells[up, across] = row["accuracy"]
-        if row["even"]:
+        if row["framed"]:
             corner = (across - 0.5, up - 0.5)
             box = Rectangle(corner, 1, 1, fill=False, linewidth=1.2, zorder=3, clip_on=False)
             box.set_path_effects([withStroke(linewidth=2.8, foreground="white")])  # on dark cells

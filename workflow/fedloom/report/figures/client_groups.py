@@ -1,0 +1,56 @@
+"""Draw how often one client chooses each group, over its rounds (SGPT, Fig. 3)."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedloom.common.errors import FedLoomError
+from fedloom.plan.jobs import FigureJob
+from fedloom.plan.shown import ShownRun
+from fedloom.report.figures import style
+from fedloom.report.metrics import artefact
+
+
+def busiest(frame: pd.DataFrame) -> int:
+    """Return the client that took part in most rounds, of several the first."""
+    rounds = frame.groupby("client")["round"].nunique()
+    return int(rounds.idxmax())
+
+
+def counts(frame: pd.DataFrame, client: int) -> pd.DataFrame:
+    """Return a client's mean number of images by group over its rounds, and the sample deviation.
+
+    The deviation of a single round is 0. Columns are `mean` and `std`, the index is the group.
+    """
+    rows = frame[frame["client"] == client]
+    return rows.groupby("group")["count"].agg(["mean", "std"]).fillna({"std": 0})
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+    """Draw a panel per run, the same client in all runs of a scenario.
+
+    Raises:
+        FedLoomError: the client that the figure asks for took part in no round.
+    """
+    figure, axes = style.panels(len(series))
+    frames = [artefact(run) for run in series]
+    clients: dict[tuple, int] = {}
+    for axis, run, frame in zip(axes, series, frames, strict=True):
+        scenario = (run.dataset, run.partition, run.backbone)
+        asked = job.settings.get("client")
+        client = clients.setdefault(scenario, busiest(frame) if asked is None else asked)
+        table = counts(frame, client)
+        if table.empty:
+            raise FedLoomError(f"{run.artefact}: client {client} took part in no round")
+        rounds = frame.loc[frame["client"] == client, "round"].nunique()
+        axis.bar(
+            table.index, table["mean"], yerr=table["std"], color=run.look.colour, capsize=1.5,
+            error_kw={"elinewidth": 0.9},
+        )  # fmt: skip
+        name = style.name(run, series, (*style.SCENARIO, "title")) or run.title
+        axis.set(xlabel="Group", title=f"{name}\nclient {client}, {rounds} rounds")
+        style.whole_numbers(axis)
+    top = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(0, top)  # so that deviations compare
+    style.left_label(axes, "Images that chose it")
+    return figure

@@ -1,0 +1,42 @@
+"""Draw accuracy over a grid of three axes as coloured points in space (FedPHA, Fig. 7 and 9)."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from fedloom.plan.grids import text
+from fedloom.plan.jobs import FigureJob
+from fedloom.plan.shown import ShownRun
+from fedloom.report.figures import style
+from fedloom.report.figures.grid import MAP, accuracies
+from fedloom.report.figures.members import member
+
+SIZE = (4.2, 3.6)
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+    """Draw a panel per scenario, a point per member; one scale of colours each."""
+    names = list(member(series[0]).at)
+    values = [list(dict.fromkeys(row)) for row in zip(*_places(series), strict=True)]
+    groups = style.scenarios(series)
+    inches = (SIZE[0] * len(groups), SIZE[1])
+    figure, axes = plt.subplots(
+        1, len(groups), figsize=inches, squeeze=False, subplot_kw={"projection": "3d"}
+    )
+    for axis, runs in zip(axes.flat, groups.values(), strict=True):
+        frame = accuracies(runs)
+        at = [
+            [value.index(name) for name in frame[axis_name]]
+            for axis_name, value in zip(names, values, strict=True)
+        ]
+        points = axis.scatter(*at, c=frame["accuracy"], cmap=MAP, s=26, depthshade=False)
+        for letter, name, value in zip("xyz", names, values, strict=True):
+            getattr(axis, f"set_{letter}ticks")(range(len(value)), value)
+            getattr(axis, f"set_{letter}label")(name)
+        axis.set_title(style.name(runs[0], series))
+        figure.colorbar(points, ax=axis, label="Mean accuracy (%)", shrink=0.6, pad=0.12)
+    return figure
+
+
+def _places(series: list[ShownRun]) -> list[tuple[str, ...]]:
+    """Return every run's values on the three axes, as text."""
+    return [tuple(text(value) for value in member(run).at.values()) for run in series]

@@ -1,0 +1,35 @@
+"""Draw one accuracy against another, a point per method (SGPT, Fig. 1)."""
+
+from matplotlib.figure import Figure
+
+from fedloom.plan.jobs import FigureJob
+from fedloom.plan.shown import ShownRun
+from fedloom.report.figures import style
+from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+    """Draw a panel per scenario; whiskers are one standard deviation over seeds each way."""
+    names, personalized = (job.settings["x"], job.settings["y"]), job.settings["personalized"]
+    groups = style.scenarios(series)
+    figure, axes = style.panels(len(groups))
+    for axis, runs in zip(axes, groups.values(), strict=True):
+        x, y = (
+            over_seeds(
+                runs,
+                lambda run: run.method,
+                lambda run, name=name: accuracy(run, name, personalized),
+            )
+            for name in names
+        )
+        for run in {run.method: run for run in runs}.values():
+            (across, wide), (up, high) = x[run.method], y[run.method]
+            look = style.of_method(run.look) | {"linestyle": ""}
+            axis.errorbar(
+                [across], [up], [high], [wide], label=style.legend_text(run.title),
+                elinewidth=0.8, capsize=2, **look,
+            )  # fmt: skip
+        axis.set(xlabel=AXES[names[0]], title=style.name(runs[0], series))
+    style.left_label(axes, AXES[names[1]])
+    style.legend(figure, axes)
+    return figure
