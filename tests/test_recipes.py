@@ -6,7 +6,7 @@ import pytest
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
-from fedloom.plan import recipes, resolve, resources
+from fedloom.plan import recipes, resolve, work
 from fedloom.plan.plan import Plan
 from images_on_disk import dataset_spec
 
@@ -86,7 +86,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
     assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
     assert tiny.expected == (None, None)
-    assert resources.contents(plan.settings.datasets["tiny"]) == (110_000, 200)
+    assert work.contents(plan.settings.datasets["tiny"]) == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     sources = " ".join(plan.dataset_sources(SimpleNamespace(dataset="five")))
     for part in ("several", "folder", "torchvision"):

@@ -20,7 +20,7 @@ from fedloom.common.receipts import write_receipt
 from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated.setup import cached_patches
 from fedloom.methods import manifest
-from fedloom.plan import resources
+from fedloom.plan import resources, work
 from fedloom.plan.backbone_sizes import shape
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
@@ -112,7 +112,7 @@ def test_before_there_is_a_store_the_config_says_how_much_there_is(ask, tmp_path
         assert asked.mem_mb <= 3000 and asked.runtime <= 30
         assert (asked.mem_mb % 500, asked.runtime % 15) == (0, 0)
     glyphs = plan.settings.datasets["glyphs"]
-    assert resources.contents(glyphs) == (100 * 12 * 4, 100)
+    assert work.contents(glyphs) == (100 * 12 * 4, 100)
 
 
 def _shape(library, name, **settings):
@@ -182,7 +182,7 @@ def test_sizes_follow_the_image_size_and_what_was_measured():
 def test_no_library_is_imported_to_know_the_sizes():
     """Snakemake plans in every job of a cluster."""
     code = (
-        "import sys\nfrom fedloom.plan.resources import shape\n"
+        "import sys\nfrom fedloom.plan.work import shape\n"
         "from fedloom.plan.settings import Backbone\n"
         "shape(Backbone('b', 'timm', {'name': 'vit_base_patch16_224'}))\n"
         "shape(Backbone('b', 'open_clip', {'name': 'ViT-B-16'}))\n"
@@ -244,6 +244,4 @@ def test_a_source_that_draws_its_images_declares_how_many(source, settings):
     settings = {"test_fraction": 0.25, **settings}
     listed = source.read(settings)
     expected = len(listed.labels), len(listed.classes)
-    assert (
-        resources.contents(Dataset("unread", source.__name__.split(".")[-1], settings)) == expected
-    )
+    assert work.contents(Dataset("unread", source.__name__.split(".")[-1], settings)) == expected

@@ -19,20 +19,21 @@ from fedloom.plan import (
     output_jobs,
     paths,
     provenance,
-    resources,
     shown,
     staleness,
     study_runs,
+    work,
 )
 from fedloom.plan.kinds import kind_of
 from fedloom.plan.overview import overview
 from fedloom.plan.protocols import is_trial, method_of, study_of
 from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
-from fedloom.plan.resources import Resources
+from fedloom.plan.resources import Resources, asked_for
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends
 from fedloom.plan.settings import Settings, Study, Trial
 from fedloom.plan.weights import local_weights
+from fedloom.plan.work import Work, Workload
 
 CONFIG = ROOT / "config.yaml"
 
@@ -170,7 +171,7 @@ class Plan:
         if study.gradient_checkpointing:
             settings = backbone.settings | {"gradient_checkpointing": True}
             backbone = replace(backbone, settings=settings)
-        tried = [trial.options.get("training.schedule") for trial in self._trials(run)]
+        tried = [trial.options.get("training.schedule") for trial in self.trials_of(run)]
         # what is not trained has no schedule
         cosine = "cosine" in (method.training.get("schedule"), *tried)
         return jobs.RunSpec(
@@ -181,7 +182,7 @@ class Plan:
             rounds_per_job=study.rounds_per_job,
             schedule_rounds=study.rounds if cosine else None,
             stacked=study.stacked,
-            tuned=bool(self._trials(run)),
+            tuned=bool(self.trials_of(run)),
             fixed=study.fixed,
         )
 
@@ -244,7 +245,7 @@ class Plan:
         """
         return study_of(self.settings, labels.partition, labels.method)
 
-    def _trials(self, labels: Any) -> tuple[Trial, ...]:
+    def trials_of(self, labels: Any) -> tuple[Trial, ...]:
         """Return the trials that a run's options are chosen from; none if they are the config's."""
         tuning = self.settings.tuning
         if tuning is None or is_trial(self.settings, labels.partition):
@@ -255,30 +256,45 @@ class Plan:
 
     def resources(self, rule: str, wildcards: Any) -> Resources:
         """Return what a job of this rule asks a cluster for."""
+        return asked_for(self.work(rule, wildcards), resumes=rule == "train")
+
+    def work(self, rule: str, wildcards: Any) -> Work:
+        """Return what a job of this rule takes."""
         w, settings = wildcards, self.settings
         dataset = settings.datasets[w.dataset]
         if rule == "dataset":
-            return resources.of_dataset(dataset)
+            return work.of_dataset(dataset)
         backbone = settings.backbones[w.backbone]
         if rule == "cache":
-            return resources.of_cache(dataset, backbone)
+            return work.of_cache(dataset, backbone)
         if rule in ("prototypes", "block_accuracy"):
-            return resources.of_class_tokens(dataset, backbone)
-        partition, job = settings.partitions[w.partition], None
-        if rule != "artefact":
-            job = self.train_job(w)
-
-        def of(label: str) -> Resources:
-            method = method_of(settings, w.partition, label)
-            plugin = find(method.plugin)
-            run = resources.Workload(self.study(w), dataset, partition, backbone, method, plugin)
-            if job is None:
-                return resources.of_artefact(run)
-            return resources.of_training(run, job.last - job.first, len(job.evaluate))
-
+            return work.of_class_tokens(dataset, backbone)
+        if rule == "artefact":
+            return work.of_artefact(self.workload(w, w.method))
+        job = self.train_job(w)
+        rounds, evaluations = job.last - job.first, len(job.evaluate)
         # a tuned run may get the options of any of its trials
-        asked = [of(label) for label in (w.method, *(trial.label for trial in self._trials(w)))]
-        return Resources(max(r.mem_mb for r in asked), max(r.runtime for r in asked))
+        labels = (w.method, *(trial.label for trial in self.trials_of(w)))
+        most = [work.of_training(self.workload(w, m), rounds, evaluations) for m in labels]
+        return Work(max(each.megabytes for each in most), max(each.operations for each in most))
+
+    def workload(self, labels: Any, method: str) -> Workload:
+        """Return what the estimate of a run is made of.
+
+        Args:
+            labels: a run, or wildcards.
+            method: its label, or that of one of its trials.
+        """
+        settings = self.settings
+        found = method_of(settings, labels.partition, method)
+        return Workload(
+            study=self.study(labels),
+            dataset=settings.datasets[labels.dataset],
+            partition=settings.partitions[labels.partition],
+            backbone=settings.backbones[labels.backbone],
+            method=found,
+            plugin=find(found.plugin),
+        )
 
     # ---- inputs ----------------------------------------------------------------------------------
 
@@ -309,7 +325,7 @@ class Plan:
 
     def choice(self, wildcards: Any) -> list[str]:
         """Return the file with the options that a run is trained with, if they are tuned."""
-        return [str(paths.at(paths.CHOICE, _run(wildcards)))] if self._trials(wildcards) else []
+        return [str(paths.at(paths.CHOICE, _run(wildcards)))] if self.trials_of(wildcards) else []
 
     def weights(self, wildcards: Any) -> list[str]:
         """Return the backbone's local weights file, if it has one."""

@@ -1,0 +1,81 @@
+"""`fedloom plan`: what a study costs is counted before it runs."""
+
+import contextlib
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from snakemake.cli import main as snakemake
+
+from fedloom import costs
+from fedloom.common.checkout import ROOT
+from fedloom.plan.cost import START_UP, study_cost
+from fedloom.plan.plan import Plan
+
+MICRO = ROOT / "workflow/studies"
+
+
+def loaded(*files, **overrides):
+    return Plan.load(files, overrides)
+
+
+def jobs_of_a_dry_run(folder, monkeypatch, *files):
+    """Jobs by rule, as Snakemake counts them."""
+    monkeypatch.chdir(folder)
+    arguments = ["-n", "--quiet", "host", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
+    if files:
+        arguments += ["--configfile", *map(str, files)]
+    printed = io.StringIO()
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        pytest.raises(SystemExit) as end,
+    ):
+        snakemake(arguments)
+    assert end.value.code == 0, printed.getvalue()
+    rows = re.findall(r"^(\w+) +(\d+)$", printed.getvalue(), re.M)
+    return {rule: int(count) for rule, count in rows if rule not in ("all", "total")}
+
+
+def test_jobs_are_those_of_a_dry_run(tmp_path, monkeypatch):
+    """The default study has trials, prototypes, artefacts and a figure of a backbone."""
+    assert study_cost(loaded()).jobs == jobs_of_a_dry_run(tmp_path, monkeypatch)
+
+
+def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
+    """A forward and a backward pass of every image that is trained on, a forward pass of a test."""
+    monkeypatch.chdir(tmp_path)
+    study = {"name": "mine", "rounds": 6, "seeds": [0, 1, 2], "rounds_per_job": 2}
+    study |= {"clients_per_round": 5, "evaluate_every": 3, "training": {"epochs": 4}}
+    study |= {"report": {"last_evaluations": 1}}
+    select = {"datasets": ["glyphs"], "partitions": ["iid"], "methods": ["fedvpt"]}
+    select |= {"tables": ["main"], "figures": []}
+    plan = loaded(study=study, select=select)
+    cost = study_cost(plan)
+    tokens, width, depth = 17, 96, 12
+    image = depth * (24 * width**2 * tokens + 4 * width * tokens**2)
+    images = 100 * 12 * 4
+    of_round = 5 * (images / 20) * 4 * 3 * image
+    evaluated = {2, 3, 4, 6}  # every third round, and the last of each job
+    assert cost.operations == pytest.approx(
+        3 * (6 * of_round + len(evaluated) * images / 2 * image)
+    )
+    assert cost.longest == pytest.approx(cost.operations / 3)
+    assert cost.jobs["train"] == 9 and cost.runs == 3
+    assert cost.seconds >= START_UP * sum(cost.jobs.values())
+    assert cost.gpu_hours(1e12) == pytest.approx(cost.operations / 3.6e15)
+    assert replace(cost, precision="bf16").gpu_hours() < cost.gpu_hours()
+
+
+def test_a_study_is_printed_with_what_to_mend(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text("study: {name: mine, rounds: 12, rounds_per_job: 2}\n")
+    costs.run(type("", (), {"study": [Path(file)], "rate": 10.0}))
+    printed = capsys.readouterr().out
+    assert re.search(r"^jobs +\d+: .*\b60 train", printed, re.M)
+    assert "at 10 tera a second" in printed
+    assert "start-up; a larger study.rounds_per_job makes fewer" in printed
+    assert re.search(r"^sent +[\d.]+ MB by the servers to clients", printed, re.M)

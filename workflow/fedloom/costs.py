@@ -1,0 +1,116 @@
+"""`fedloom plan`: what a study costs before it runs, as text for the terminal."""
+
+import argparse
+from pathlib import Path
+
+from tabulate import tabulate
+
+from fedloom.common.errors import FedLoomError
+from fedloom.methods.manifest import find
+from fedloom.plan.cost import RATES, Cost, study_cost
+from fedloom.plan.plan import Plan
+from fedloom.plan.protocols import method_of
+from fedloom.plan.resources import RATE
+from fedloom.plan.work import contents
+
+MUCH_START_UP = 0.05  # share of the time of training jobs
+
+
+def add_to(commands: argparse._SubParsersAction) -> None:
+    """Add `plan` to the commands of `fedloom`."""
+    about = "print what a study costs before it runs: jobs, hours, disk, bytes"
+    command = commands.add_parser("plan", help=about, description=about)
+    command.add_argument(
+        "study", nargs="*", type=Path, help="files of a study; default: config.yaml"
+    )
+    command.add_argument(
+        "--rate",
+        type=float,
+        metavar="TERA",
+        help="operations of your GPU per second, in 10^12; default: "
+        + ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in RATES.items()),
+    )
+    command.set_defaults(function=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print what a study costs."""
+    plan = Plan.load(args.study)
+    cost = study_cost(plan)
+    rate = RATES[cost.precision] if args.rate is None else 1e12 * args.rate
+    print(_text(plan, cost, rate))
+
+
+def _text(plan: Plan, cost: Cost, rate: float) -> str:
+    """Return what a study costs, a fact a line, and what to mend.
+
+    Args:
+        rate: operations per second of the GPU.
+    """
+    trials = f", and {cost.trials} trials before them" if cost.trials else ""
+    jobs = ", ".join(f"{count:,} {rule}" for rule, count in cost.jobs.items())
+    disk = ", ".join(f"{kind} {_megabytes(size)}" for kind, size in cost.disk.items())
+    facts = [
+        ["study", plan.name],
+        ["runs", f"{cost.runs:,}{trials}"],
+        ["jobs", f"{sum(cost.jobs.values()):,}: {jobs}"],
+        ["operations", f"{cost.operations:.2g}"],
+        ["one GPU", f"{_hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
+        [
+            "longest run",
+            f"{_hours(cost.longest / rate / 3600)} of it, which no second GPU shortens",
+        ],
+        ["cores alone", f"{_hours(cost.core_hours())} of one core (at {RATE:.0e} a second)"],
+        ["disk", f"{disk}; states of runs beside them"],
+        ["sent", _sent(plan)],
+    ]
+    lines = [tabulate(facts, tablefmt="plain", disable_numparse=True)]
+    share = cost.start_up_share(rate)
+    if share > MUCH_START_UP:
+        line = f"note: {share:.0%} of the training jobs' time on such a GPU is their start-up"
+        fewer = cost.jobs["train"] > cost.runs + cost.trials
+        lines.append(line + ("; a larger study.rounds_per_job makes fewer" if fewer else ""))
+    return "\n".join(lines)
+
+
+def _hours(hours: float) -> str:
+    """Write a time as people say it."""
+    if hours < 1:
+        return f"{max(1, round(60 * hours))} min"
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def _megabytes(size: float) -> str:
+    """Write megabytes in a unit that fits."""
+    for unit in ("MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _sent(plan: Plan) -> str:
+    """Return how many bytes servers send to clients, as the methods' shapes have it."""
+    from fedloom.methods.downlink import downlink_floats
+
+    total, uncounted = 0.0, set[str]()
+    floats: dict[tuple, int | None] = {}
+    for one in plan.runs:
+        method = method_of(plan.settings, one.partition, one.method)
+        backbone = plan.settings.backbones[one.backbone].settings["name"]
+        classes = contents(plan.settings.datasets[one.dataset])[1]
+        key = (one.method, backbone, classes)
+        if key not in floats:
+            options = {name: method.options[name] for name in find(method.plugin).option_schemas}
+            try:
+                counts = downlink_floats(method.plugin, backbone, classes, options)
+                floats[key] = sum(counts.values())
+            except FedLoomError:
+                floats[key] = None
+        if floats[key] is None:
+            uncounted.add(one.method)
+            continue
+        study = plan.study(one)
+        total += 4 * floats[key] * study.clients_per_round * study.rounds
+    text = f"{_megabytes(total / 1e6)} by the servers to clients, and about as much back"
+    return text + (f"; not counted: {', '.join(sorted(uncounted))}" if uncounted else "")
