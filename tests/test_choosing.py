@@ -12,6 +12,8 @@ from fedloom.data import choosing
 from fedloom.data.images import to_pixels
 from fedloom.data.listed import ImageList, Item
 from fedloom.data.preparation import prepared
+from fedloom.plan import code, data_plugins
+from fedloom.plan.settings import Dataset
 from images_on_disk import build, dataset_spec, image_folder, noise
 
 
@@ -176,3 +178,45 @@ def test_the_parts_of_recipes_lie_below_one_root():
     assert spec["parts"]["a"]["root"] == "/data/cifar100"
     assert spec["parts"]["b"]["root"] == "/t/tiny-imagenet-200"
     assert "root" not in spec
+
+
+@pytest.fixture
+def with_plugin(tmp_path, monkeypatch):
+    """with_plugin(name, line): several data sets, one of a plugin that does `line` per image."""
+
+    def make(name, line):
+        folder = tmp_path / "plugins" / name
+        folder.mkdir(parents=True)
+        (folder / "source.toml").write_text(f'name = "{name}"\ndescription = "x"\n')
+        (folder / "plugin.py").write_text(
+            "import numpy as np\n"
+            "from PIL import Image\n"
+            "from fedloom.data.toolbox import ImageList, Item\n"
+            "def read(settings):\n"
+            "    def items():\n"
+            "        for k in range(8):\n"
+            f"            {line}\n"
+            "            yield Item(str(k), lambda: Image.new('RGB', (4, 4)))\n"
+            "    return ImageList(items, np.arange(8) % 2, ['x', 'y'], 'own')\n"
+        )
+        place = (tmp_path / "plugins",)
+        monkeypatch.setattr(data_plugins.discover.__wrapped__, "__defaults__", place)
+        data_plugins.discover.cache_clear()
+        entry = parts(tmp_path) | {"own": {"source": name, "test_fraction": 0.5}}
+        return {"source": "several", "parts": entry, "image_size": 4}
+
+    return make
+
+
+def test_a_part_may_be_of_a_plugin(with_plugin, tmp_path):
+    spec = with_plugin("part_a", "pass")
+    store, about = build(tmp_path, **spec)
+    assert about["classes"][-1] == "own/y"
+    assert (store.domains == "own").sum() == 8
+    files = code.of_dataset(Dataset("mine", "several", dataset_spec(**spec))).files()
+    assert any(file.endswith("part_a/plugin.py") for file in files)
+
+
+def test_what_the_plugin_of_a_part_raises_is_a_line(with_plugin, tmp_path):
+    with pytest.raises(FedLoomError, match=r"part_b/plugin.py.*ZeroDivisionError"):
+        build(tmp_path, **with_plugin("part_b", "1 / (k - 5)"))

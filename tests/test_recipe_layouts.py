@@ -83,6 +83,16 @@ def test_users_with_few_images_are_left_out(tree):
     assert (~listed.test).sum() == 16 + 20 + 17
 
 
+def test_test_images_of_tiny_imagenet_have_the_classes_of_their_list(tree, capsys):
+    root = tree("tiny_imagenet")
+    listed = ready("tiny_imagenet", root)
+    assert listed.labels[listed.test].tolist() == [0, 1, 0, 1]
+    (root / "tiny-imagenet-200/val/images/val_2.JPEG").unlink()
+    line = r"val_annotations.txt, line 3: names .*val_2.JPEG, which is not there"
+    with pytest.raises(FedLoomError, match=line):
+        ready("tiny_imagenet", root)
+
+
 def test_class_names_are_those_of_the_data_set(tree):
     assert ready("food101", tree("food101")).classes[:2] == ["class 0", "class 1"]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedloom.common.errors import FedLoomError
-from images_on_disk import build, noise, save
+from fedloom.plan.listing import listing
+from images_on_disk import build, dataset_spec, noise, save
 
 
 def files(root, *paths):
@@ -194,3 +195,18 @@ def test_a_test_list_without_users(tmp_path):
     write(root / "train.csv", "image_id,class", "1.png,0", "2.png,0")
     with pytest.raises(FedLoomError, match=r"train.csv, line 2: no column 'user_id'"):
         build(tmp_path, **lists, **columns)
+
+
+def test_the_store_is_made_again_for_other_lists(tmp_path):
+    """The images may be a small part of a million files, which no plan can look at."""
+    root = files(tmp_path / "root", "a/1.png", "a/2.png")
+    write(root / "train.txt", "a/1.png 0")
+    spec = dataset_spec(source="lists", root=str(root), train={"A": ["train.txt", "more.txt"]})
+    before = listing(spec)
+    files(root, "b/1.png")
+    assert listing(spec) == before
+    write(root / "train.txt", "a/2.png 0")
+    other = listing(spec)
+    write(root / "more.txt", "a/1.png 0")
+    assert [found["files"] for found in (before, other, listing(spec))] == [1, 1, 2]
+    assert before["sha256"] != other["sha256"], "of the same size, with another content"

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from tabulate import tabulate
 
@@ -70,7 +69,7 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
         parts = [recipes.find(part["recipe"]) for part in recipe.entry["parts"].values()]
         return all(is_there(part, f"{root}/{part.name}" if root else None) for part in parts)
     folder = resource(root or recipe.root)
-    return is_folder(folder) and any(Path(folder).iterdir())
+    return is_folder(folder) and any(not p.name.startswith(".") for p in folder.iterdir())
 
 
 def get(args: argparse.Namespace) -> None:

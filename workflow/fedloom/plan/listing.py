@@ -9,14 +9,15 @@ from collections.abc import Sequence
 
 from fedloom.common.checkout import matching, resource
 from fedloom.common.folders import is_folder, walk
-from fedloom.common.receipts import digest
+from fedloom.common.receipts import digest, sha256
 
 
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict | None:
     """Return the number and the digest of the files of an entry of the config's `datasets`.
 
-
-    Missing files are no error here: a study can be planned (a dry run) where its data is not.
+    Of images that lists name, these are the lists with their contents: the images may be a small
+    part of a million files. Missing files are no error here: a study can be planned (a dry run)
+    where its data is not.
 
     Args:
         paths: of a plugin's source, the options that name folders, files or patterns of files.
@@ -34,7 +35,9 @@ def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict | None:
         return {"files": len(sizes), "sha256": digest(sizes)} if paths else None
     if dataset.get("download"):
         return None
-    if "root" in dataset:
+    if "class_from" in dataset:
+        sizes = _lists(dataset)
+    elif "root" in dataset:
         sizes = _sizes(str(resource(dataset["root"])))
     elif "train_files" in dataset:
         sizes = [
@@ -46,6 +49,23 @@ def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict | None:
     else:
         return None
     return {"files": len(sizes), "sha256": digest(sizes)}
+
+
+def _lists(dataset: dict) -> list[list]:
+    """Return the name and the sha256 of every list of images, those that are missing left out."""
+    root, digests = resource(dataset["root"]), []
+    for half in ("train", "test"):
+        given = dataset.get(half, [])
+        named = given.values() if isinstance(given, dict) else [given]
+        for name in (name for entry in named for name in _several(entry)):
+            if (root / name).is_file():
+                digests.append([half, name, sha256(root / name)])
+    return digests
+
+
+def _several(entry: str | list[str]) -> list[str]:
+    """Return a list as it is, and a text as a list of one."""
+    return [entry] if isinstance(entry, str) else entry
 
 
 def _path_sizes(path: str) -> list[list]:
