@@ -1,4 +1,4 @@
-# make run    the study in config.yaml:  make run ARGS="--configfile workflow/studies/x.yaml"
+# make run    the study in config.yaml:  make run ARGS="--configfile workflow/studies/micro/micro_vit.yaml"
 # make report the same, and results/report/<study>.html: all tables and figures, with captions
 # make test   everything of make lint, documentation, workflow and unit tests
 # make lint   style, spelling, types, import contract: seconds

@@ -3,7 +3,7 @@
     same_numbers.py record CHECKOUT RESULTS [STUDY ...]   run offline studies, cut short
     same_numbers.py compare BEFORE AFTER                  compare final states and evaluations
 
-`record` runs the studies that need no download (config.yaml and workflow/studies/*micro*.yaml) for
+`record` runs the studies that need no download (config.yaml and the micro studies) for
 three rounds and one seed, or those named. `compare` prints every run that differs, and exits with
 status 1 if any does. Both checkouts must run on the same machine with the same packages.
 """
@@ -37,7 +37,10 @@ def record(checkout: Path, results: Path, names: list[str]) -> None:
     results.mkdir(parents=True, exist_ok=True)
     overlay = results / "cut.yaml"
     overlay.write_text(yaml.safe_dump(cut(checkout)))
-    studies = [checkout / "config.yaml", *sorted(checkout.glob("workflow/studies/*micro*.yaml"))]
+    # of an older checkout, they lie beside the others
+    micro = {*checkout.glob("workflow/studies/*micro*.yaml")}
+    micro |= {*checkout.glob("workflow/studies/micro/*.yaml")}
+    studies = [checkout / "config.yaml", *sorted(micro)]
     studies = [study for study in studies if not names or study.stem in names]
     environment = os.environ | {"PYTHONPATH": str(checkout / "workflow")}
     for study in studies:

@@ -1,30 +1,67 @@
 """The list of the shipped studies, from their files."""
 
+from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 
-from fedloom.common.checkout import ROOT
 from fedloom.describe import header
-from fedloom.plan.reading import read
+from fedloom.plan import shipped
+from fedloom.plan.plan import Plan
+from fedloom.plan.reading import read_all
 
-STUDIES = ROOT / "workflow/studies"
+
+def entry(path: Path, shared: set[str]) -> str:
+    """Return the paragraph of one study, without what all studies of its paper say."""
+    plan = Plan.load([path])
+    settings, about = plan.settings, plan.settings.about
+    used = dict.fromkeys(run.method for run in plan.runs)
+    grids = [settings.methods[label].member for label in used]
+    labels = dict.fromkeys(g.grid if g else m for m, g in zip(used, grids, strict=True))
+    methods = ", ".join(f"`{label}`" for label in labels)
+    facts = f"{len(plan.runs)} runs, {len(settings.study.seeds)} seeds"
+    parts = [f"### {path.parent.name}/{path.stem}", text(header(path)), f"{facts}; {methods}."]
+    parts += sentences("Different from the paper", about.deviations, shared)
+    parts += sentences("Left open by the paper", about.choices, shared)
+    return "\n\n".join(parts)
 
 
-def entry(path: Path) -> str:
-    """Return the paragraph of one study."""
-    content = read(path)
-    study, select = content["study"], content["select"]
-    runs = f"{study['rounds']} rounds, {len(study['seeds'])} seeds"
-    methods = ", ".join(f"`{label}`" for label in select["methods"])
-    text = header(path).replace("<", "&lt;").replace("_", "\\_")
-    return f"## {path.stem}\n\n{text}\n\n{runs}; {methods}."
+def text(words: str) -> str:
+    """Escape what Markdown would take for markup."""
+    return words.replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
+
+
+def sentences(heading: str, said: Mapping[str, str], shared: set[str]) -> list[str]:
+    """Return a list of what is said, below its heading; nothing if there is nothing to say."""
+    own = [f"- {text(line)}" for key, line in said.items() if key not in shared]
+    return [f"{heading}:\n\n" + "\n".join(own)] if own else []
+
+
+def chapter(folder: str, paths: list[Path]) -> str:
+    """Return the studies of a folder, with what those of a paper share before them."""
+    protocol = paths[0].parent / shipped.PROTOCOL
+    if not protocol.is_file():
+        title, parts, keys = "Micro studies", [], set[str]()
+    else:
+        contents = [content["study"] for _, content in read_all([protocol])]
+        said = {key: {} for key in ("deviations", "choices")}
+        for content in contents:
+            for key, known in said.items():
+                known |= content.get(key, {})
+        keys = {*said["deviations"], *said["choices"]}
+        title = text(folder)
+        parts = ["All of its studies:"]
+        parts += sentences("Different from the paper", said["deviations"], set())
+        parts += sentences("Left open by the paper", said["choices"], set())
+    return "\n\n".join([f"## {title}", *parts, *(entry(path, keys) for path in paths)])
 
 
 def studies_page() -> str:
     """Return the page of all studies in workflow/studies."""
-    paths = sorted(STUDIES.glob("*.yaml"))
     intro = (
-        "# Shipped studies\n\nEach is one file, `workflow/studies/<name>.yaml`. Those whose name"
-        " contains `micro` need no download and run in minutes on two cores. All others need the"
-        " paper's data, a real backbone and a GPU; we have only ever made dry runs of them."
+        "# Shipped studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those of"
+        " the folder `micro` need no download and run in minutes on two cores. All others are a"
+        " table or a figure of a paper at its scale: they need the paper's data, a real backbone"
+        " and a GPU, and we have only ever made dry runs of them."
     )
-    return "\n\n".join([intro, *map(entry, paths)])
+    groups = groupby(shipped.studies(), lambda path: path.parent.name)
+    return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])

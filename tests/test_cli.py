@@ -46,7 +46,7 @@ def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
     study, dry = launch.study_of(["-np", "--config", 'study={"name": "other"}', "--cores", "2"])
     assert study.name == "other" and dry
     assert not launch.study_of(["--cores", "2", "-p"])[1]
-    file = ROOT / "workflow/studies/micro_vit.yaml"
+    file = ROOT / "workflow/studies/micro/micro_vit.yaml"
     assert launch.study_of([f"--configfile={file}"])[0].name == "micro_vit"
     with pytest.raises(SystemExit, match="error: --config"):
         launch.study_of(["--config", "study"])

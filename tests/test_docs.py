@@ -24,6 +24,7 @@ from fedloom.federated import training_job
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.methods.manifest import discover
+from fedloom.plan import shipped
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
 
@@ -239,8 +240,8 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
     studies = (site / "reference/studies/index.html").read_text()
-    for path in (ROOT / "workflow/studies").glob("*.yaml"):
-        assert f">{path.stem}<" in studies, path
+    for path in shipped.studies():
+        assert f">{path.parent.name}/{path.stem}<" in studies, path
 
 
 def test_the_site_lists_everything_that_a_hook_gets(site):

@@ -9,13 +9,13 @@ from types import SimpleNamespace as Wildcards
 import pytest
 
 from fedloom.common.checkout import ROOT
-from fedloom.plan import jobs
+from fedloom.plan import jobs, shipped
 from fedloom.plan.kinds import kind_of
 from fedloom.plan.paths import end
 from fedloom.plan.plan import Plan
 from fedloom.plan.runs import job_ends
 
-STUDIES = sorted((ROOT / "workflow/studies").glob("*.yaml"))
+STUDIES = shipped.studies()
 
 
 @cache
@@ -29,7 +29,7 @@ def _travels(job):
     return job
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", STUDIES, ids=shipped.name_of)
 def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     """What the rules ask of the plan, in the order of the rules."""
     plan = _plan(path)
@@ -76,17 +76,17 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
 def _traits(plan):
     """What a study has that rules treat in a way of their own."""
     settings, select = plan.settings, plan.settings.select
-    methods = [settings.methods[label] for label in select.methods]
+    methods = [settings.methods[label] for label in {run.method for run in plan.runs}]
     outputs = [settings.tables[label] for label in select.tables]
     outputs += [settings.figures[label] for label in select.figures]
     kinds = [kind_of(output.section, output.kind) for output in outputs]
     drawn = zip(outputs, kinds, strict=True)
     return {
-        *(f"family {settings.backbones[label].family}" for label in select.backbones),
+        *(f"family {settings.backbones[run.backbone].family}" for run in plan.runs),
         *(f"needs {need}" for method in methods for need in method.needs),
         *(f"shows {kind.shows}" for kind in kinds),
         *(f"{o.section} of artefacts" for o, kind in drawn if kind.artefact_of(o.settings)),
-        *(["a chain of jobs"] if len(job_ends(plan.study(plan.runs[0]))) > 1 else []),
+        *(["a chain of jobs"] if _training_jobs(plan) > len(plan.runs) else []),
     }
 
 
@@ -129,8 +129,8 @@ def _dry_run(path, plan, folder):
 
 
 def test_studies_are_named_as_their_files():
-    names = {path.stem: _plan(path).name for path in STUDIES}
-    assert all(stem == name for stem, name in names.items())
+    assert {shipped.name_of(path) for path in STUDIES} == {_plan(path).name for path in STUDIES}
+    assert all(_plan(path).name == shipped.name_of(path) for path in STUDIES)
 
 
 def test_studies_that_share_runs_agree_on_what_they_are():

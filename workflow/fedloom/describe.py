@@ -1,6 +1,7 @@
 """What FedLoom knows of its methods, sources and studies, as text for the terminal."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 from tabulate import tabulate
 
 from fedloom.common import schema
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.methods.manifest import Plugin, discover, find
-from fedloom.plan import recipes
+from fedloom.plan import recipes, shipped
 from fedloom.plan.data_plugins import entries
+from fedloom.plan.plan import Plan
 
 WIDTH = 96
 
@@ -112,8 +113,21 @@ def datasets() -> str:
 
 
 def studies() -> str:
-    """Return every study that ships: its file, and the comment at its head."""
-    files = sorted((ROOT / "workflow/studies").glob("*.yaml"))
-    return "\n".join(
-        f"{file.relative_to(ROOT)}\n{indent(fill(header(file), WIDTH - 2), '  ')}" for file in files
-    )
+    """Return a line per study that ships: what it shows, on which data, with which methods."""
+    rows = [_study(file) for file in shipped.studies()]
+    heads = ["study", "shows", "data", "methods", "runs"]
+    return tabulate(rows, heads, maxcolwidths=[None, 20, 22, 40, None])
+
+
+def _study(file: Path) -> list[str | int]:
+    """Return the file of a study, what it shows, its data sets, its methods and its runs."""
+    plan = Plan.load([file])
+    used = {run.method: run.dataset for run in plan.runs}
+    data = dict.fromkeys(run.dataset for run in plan.runs) or plan.settings.select.datasets
+    members = [plan.settings.methods[label].member for label in used]
+    labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]
+    counts = Counter(labels)
+    names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
+    shows = ", ".join(plan.settings.about.shows) or header(file).partition(":")[0].rstrip(".")
+    name = str(file.relative_to(shipped.FOLDER).with_suffix(""))
+    return [name, shows, ", ".join(data), ", ".join(names), len(plan.runs)]

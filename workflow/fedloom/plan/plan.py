@@ -88,10 +88,9 @@ class Plan:
     def partition_charts(self) -> list[str]:
         """A chart of each partition, for the first seed."""
         seed = self.settings.study.seeds[0]
-        scenarios = dict.fromkeys((run.dataset, run.partition) for run in self.runs)
         return [
-            str(paths.at(paths.PARTITION_CHART, dataset=dataset, partition=partition, seed=seed))
-            for dataset, partition in scenarios
+            str(paths.at(paths.PARTITION_CHART, **vars(scenario), seed=seed))
+            for scenario in study_runs.scenarios(self.settings)
         ]
 
     @cached_property
@@ -109,7 +108,7 @@ class Plan:
     def summary(self) -> str:
         """Return the first table and where everything lies, for the end of a run."""
         select = self.settings.select
-        if not self._table(select.tables[0]).is_file():
+        if not select.tables or not self._table(select.tables[0]).is_file():
             return f"logs    {paths.LOGS}"  # other targets than the study's tables
         folder = self._table("x").parent
         figures = paths.at(paths.FIGURE, study=self.name, label="<label>").with_suffix("")

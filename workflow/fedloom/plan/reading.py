@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,19 @@ def read(path: Path) -> dict[str, Any]:
             is not a mapping; names file, line and column.
     """
     try:
-        content = YAML(typ="rt").load(Path(path).read_text(encoding="utf-8"))
-        plain = _plain(content, path)
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise FedLoomError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise FedLoomError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    return deepcopy(_parsed(text, Path(path)))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    """Return the mapping that a file's text holds; parsing takes most of the time of a plan."""
+    try:
+        plain = _plain(YAML(typ="rt").load(text), path)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -4,7 +4,7 @@ from itertools import product
 
 from fedloom.plan.kinds import kind_of
 from fedloom.plan.runs import Run
-from fedloom.plan.settings import Output, Settings
+from fedloom.plan.settings import Output, Scenario, Settings
 
 
 def outputs(settings: Settings) -> list[Output]:
@@ -12,6 +12,13 @@ def outputs(settings: Settings) -> list[Output]:
     select = settings.select
     tables = [settings.tables[label] for label in select.tables]
     return tables + [settings.figures[label] for label in select.figures]
+
+
+def scenarios(settings: Settings) -> list[Scenario]:
+    """List the scenarios that the study's outputs show; without any, those that it selects."""
+    shown = {scenario for output in outputs(settings) for scenario in output.scenarios}
+    everything = settings.select.scenarios
+    return [each for each in everything if each in shown] if shown else list(everything)
 
 
 def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
