@@ -145,8 +145,9 @@ def _published(
     """
     pairs = [str(scenario) for scenario in output.scenarios]
     labels = method_names(settings.methods, settings.grids)
-    for key, known, names in (("rows", settings.methods, labels), ("columns", pairs, pairs)):
-        for name in entry[key]:
+    checks = [("rows", settings.methods, labels), ("columns", [*pairs, "average"], pairs)]
+    for key, known, names in checks:
+        for name in entry.get(key, ()):
             if name not in known:
                 hint = schema.suggestion(name, names)
                 raise FedLoomError(f"{where}.{key}: no '{name}' here; {hint}")
@@ -158,9 +159,10 @@ def _published(
     rows = paper["tables"][entry["table"]]["rows"]
     columns = {column for row in rows.values() for column in row}
     for key, printed in (("rows", rows), ("columns", columns)):
-        for label, name in entry[key].items():
+        for label, name in entry.get(key, {}).items():
             if name not in printed:
                 hint = schema.suggestion(name, list(printed))
                 raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the paper; {hint}")
-    values = {name: rows[name] for name in entry["rows"].values()}
+    # a kind that shows a grid finds its rows by the combinations' values
+    values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
     return entry | {"citation": paper["citation"], "values": values}
