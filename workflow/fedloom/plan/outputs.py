@@ -10,6 +10,7 @@ from fedloom.plan.claims import resolve_claims
 from fedloom.plan.kinds import Kind, kind_of
 from fedloom.plan.methods import check_families, expand, method_names
 from fedloom.plan.needs import NEEDS
+from fedloom.plan.protocol_table import protocol_rows
 from fedloom.plan.reading import CONFIG, read
 from fedloom.plan.settings import Output, Settings
 
@@ -35,6 +36,11 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     output = replace(
         output, scenarios=tuple(known[name] for name in scenarios), backbones=tuple(backbones)
     )
+    if kind.shows == "datasets":
+        if output.published is not None:
+            published = _published(settings, output, output.published, f"{where}.published")
+            output = replace(output, published=published)
+        return output
     if kind.shows == "backbones":
         for label in backbones:
             if settings.backbones[label].family != "vit":
@@ -57,6 +63,9 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     if output.published is not None:
         published = _published(settings, output, output.published, f"{where}.published")
         output = replace(output, published=published)
+    if kind.shows == "settings":
+        rows = protocol_rows(settings, output)
+        output = replace(output, methods=(), settings=output.settings | {"rows": rows})
     return output
 
 
@@ -145,7 +154,11 @@ def _published(
     """
     pairs = [str(scenario) for scenario in output.scenarios]
     labels = method_names(settings.methods, settings.grids)
-    checks = [("rows", settings.methods, labels), ("columns", [*pairs, "average"], pairs)]
+    rows_here = (settings.methods, labels)
+    if kind_of(output.section, output.kind).shows == "datasets":
+        names = list(dict.fromkeys(scenario.dataset for scenario in output.scenarios))
+        rows_here = (names, names)
+    checks = [("rows", *rows_here), ("columns", [*pairs, "average"], pairs)]
     for key, known, names in checks:
         for name in entry.get(key, ()):
             if name not in known:
