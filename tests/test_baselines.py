@@ -395,3 +395,17 @@ def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
     assert (projected[..., 1:] == 0).all()
     torch.testing.assert_close(whole, free, atol=1e-5, rtol=0)
     assert not torch.equal(ends[1]["other"], start["other"])
+
+
+def test_gmm_pt_keeps_its_centroids_for_a_figure(tiny):
+    """PFPT's Fig. 5; every second round, and round 0."""
+    task, hooks = tiny("gmm_pt", prompts=3, history=2)
+    state = initial_state(task, hooks)
+    seen = {0: state.server["params"]["shared_prompts"]}
+    for number in (1, 2, 3, 4):
+        state, _ = train_round(task.at(number), hooks, state)
+        seen[number] = state.server["params"]["shared_prompts"]
+    table = hooks.artefact(task=task, server=state.server, cohorts=iter(()), name="prompt_history")
+    assert table["round"] == [0] * 3 + [2] * 3 + [4] * 3
+    expected = torch.cat([seen[number] for number in (0, 2, 4)])
+    torch.testing.assert_close(torch.tensor(table["vector"]), expected)

@@ -238,6 +238,7 @@ def test_global_accuracy_is_compared_over_seeds_alone(built):
         ({"above": "D"}, "no run of D, C"),
         ({"below": ["C"]}, "no run of C"),
         ({"in": {"far": []}}, "no such setting here"),
+        ({"in": {"far": [], "near": []}, "above": "D"}, "no run of D, C"),
         ({"from": {"far": []}}, "no such setting here"),
         ({"metric": "domain_y"}, "no domain y here"),
         ({"metric": "rounds"}, "the table has no target"),

@@ -17,7 +17,7 @@ from fedloom.federated.state import State
 from fedloom.methods import contract, manifest
 from fedloom.methods.downlink import downlink_floats
 from fedloom.plan.reading import read
-from fedloom.toolbox import SERVER_MODEL, gather_prompts, top_prompts
+from fedloom.toolbox import SERVER_MODEL, gather_prompts, prompt_history, top_prompts
 from pfpt_cases import (
     SMALL,
     after_training,
@@ -216,7 +216,7 @@ def test_artefacts_and_a_bounded_history(tiny):
     known = artefacts.start_history(torch.zeros(2, 3))
     for number in range(1, 121):
         known = artefacts.extend_history(task.at(number), known, torch.full((1, 3), float(number)))
-        assert len(known["rounds"].unique()) <= artefacts.SNAPSHOTS + 1
+        assert len(known["rounds"].unique()) <= prompt_history.SNAPSHOTS + 1
     assert known["rounds"].tolist() == [0, 0, *range(8, 121, 8)]
     assert known["prompts"][2:, 0].tolist() == list(range(8, 121, 8))
     assert known["sizes"].tolist() == [2, *[1] * 120]

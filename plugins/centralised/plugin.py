@@ -15,7 +15,6 @@ trained. Choices:
 from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedloom.toolbox import (
@@ -24,12 +23,15 @@ from fedloom.toolbox import (
     Tree,
     Update,
     ViTTask,
+    extend_history,
+    history_rows,
     hookimpl,
     init_model,
     make_updates,
     mean,
     model_logits,
     model_loss,
+    start_history,
     train_locally,
 )
 
@@ -39,9 +41,7 @@ def init_server(task: ViTTask) -> Tree:
     params = init_model(task)
     if "shared_prompts" not in params:
         return {"params": params}
-    first = params["shared_prompts"]
-    rounds = torch.zeros(len(first), dtype=torch.int64, device=first.device)
-    return {"params": params, "history": {"prompts": first.clone(), "rounds": rounds}}
+    return {"params": params, "history": start_history(params["shared_prompts"])}
 
 
 @hookimpl
@@ -65,14 +65,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     params, history = mean(updates), server.get("history")
     if history is None:
         return {"params": params}
-    if task.round % task.options.history == 0:
-        now = params["shared_prompts"]
-        number = history["rounds"].new_full((len(now),), task.round)
-        history = {
-            "prompts": torch.cat([history["prompts"], now]),  # [m, d]
-            "rounds": torch.cat([history["rounds"], number]),  # [m]
-        }
-    return {"params": params, "history": history}
+    return {"params": params, "history": extend_history(task, history, params["shared_prompts"])}
 
 
 @hookimpl
@@ -82,5 +75,4 @@ def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Ten
 
 @hookimpl
 def artefact(server: Tree) -> dict[str, list]:
-    history = server["history"]
-    return {"round": history["rounds"].tolist(), "vector": history["prompts"].tolist()}
+    return history_rows(server["history"])

@@ -29,17 +29,21 @@ from fedloom.toolbox import (
     Tree,
     Update,
     ViTTask,
+    extend_history,
+    history_rows,
     hookimpl,
     init_params,
     mean_of_picked,
     predict_picked,
+    start_history,
     train_picked,
 )
 
 
 @hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": init_params(task)}
+    params = init_params(task)
+    return {"params": params, "history": start_history(params["shared_prompts"])}
 
 
 @hookimpl
@@ -73,9 +77,15 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     if "indices" in updates[0].payload:
         picked = torch.cat([u.payload["indices"] for u in updates]).unique()
     prompts[picked] = centroids(task, uploaded, prompts[picked])
-    return {"params": params | {"shared_prompts": prompts}}
+    history = extend_history(task, server["history"], prompts)
+    return {"params": params | {"shared_prompts": prompts}, "history": history}
 
 
 @hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return predict_picked(task, received, clients, batch)  # [K, B, C]
+
+
+@hookimpl
+def artefact(server: Tree) -> dict[str, list]:
+    return history_rows(server["history"])

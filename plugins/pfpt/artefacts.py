@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from fedloom.toolbox import Tree, ViTTask
-
-SNAPSHOTS = 16  # pools kept for the figure, at most, beside the first
+from fedloom.toolbox import extend_history as extend_prompts
+from fedloom.toolbox import start_history as start_prompts
 
 
 def start_history(pool: Tensor) -> Tree:
@@ -13,33 +13,15 @@ def start_history(pool: Tensor) -> Tree:
 
     It holds the pool's `sizes` by round, and the `prompts` of some rounds with their `rounds`.
     """
-    sizes = torch.tensor([len(pool)], device=pool.device)
-    return {"sizes": sizes, "prompts": pool.clone(), "rounds": sizes.new_zeros(len(pool))}
+    return start_prompts(pool) | {"sizes": torch.tensor([len(pool)], device=pool.device)}
 
 
 def extend_history(task: ViTTask, history: Tree, pool: Tensor) -> Tree:
-    """Return the history with this round's pool [n, d].
-
-    Pools are kept of every `history`-th round; that distance doubles where it would be more than
-    SNAPSHOTS pools.
-    """
-    stride = task.options.history
-    while task.round // stride > SNAPSHOTS:
-        stride *= 2
-    rounds = torch.cat([history["rounds"], history["rounds"].new_full((len(pool),), task.round)])
-    kept = rounds % stride == 0
-    return {
-        "sizes": torch.cat([history["sizes"], history["sizes"].new_tensor([len(pool)])]),
-        "prompts": torch.cat([history["prompts"], pool])[kept],
-        "rounds": rounds[kept],
-    }
+    """Return the history with this round's pool [n, d]."""
+    sizes = torch.cat([history["sizes"], history["sizes"].new_tensor([len(pool)])])
+    return extend_prompts(task, history, pool) | {"sizes": sizes}
 
 
 def sizes(history: Tree) -> dict[str, list]:
     """Return one row per round, from round 0."""
     return {"round": list(range(len(history["sizes"]))), "size": history["sizes"].tolist()}
-
-
-def prompts(history: Tree) -> dict[str, list]:
-    """Return one row per kept prompt."""
-    return {"round": history["rounds"].tolist(), "vector": history["prompts"].tolist()}

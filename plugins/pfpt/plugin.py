@@ -42,6 +42,7 @@ from fedloom.toolbox import (
     Update,
     ViTTask,
     gather_prompts,
+    history_rows,
     hookimpl,
     make_updates,
     mean,
@@ -143,4 +144,4 @@ def artefact(
 ) -> dict[str, list]:
     """Return the pool's size by round (Fig. 4), or its prompts over rounds (Fig. 3 and 5)."""
     history = server["history"]
-    return artefacts.sizes(history) if name == "pool_sizes" else artefacts.prompts(history)
+    return artefacts.sizes(history) if name == "pool_sizes" else history_rows(history)

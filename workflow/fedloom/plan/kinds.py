@@ -1,6 +1,7 @@
 """What the schema declares of every kind of table and figure, beside its keys.
 
-x-shows: runs (default), members of one grid (grid) or of several (grids), or backbones
+x-shows: runs (default), members of one grid (grid) or of several (grids), backbones, datasets, or
+    settings, which need no run
 x-artefact: the method's table that it is made of; else it reads evaluations
 x-seeds: all (default), or first
 x-needs: checks of fedloom.plan.needs that the study must pass

@@ -10,6 +10,7 @@ from fedloom.plan.claims import resolve_claims
 from fedloom.plan.kinds import Kind, kind_of
 from fedloom.plan.methods import check_families, expand, method_names
 from fedloom.plan.needs import NEEDS
+from fedloom.plan.protocol_table import protocol_rows
 from fedloom.plan.reading import CONFIG, read
 from fedloom.plan.settings import Output, Settings
 
@@ -35,6 +36,11 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     output = replace(
         output, scenarios=tuple(known[name] for name in scenarios), backbones=tuple(backbones)
     )
+    if kind.shows == "datasets":
+        if output.published is not None:
+            published = _published(settings, output, output.published, f"{where}.published")
+            output = replace(output, published=published)
+        return output
     if kind.shows == "backbones":
         for label in backbones:
             if settings.backbones[label].family != "vit":
@@ -57,6 +63,9 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     if output.published is not None:
         published = _published(settings, output, output.published, f"{where}.published")
         output = replace(output, published=published)
+    if kind.shows == "settings":
+        rows = protocol_rows(settings, output)
+        output = replace(output, methods=(), settings=output.settings | {"rows": rows})
     return output
 
 
@@ -145,8 +154,13 @@ def _published(
     """
     pairs = [str(scenario) for scenario in output.scenarios]
     labels = method_names(settings.methods, settings.grids)
-    for key, known, names in (("rows", settings.methods, labels), ("columns", pairs, pairs)):
-        for name in entry[key]:
+    rows_here = (settings.methods, labels)
+    if kind_of(output.section, output.kind).shows == "datasets":
+        names = list(dict.fromkeys(scenario.dataset for scenario in output.scenarios))
+        rows_here = (names, names)
+    checks = [("rows", *rows_here), ("columns", [*pairs, "average"], pairs)]
+    for key, known, names in checks:
+        for name in entry.get(key, ()):
             if name not in known:
                 hint = schema.suggestion(name, names)
                 raise FedLoomError(f"{where}.{key}: no '{name}' here; {hint}")
@@ -158,9 +172,10 @@ def _published(
     rows = paper["tables"][entry["table"]]["rows"]
     columns = {column for row in rows.values() for column in row}
     for key, printed in (("rows", rows), ("columns", columns)):
-        for label, name in entry[key].items():
+        for label, name in entry.get(key, {}).items():
             if name not in printed:
                 hint = schema.suggestion(name, list(printed))
                 raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the paper; {hint}")
-    values = {name: rows[name] for name in entry["rows"].values()}
+    # a kind that shows a grid finds its rows by the combinations' values
+    values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
     return entry | {"citation": paper["citation"], "values": values}

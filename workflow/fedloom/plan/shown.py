@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedloom.plan import grids, paths
 from fedloom.plan.jobs import FigureJob, Shown, ShownMethod, TableJob, Tuned
+from fedloom.plan.kinds import kind_of
 from fedloom.plan.looks import next_look
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.settings import GridMember, Look
@@ -98,10 +99,13 @@ def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
 
 
 def files(job: TableJob | FigureJob) -> list[str]:
-    """List the Parquet files that a table or figure is made of."""
+    """List the files that a table or figure is made of: of datasets their receipts."""
     if job.shown is None:
         return [str(item.accuracy) for item in shown_backbones(job)]  # type: ignore[arg-type]
     found: list[Path] = []
+    if isinstance(job, TableJob) and kind_of("tables", job.kind).shows == "datasets":
+        datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
+        found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     for run in shown_runs(job.shown):
         found += [run.artefact] if run.artefact else [run.evaluation, run.rounds]
     if isinstance(job, TableJob) and job.tuned:

@@ -37,6 +37,7 @@ from fedloom.toolbox.model import (
     train_model,
 )
 from fedloom.toolbox.privacy import gaussian_epsilon
+from fedloom.toolbox.prompt_history import extend_history, history_rows, start_history
 from fedloom.toolbox.prompt_pool import (
     cosine_similarity,
     gather_prompts,
@@ -74,10 +75,12 @@ __all__ = [
     "cross_entropy",
     "deep_prompts",
     "entry_of",
+    "extend_history",
     "flatten",
     "gather_prompts",
     "gaussian_epsilon",
     "gradients",
+    "history_rows",
     "hookimpl",
     "init_adapters",
     "init_body",
@@ -112,6 +115,7 @@ __all__ = [
     "split_known",
     "squared_distance",
     "stack",
+    "start_history",
     "tensor_map",
     "top_prompts",
     "train_locally",

@@ -8,7 +8,7 @@ from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.report.figures.members import varied_lists
+from fedloom.report.members import varied_lists
 
 
 def accuracies(series: list[ShownRun]) -> pd.DataFrame:

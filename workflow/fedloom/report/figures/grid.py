@@ -8,12 +8,10 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from fedloom.plan.grids import text
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.report.figures.members import member, varied_lists
+from fedloom.report.members import accuracies, member, values, varied_lists
 
 MAP = "cividis"  # light and dark in the same order with any colour vision
 LABELLED = 36  # cells of a panel that still have room for their numbers
@@ -21,28 +19,15 @@ ACROSS = 4  # panels in a row
 SIZE = (2.6, 2.3)
 
 
-def accuracies(series: list[ShownRun], frames: str = "equal") -> pd.DataFrame:
-    """Return one row per member of the grid: its value on every axis, `accuracy` and `framed`.
-
-    `accuracy` is the mean over participating clients in percent, over reported rounds and seeds.
+def framed(series: list[ShownRun], frames: str) -> set[tuple[str, ...]]:
+    """Return the members that are framed, by their values on the axes.
 
     Args:
-        frames: which members are framed. `equal`: a list which the grid varies holds the same value
-            throughout; `first`: the first axis has the value of another one.
+        frames: `equal`: a list which the grid varies holds the same value throughout; `first`: the
+            first axis has the value of another one.
     """
-    records = []
-    for run in series:
-        reported = metrics.evaluation(run.evaluation)
-        records.append(
-            {axis: text(value) for axis, value in member(run).at.items()}
-            | {
-                "accuracy": metrics.accuracies(reported, run.reported)["participating_mean"],
-                "framed": _equal(run) if frames == "equal" else _first(run),
-            }
-        )
-    axes = list(member(series[0]).at)
-    means = pd.DataFrame(records).groupby(axes, sort=False)
-    return means.agg({"accuracy": "mean", "framed": "first"}).reset_index()
+    chosen = _equal if frames == "equal" else _first
+    return {tuple(values(run).values()) for run in series if chosen(run)}
 
 
 def _equal(run: ShownRun) -> bool:
@@ -59,10 +44,11 @@ def _first(run: ShownRun) -> bool:
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per scenario and value of the first of three axes; one scale per scenario."""
     scenarios = style.scenarios(series)
-    frames = [accuracies(runs, job.settings["frames"]) for runs in scenarios.values()]
+    frames = [accuracies(runs) for runs in scenarios.values()]
+    boxes = framed(series, job.settings["frames"])
     names = list(member(series[0]).at)
-    values = [list(dict.fromkeys(text(member(r).at[axis]) for r in series)) for axis in names]
-    shown = values[0] if len(names) == 3 else [None]
+    ticks = [list(dict.fromkeys(values(run)[axis] for run in series)) for axis in names]
+    shown = ticks[0] if len(names) == 3 else [None]
     alone = len(shown) == 1  # then scenarios stand beside each other
     across = min(ACROSS, len(frames) if alone else len(shown))
     down = -(-len(frames) // across) if alone else len(frames) * -(-len(shown) // across)
@@ -74,7 +60,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
         image = None
         for axis, value in zip(panels, shown, strict=True):
             part = frame if value is None else frame[frame[names[0]] == value]
-            image = _panel(axis, part, names[-2:], values[-2:], frame["accuracy"])
+            image = _panel(axis, part, names, ticks[-2:], frame["accuracy"], boxes)
             first = f"{names[0]} = {value}" if value is not None else ""
             axis.set_title(", ".join(filter(None, [scenario, first])))
         if image is not None:
@@ -86,19 +72,26 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
 
 
 def _panel(
-    axis: Axes, frame: pd.DataFrame, names: list[str], values: list[list], scale: pd.Series
+    axis: Axes,
+    frame: pd.DataFrame,
+    names: list[str],
+    ticks: list[list],
+    scale: pd.Series,
+    boxes: set[tuple[str, ...]],
 ) -> AxesImage:
     """Draw one heat map and return what a colour bar needs; members that were not run stay white.
 
     Args:
+        names: the grid's axes; the last two are drawn.
         scale: the accuracies that its colours span.
+        boxes: values of the members that are framed.
     """
-    cells = np.full([len(v) for v in reversed(values)], np.nan)
+    cells = np.full([len(v) for v in reversed(ticks)], np.nan)
     limits = {"vmin": scale.min(), "vmax": max(scale.max(), scale.min() + 1e-9)}
     for _, row in frame.iterrows():
-        across, up = (v.index(row[name]) for name, v in zip(names, values, strict=True))
+        across, up = (v.index(row[name]) for name, v in zip(names[-2:], ticks, strict=True))
         cells[up, across] = row["accuracy"]
-        if row["framed"]:
+        if tuple(row[names]) in boxes:
             corner = (across - 0.5, up - 0.5)
             box = Rectangle(corner, 1, 1, fill=False, linewidth=1.2, zorder=3, clip_on=False)
             box.set_path_effects([withStroke(linewidth=2.8, foreground="white")])  # on dark cells
@@ -112,7 +105,7 @@ def _panel(
                 color="white" if dark else "black",
             )  # fmt: skip
     axis.grid(visible=False)
-    axis.set_xticks(range(len(values[0])), values[0])
-    axis.set_yticks(range(len(values[1])), values[1])
-    axis.set(xlabel=names[0], ylabel=names[1])
+    axis.set_xticks(range(len(ticks[0])), ticks[0])
+    axis.set_yticks(range(len(ticks[1])), ticks[1])
+    axis.set(xlabel=names[-2], ylabel=names[-1])
     return image

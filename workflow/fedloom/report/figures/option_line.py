@@ -14,7 +14,7 @@ from fedloom.plan.looks import next_look
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
-from fedloom.report.figures.members import member
+from fedloom.report.members import member
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
@@ -77,8 +77,9 @@ def _panel(
 
 def _name(value: Any) -> str:
     """Write a value as text; a list of consecutive numbers by its ends, as blocks 4 to 6."""
-    if isinstance(value, list) and len(value) > 2 and value == [*range(value[0], value[-1] + 1)]:
-        return f"{value[0]} to {value[-1]}"
+    numbers = value if isinstance(value, list) and all(isinstance(v, int) for v in value) else []
+    if len(numbers) > 2 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        return f"{numbers[0]} to {numbers[-1]}"
     return text(value)
 
 

@@ -3,12 +3,11 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from fedloom.plan.grids import text
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
-from fedloom.report.figures.grid import MAP, accuracies
-from fedloom.report.figures.members import member
+from fedloom.report.figures.grid import MAP
+from fedloom.report.members import accuracies, member, values
 
 SIZE = (4.2, 3.6)
 
@@ -16,7 +15,7 @@ SIZE = (4.2, 3.6)
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per scenario, a point per member; one scale of colours each."""
     names = list(member(series[0]).at)
-    values = [list(dict.fromkeys(row)) for row in zip(*_places(series), strict=True)]
+    ticks = [list(dict.fromkeys(values(run)[axis] for run in series)) for axis in names]
     groups = style.scenarios(series)
     inches = (SIZE[0] * len(groups), SIZE[1])
     figure, axes = plt.subplots(
@@ -26,17 +25,12 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
         frame = accuracies(runs)
         at = [
             [value.index(name) for name in frame[axis_name]]
-            for axis_name, value in zip(names, values, strict=True)
+            for axis_name, value in zip(names, ticks, strict=True)
         ]
         points = axis.scatter(*at, c=frame["accuracy"], cmap=MAP, s=26, depthshade=False)
-        for letter, name, value in zip("xyz", names, values, strict=True):
+        for letter, name, value in zip("xyz", names, ticks, strict=True):
             getattr(axis, f"set_{letter}ticks")(range(len(value)), value)
             getattr(axis, f"set_{letter}label")(name)
         axis.set_title(style.name(runs[0], series))
         figure.colorbar(points, ax=axis, label="Mean accuracy (%)", shrink=0.6, pad=0.12)
     return figure
-
-
-def _places(series: list[ShownRun]) -> list[tuple[str, ...]]:
-    """Return every run's values on the three axes, as text."""
-    return [tuple(text(value) for value in member(run).at.values()) for run in series]

@@ -16,13 +16,15 @@ from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
+from fedloom.report.tables.summary import by_scenario
 from fedloom.report.verdicts import UNDECIDED, decide
 
 NOT_RUN = "not run"
+NO_SETTING = "no such setting here"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 DECIMALS = 2
 GROUPS = {"participating": True, "held_out": False}
-Scenario = tuple[str, str, str]
+Scenario = tuple[str, ...]
 
 
 class NotRunError(Exception):
@@ -35,23 +37,25 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
     Claims that no scenario can decide come last, a row each, with the reason.
     """
     claims, entry = job.settings["claims"], job.settings
-    by_scenario: dict[Scenario, dict[str, list[ShownRun]]] = {}
-    for run in runs:
-        methods = by_scenario.setdefault((run.dataset, run.partition, run.backbone), {})
-        methods.setdefault(run.method, []).append(run)
+    grouped: dict[Scenario, dict[str, list[ShownRun]]] = {}
+    for scenario, group in by_scenario(runs).items():
+        methods = dict.fromkeys(run.method for run in group)
+        grouped[scenario] = {m: [run for run in group if run.method == m] for m in methods}
     tested, rest = [], []
     for claim in claims:
-        rows = list(_rows(claim, by_scenario, job))
+        rows = list(_rows(claim, grouped, job))
         decided = [row for row in rows if row["verdict"] != NOT_RUN]
         tested += decided
         if not decided:
-            reasons = list(dict.fromkeys(row["reason"] for row in rows))
+            reasons = dict.fromkeys(row["reason"] for row in rows)
+            if len(reasons) > 1:  # of several settings, those that are here say more
+                reasons.pop(NO_SETTING, None)
             rest.append(_row(claim, next(iter(claim["in"])), NOT_RUN, "; ".join(reasons)))
     table = pd.DataFrame(tested + rest).assign(paper=entry["paper"])
     return Built(table, texts(table), caption(job, runs, table))
 
 
-def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
+def _rows(claim: dict, grouped: dict[Scenario, Any], job: TableJob):
     """Yield a row for every scenario that a claim can be tested in, or one that says why not."""
     if "untested" in claim:
         yield _row(claim, next(iter(claim["in"])), NOT_RUN, claim["untested"])
@@ -59,17 +63,17 @@ def _rows(claim: dict, by_scenario: dict[Scenario, Any], job: TableJob):
     given = job.settings["stands_for"]
     # where nothing is said, a scenario stands for all settings of a claim, and is tested once
     for setting in claim["in"] if given else [ANY]:
-        ends = [s for s in by_scenario if _stands_for(s, setting, job)]
+        ends = [s for s in grouped if _stands_for(s, setting, job)]
         starts: list = [None]
         if "from" in claim:
             (origin,) = claim["from"]
-            starts = [s for s in by_scenario if given and _stands_for(s, origin, job)]
+            starts = [s for s in grouped if given and _stands_for(s, origin, job)]
         if not ends or not starts:
-            yield _row(claim, setting, NOT_RUN, "no such setting here")
+            yield _row(claim, setting, NOT_RUN, NO_SETTING)
         for end, start in product(ends, starts):
             if start is not None and (start == end or start[2] != end[2]):
                 continue
-            yield _tested(claim, setting, end, start, by_scenario, job)
+            yield _tested(claim, setting, end, start, grouped, job)
 
 
 def _stands_for(scenario: Scenario, setting: str, job: TableJob) -> bool:
@@ -83,7 +87,7 @@ def _tested(
     setting: str,
     end: Scenario,
     start: Scenario | None,
-    by_scenario: dict[Scenario, Any],
+    grouped: dict[Scenario, Any],
     job: TableJob,
 ) -> dict:
     """Return the row of a claim in a scenario, or of its change from `start`."""
@@ -100,7 +104,7 @@ def _tested(
 
     def side(row: str, name: str, sign: int) -> list[Term]:
         def of(scenario: Scenario, factor: int) -> Term:
-            return term(by_scenario[scenario][labels[row]], name, factor, scenario, job)
+            return term(grouped[scenario][labels[row]], name, factor, scenario, job)
 
         return [of(end, sign), *([of(start, -sign)] if start is not None else [])]
 

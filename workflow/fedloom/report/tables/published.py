@@ -51,6 +51,21 @@ def verdict(
     return "beyond 2 SD"
 
 
+def of_grid(entry: dict | None, scenario: str, row: str) -> float:
+    """Return the paper's mean accuracy of a grid's combination; NaN if it has none.
+
+    Args:
+        entry: `columns` {dataset/partition: the paper's column}, `values` as for `beside`; None for
+            a table without published numbers.
+        row: the paper's row, which the combination's values name.
+    """
+    if entry is None:
+        return float("nan")
+    column = entry["columns"].get(scenario)
+    value = entry["values"].get(row, {}).get(column, {}).get("participating_mean")
+    return float("nan") if value is None else float(value[0])
+
+
 def _cell(row: pd.Series, entry: dict) -> dict:
     """Return the paper's metrics for a row of the table, {} if it has none."""
     column = entry["columns"].get(f"{row['dataset']}/{row['partition']}")

@@ -42,6 +42,14 @@ def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
     return result.reset_index()
 
 
+def by_scenario(runs: list[ShownRun]) -> dict[tuple[str, ...], list[ShownRun]]:
+    """Group runs by dataset, partition and backbone, in their order."""
+    groups: dict[tuple[str, ...], list[ShownRun]] = {}
+    for run in runs:
+        groups.setdefault((run.dataset, run.partition, run.backbone), []).append(run)
+    return groups
+
+
 def metrics(frame: pd.DataFrame) -> list[str]:
     """List the columns that hold numbers of runs."""
     labels = {*GROUP, "method", "title", "seeds"}

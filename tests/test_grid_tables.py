@@ -1,0 +1,141 @@
+"""Tables of a grid: ranked combinations, and averages of rows and columns, by hand."""
+
+from dataclasses import replace
+from itertools import product
+
+import pandas as pd
+import pytest
+
+from fedloom.plan.runs import Reported
+from fedloom.plan.settings import GridMember
+from fedloom.report import tables
+from fedloom.report.tables import grid_averages, layout, ranked
+from shown_runs import shown, table_job
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Makes the runs of a grid, from {values on its axes: accuracy in percent} of each scenario."""
+
+    def make(axes, partitions, seeds=(0,)):
+        items = []
+        for partition, accuracies in partitions.items():
+            for (values, accuracy), seed in product(accuracies.items(), seeds):
+                path = tmp_path / f"{len(items)}.parquet"
+                columns = {"round": [1], "client_id": 0, "participating": True, "num_test": 100}
+                columns |= {"num_correct": accuracy + 2 * seed, "personalized": False}
+                pd.DataFrame(columns).to_parquet(path)
+                at = dict(zip(axes, values, strict=True))
+                member = GridMember("g", 0, at, at, "G")
+                items.append(
+                    shown(partition=partition, method=f"g.{values}", seed=seed, evaluation=path,
+                          reported=Reported((1,)), member=member)
+                )  # fmt: skip
+        return items
+
+    return make
+
+
+LENGTHS = {(4, 4): 70, (4, 8): 90, (8, 4): 80, (8, 8): 60, (16, 4): 90}
+
+
+def _rows(built):
+    return built.texts.cells.to_numpy().tolist()
+
+
+def test_combinations_are_ranked_and_the_middle_is_left_out(runs):
+    series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS}, seeds=(0, 1))
+    built = ranked.build(series, table_job("ranked", best=2, worst=1))
+    assert built.texts.titles == ["Rank", "lengths.0", "lengths.1", "Mean accuracy"]
+    assert _rows(built) == [
+        ["1", "4", "8", "91.00 ± 1.41"],  # equal ones in the order of the grid
+        ["2", "16", "4", "91.00 ± 1.41"],
+        ["...", "...", "...", "..."],
+        ["5", "8", "8", "61.00 ± 1.41"],
+        ["mean of 5", "", "", "79.00"],
+    ]
+    assert built.frame["accuracy"].tolist() == [91, 91, 81, 71, 61, 79], "the files have them all"
+    assert "the best of many on the test images" in " ".join(built.caption.split())
+
+
+def test_few_combinations_are_all_shown(runs):
+    series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS})
+    ranks = [row[0] for row in _rows(ranked.build(series, table_job("ranked", best=10, worst=1)))]
+    assert ranks == ["1", "2", "3", "4", "5", "mean of 5"]
+    ranks = [row[0] for row in _rows(ranked.build(series, table_job("ranked", best=4, worst=1)))]
+    assert ranks == ["1", "2", "3", "4", "5", "mean of 5"]
+    ranks = [row[0] for row in _rows(ranked.build(series, table_job("ranked", best=1, worst=0)))]
+    assert ranks == ["1", "...", "mean of 5"]
+
+
+def test_every_scenario_has_its_own_ranking(runs):
+    other = {values: 100 - accuracy for values, accuracy in LENGTHS.items()}
+    series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS, "q": other})
+    built = ranked.build(series, table_job("ranked", best=1, worst=0))
+    assert [row[:4] for row in _rows(built)] == [
+        ["p", "1", "4", "8"], ["p", "...", "...", "..."], ["p", "mean of 5", "", ""],
+        ["q", "1", "8", "8"], ["q", "...", "...", "..."], ["q", "mean of 5", "", ""],
+    ]  # fmt: skip
+
+
+def _published(**columns):
+    values = {
+        "4, 8": {"X": {"participating_mean": [95.45]}},
+        "mean": {"X": {"participating_mean": [94.36]}},
+        "alpha 1, rho 0.3": {"X": {"participating_mean": [97.5]}},
+        "alpha all, rho 0.3": {"X": {"participating_mean": [96.5]}},
+        "alpha all, rho all": {"Y": {"participating_mean": [93.5]}},
+    }
+    return {"citation": "Someone", "table": 7, "columns": columns, "values": values}
+
+
+def test_a_papers_combinations_are_found_by_their_values(runs):
+    series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS})
+    job = replace(table_job("ranked", best=1, worst=1), published=_published(**{"d/p": "X"}))
+    built = ranked.build(series, job)
+    assert [row[-1] for row in _rows(built)] == ["95.45", "-", "-", "94.36"]
+    assert built.texts.titles[-1] == "Published" and "Someone, Table 7" in built.caption
+
+
+SWEEP = {(0.3, 1.0): 80, (0.3, 2.0): 60, (0.5, 1.0): 90, (0.5, 2.0): 50}
+
+
+def test_rows_and_columns_have_their_averages(runs):
+    built = grid_averages.build(runs(["rho", "alpha"], {"p": SWEEP}), table_job("grid_averages"))
+    assert built.texts.titles == ["alpha / rho", "0.3", "0.5", "Average"]
+    assert _rows(built) == [
+        ["1", "80.00", "90.00", "85.00"],
+        ["2", "60.00", "50.00", "55.00"],
+        ["Average", "70.00", "70.00", "70.00"],
+    ]
+    marked = built.texts.marks.to_numpy().tolist()
+    assert marked == [["", "", layout.BEST, ""], [""] * 4, [""] * 4], "an average is no combination"
+
+
+def test_several_scenarios_begin_with_their_average(runs):
+    other = {values: accuracy - 10 for values, accuracy in SWEEP.items()}
+    series = runs(["rho", "alpha"], {"p": SWEEP, "q": other})
+    job = replace(table_job("grid_averages"), published=_published(**{"d/p": "X", "average": "Y"}))
+    built = grid_averages.build(series, job)
+    assert built.texts.titles == ["Partition", "alpha / rho", "0.3", "0.5", "Average"]
+    assert [row[:3] for row in _rows(built)] == [
+        ["average", "1", "75.00"], ["average", "2", "55.00"], ["average", "Average", "65.00"],
+        ["p", "1", "80.00 (97.50)"], ["p", "2", "60.00"], ["p", "Average", "70.00 (96.50)"],
+        ["q", "1", "70.00"], ["q", "2", "50.00"], ["q", "Average", "60.00"],
+    ]  # fmt: skip
+    assert _rows(built)[2][-1] == "65.00 (93.50)"
+
+
+def test_a_combination_that_was_not_run_is_a_dash(runs):
+    some = {values: accuracy for values, accuracy in SWEEP.items() if values != (0.5, 2.0)}
+    built = grid_averages.build(runs(["rho", "alpha"], {"p": some}), table_job("grid_averages"))
+    assert _rows(built)[1] == ["2", "60.00", "-", "60.00"]
+
+
+@pytest.mark.parametrize("kind", ["ranked", "grid_averages"])
+def test_tables_of_a_grid_are_written_in_every_format(kind, runs, tmp_path):
+    outputs = {form: tmp_path / f"t.{form}" for form in ("md", "csv", "tex", "html", "parquet")}
+    job = table_job(kind, best=2, worst=1)
+    tables.write(job, runs(["rho", "alpha"], {"p": SWEEP, "q": SWEEP}), outputs)
+    assert all(path.stat().st_size for path in outputs.values())
+    assert "90.00" in outputs["md"].read_text()

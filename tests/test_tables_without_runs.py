@@ -1,0 +1,119 @@
+"""Tables of settings and of datasets' sizes, which need no run."""
+
+from copy import deepcopy
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from default_config import default_config
+from fedloom.common.errors import FedLoomError
+from fedloom.data import store
+from fedloom.plan import paths, study_runs
+from fedloom.plan.plan import Plan
+from fedloom.plan.resolve import resolve
+from fedloom.plan.shown import shown_runs
+from fedloom.report import tables
+
+
+def _config(**table):
+    config = deepcopy(default_config())
+    config["study"] |= {"rounds": 7, "clients_per_round": 6, "training": {"epochs": 2, "lr": 0.25}}
+    config["methods"]["slow"] = {"plugin": "scaffold_pt", "title": "Slow", "rounds": 9}
+    config["datasets"]["other"] = {"source": "sklearn_digits"}
+    config["select"] |= {
+        "datasets": ["digits", "other"], "partitions": ["iid", "domains"],
+        "methods": ["fedavg_pt", "slow"], "tables": ["t"], "figures": [],
+    }  # fmt: skip
+    config["tables"] = {"t": table}
+    return config
+
+
+def _plan(**table):
+    return Plan(resolve(_config(**table)))
+
+
+T = SimpleNamespace(label="t")
+
+
+def _cells(job, tmp_path):
+    outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    tables.write(job, shown_runs(job.shown), outputs)
+    caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
+    lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
+    return caption, lines, pd.read_parquet(outputs["parquet"])
+
+
+@pytest.mark.parametrize("kind", ["protocol", "sizes"])
+def test_they_need_no_run(kind):
+    plan = _plan(kind=kind)
+    assert study_runs.runs(plan.settings) == []
+    files = plan.shown_files("tables", T)
+    stores = [f"results/datasets/{name}/images.json" for name in ("digits", "other")]
+    assert files == (stores if kind == "sizes" else [])
+
+
+def test_settings_are_those_that_every_method_is_trained_with(tmp_path):
+    job = _plan(kind="protocol", scenarios=["digits/iid", "digits/domains"]).table_job(T)
+    _, lines, frame = _cells(job, tmp_path)
+    assert lines == [
+        ["Partition", "Method", "Rounds", "Clients", "In a round", "Optimiser", "Learning rate",
+         "Epochs", "Batch"],
+        ["iid", "FedAvg-PT", "7", "20", "6", "adam", "0.25", "2", "16"],
+        ["iid", "Slow", "9", "20", "6", "sgd", "0.25", "2", "16"],
+        ["domains", "FedAvg-PT", "7", "5 per domain", "6", "adam", "0.25", "2", "16"],
+        ["domains", "Slow", "9", "5 per domain", "6", "sgd", "0.25", "2", "16"],
+    ]  # fmt: skip
+    assert frame["lr"].tolist() == [0.25] * 4
+
+
+def test_a_papers_settings_stand_in_brackets_where_they_differ(tmp_path):
+    published = {"paper": "pfpt", "table": 9, "rows": {"slow": "SCAFFOLD-PT"}}
+    published |= {"columns": {"digits/iid": "CIFAR-10 Dir(0.1)"}}
+    job = _plan(kind="protocol", scenarios=["digits/iid"], published=published).table_job(T)
+    caption, lines, _ = _cells(job, tmp_path)
+    assert "in brackets those of Weng et al." in caption
+    assert lines[1] == ["FedAvg-PT", "7", "20", "6", "adam", "0.25", "2", "16"]
+    assert lines[2] == [
+        "Slow", "9 (200)", "20 (100)", "6 (10)", "sgd", "0.25 (0.0001)", "2 (5)", "16",
+    ]  # fmt: skip
+
+
+def _store(name):
+    """Three training images of two classes in two domains, and one test image of the first."""
+    rows = [(0, False, "a"), (1, False, "b"), (1, False, "b"), (0, True, "a")]
+    examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, d) for y, t, d in rows]
+    path = paths.at(paths.STORE, dataset=name)
+    path.parent.mkdir(parents=True)
+    store.write(path, examples, (1, 1, 1), ["x", "y", "z"], "made by a test")
+
+
+def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _store("digits")
+    _store("other")
+    published = {"paper": "fedpha", "table": 6, "rows": {"other": "Office31"}}
+    caption, lines, frame = _cells(_plan(kind="sizes", published=published).table_job(T), tmp_path)
+    assert lines == [
+        ["Dataset", "Classes", "Training images", "Test images", "Domains"],
+        ["digits", "2", "3", "1", "2"],  # a class without images counts not
+        ["other", "2 (31)", "3 (3292)", "1 (813)", "2 (3)"],
+    ]
+    assert "those of Fang et al." in caption
+    assert frame["train"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ({"office": "Office31"}, "tables.t.published.rows: no 'office' here; known: digits, other"),
+        (
+            {"other": "Office 31"},
+            "rows.other: no 'Office 31' in the paper; did you mean 'Office31'",
+        ),
+    ],
+)
+def test_published_sizes_name_datasets_and_rows(rows, line):
+    with pytest.raises(FedLoomError, match=line):
+        _plan(kind="sizes", published={"paper": "fedpha", "table": 6, "rows": rows})
