@@ -108,6 +108,11 @@ def kinds(section: str, root: dict) -> str:
     """Return a chapter on a section of config.yaml: each of its kinds with its keys."""
     key = SECTIONS[section]
     parts = [f"## {section}\n\nA label each; `{key}` says which kind of entry it is."]
+    if section == "datasets":
+        parts[0] += (
+            " An entry may have a `recipe` instead, the name of one [that ships](recipes.md) or the"
+            " path of a .yaml file, and any keys of the recipe's source beside it."
+        )
     for name, sub in entries(section).items():
         parts.append(f"### {key}: {name}\n\n{sentence(sub)}\n\n{table(sub, root)}")
     return "\n\n".join(parts)

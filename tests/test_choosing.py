@@ -129,9 +129,11 @@ def test_a_folder_with_all_of_these_keys(tmp_path):
     assert any((image == first).all() for image in whole.images(np.arange(len(whole))))
 
 
-def test_resize_needs_a_size(tmp_path):
-    with pytest.raises(schema.SchemaError, match="'image_size' is a dependency of 'resize'"):
-        dataset_spec(source="folder", root="x", resize="squash")
+def test_resize_needs_a_size(with_plugin):
+    with_plugin("part_c", "pass")
+    for entry in ({"source": "folder", "root": "x"}, {"source": "part_c"}):
+        with pytest.raises(schema.SchemaError, match="'image_size' is a dependency of 'resize'"):
+            dataset_spec(**entry, resize="squash")
 
 
 def parts(tmp_path):

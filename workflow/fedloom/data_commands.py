@@ -98,7 +98,6 @@ def check(args: argparse.Namespace) -> None:
     given = {"recipe": args.name} | ({"root": args.root} if args.root else {})
     settings = dataset_entry(recipe.name, given)
     ready = prepared(sources.read(settings.pop("source"), settings), settings)
-    assert ready.test is not None
     lines = counting.differences(ready, recipe.counts)
     if args.pixels:
         with progress(len(ready.labels), "images") as bar:

@@ -4,20 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.data.listed import NO_DOMAIN, ImageList
+from fedloom.data.listed import NO_DOMAIN, Prepared
 
 WORDS = {"images": "images", "train": "training images", "test": "test images"}
 MANY = 5  # lines on single classes before the rest of them is one line
 
 
-def differences(ready: ImageList, counts: dict[str, Any]) -> list[str]:
+def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     """Return a line for every count that is not the recipe's.
 
     Args:
         ready: the prepared list, with domains and test split.
         counts: as a recipe has them, see workflow/schemas/recipe.schema.yaml.
     """
-    assert ready.domains is not None and ready.test is not None
     lines = []
     found = _cell(np.ones(len(ready.labels), bool), ready.test)
     for key in ("images", "train", "test"):
@@ -30,12 +29,12 @@ def differences(ready: ImageList, counts: dict[str, Any]) -> list[str]:
     return lines + _by_class(ready, counts)
 
 
-def _domains(ready: ImageList) -> list[str]:
+def _domains(ready: Prepared) -> list[str]:
     """Return the names of the domains."""
     return [name for name in np.unique(ready.domains).tolist() if name != NO_DOMAIN]
 
 
-def _by_domain(ready: ImageList, expected: dict[str, dict[str, int]]) -> list[str]:
+def _by_domain(ready: Prepared, expected: dict[str, dict[str, int]]) -> list[str]:
     """Return a line for every domain that differs."""
     lines = []
     for name, cell in expected.items():
@@ -48,7 +47,7 @@ def _by_domain(ready: ImageList, expected: dict[str, dict[str, int]]) -> list[st
     return lines
 
 
-def _by_class(ready: ImageList, counts: dict[str, Any]) -> list[str]:
+def _by_class(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     """Return a line for every class that differs; of many such, one for those after the first."""
     lines = []
     each, expected = counts.get("each_class", {}), counts.get("by_class", {})
@@ -63,7 +62,7 @@ def _by_class(ready: ImageList, counts: dict[str, Any]) -> list[str]:
     return lines if rest <= 0 else [*lines[:MANY], f"{rest} more such lines on classes"]
 
 
-def _cell(rows: np.ndarray, test: np.ndarray | None) -> dict[str, int]:
+def _cell(rows: np.ndarray, test: np.ndarray) -> dict[str, int]:
     """Return the numbers of images, of training and of test images, among `rows`, bool [N]."""
     return {
         "images": int(rows.sum()),

@@ -55,7 +55,6 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
             nothing is left, or no test image; or see `prepared`.
     """
     ready = prepared(listed, settings)
-    assert ready.domains is not None and ready.test is not None
     rgb = False
     while True:
         rows = (

@@ -51,6 +51,27 @@ class ImageList:
     test_split: str = "official"
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """The images of a dataset, none of them read yet, as `fedloom.data.preparation` chose them.
+
+    Attributes:
+        items, classes, provenance, named, test_split: see ImageList.
+        labels: int [N].
+        domains: str [N].
+        test: bool [N].
+    """
+
+    items: Callable[[], Iterable[Item]]
+    labels: np.ndarray
+    classes: list[str]
+    provenance: str
+    domains: np.ndarray
+    test: np.ndarray
+    named: bool
+    test_split: str
+
+
 def check_list(listed: ImageList) -> None:
     """Require columns of the right types and of one length.
 

@@ -9,7 +9,6 @@ same of test images).
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -18,13 +17,13 @@ import numpy as np
 from fedloom.common.errors import FedLoomError
 from fedloom.data import choosing
 from fedloom.data.classes import check_names, log_shared_classes, per_domain, renamed
-from fedloom.data.listed import ImageList, Item, check_labels, check_list, counted
+from fedloom.data.listed import ImageList, Item, Prepared, check_labels, check_list, counted
 from fedloom.data.splits import Split, fixed_test_split
 
 log = logging.getLogger(__name__)
 
 
-def prepared(listed: ImageList, settings: dict[str, Any]) -> ImageList:
+def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     """Return the images that the store will hold, with their domains and their test split.
 
     Args:
@@ -66,11 +65,11 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> ImageList:
     def items() -> Iterator[Item]:
         yield from compress(counted(listed), kept)
 
-    return replace(
-        listed,
+    return Prepared(
         items=items,
         labels=labels[kept],
         classes=classes,
+        provenance=listed.provenance,
         domains=domains[kept],
         test=split.test[stay],
         named=named,

@@ -65,8 +65,10 @@ class DataPlugin(Located):
         clients = {"clients": CLIENTS} if self.kind == "scheme" and not self.by_domain else {}
         given = [name for name, option in self.option_schemas.items() if "default" not in option]
         own = {self.kind: {"const": self.name}} | clients | self.option_schemas
+        together = {"resize": ["image_size"]} if self.kind == "source" else {}
         return {
             "description": self.description,
+            "dependentRequired": together,
             "type": "object",
             "additionalProperties": False,
             "required": [self.kind, *clients, *given],

@@ -69,8 +69,8 @@ class Recipe:
 def _images_of_part(part: dict[str, Any]) -> int:
     """Return the number of images of a part of several, or 0 if its recipe does not state it."""
     images, classes = find(part["recipe"]).size()
-    caps = [part.get(f"max_{half}_per_class") for half in ("train", "test")]
-    capped = sum(caps) * classes if classes and None not in caps else None
+    caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
+    capped = sum(caps) * classes if classes and all(caps) else None
     return min((count for count in (images, capped) if count), default=0)
 
 

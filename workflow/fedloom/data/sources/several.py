@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data import sources
-from fedloom.data.listed import ImageList, Item
+from fedloom.data.listed import ImageList, Item, Prepared
 from fedloom.data.preparation import prepared
 
 
@@ -33,12 +33,12 @@ def read(settings: dict[str, Any]) -> ImageList:
         classes=[f"{name}/{label}" for name, part in parts.items() for label in part.classes],
         provenance="; ".join(f"{name}: {part.provenance}" for name, part in parts.items()),
         domains=np.repeat([*parts], [len(part.labels) for part in parts.values()]),
-        test=np.concatenate([part.test for part in parts.values() if part.test is not None]),
+        test=np.concatenate([part.test for part in parts.values()]),
         named=all(part.named for part in parts.values()),
         test_split=", ".join(f"{name}: {part.test_split}" for name, part in parts.items()),
     )
 
 
-def _part(entry: dict[str, Any]) -> ImageList:
+def _part(entry: dict[str, Any]) -> Prepared:
     """Return the images of a part, with its test split."""
     return prepared(sources.read(entry.pop("source"), entry), entry)
