@@ -10,7 +10,7 @@ from fedloom.plan.plan import Plan
 from fedloom.plan.reading import read_all
 
 
-def entry(path: Path, shared: set[str]) -> str:
+def entry(path: Path, shared: set[tuple[str, str]]) -> str:
     """Return the paragraph of one study, without what all studies of its paper say."""
     plan = Plan.load([path])
     settings, about = plan.settings, plan.settings.about
@@ -30,9 +30,9 @@ def text(words: str) -> str:
     return words.replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
 
 
-def sentences(heading: str, said: Mapping[str, str], shared: set[str]) -> list[str]:
+def sentences(heading: str, said: Mapping[str, str], shared: set[tuple[str, str]]) -> list[str]:
     """Return a list of what is said, below its heading; nothing if there is nothing to say."""
-    own = [f"- {text(line)}" for key, line in said.items() if key not in shared]
+    own = [f"- {text(line)}" for key, line in said.items() if (key, line) not in shared]
     return [f"{heading}:\n\n" + "\n".join(own)] if own else []
 
 
@@ -40,19 +40,15 @@ def chapter(folder: str, paths: list[Path]) -> str:
     """Return the studies of a folder, with what those of a paper share before them."""
     protocol = paths[0].parent / shipped.PROTOCOL
     if not protocol.is_file():
-        title, parts, keys = "Micro studies", [], set[str]()
+        title, parts, known = "Micro studies", [], set[tuple[str, str]]()
     else:
-        contents = [content["study"] for _, content in read_all([protocol])]
-        said = {key: {} for key in ("deviations", "choices")}
-        for content in contents:
-            for key, known in said.items():
-                known |= content.get(key, {})
-        keys = {*said["deviations"], *said["choices"]}
-        title = text(folder)
-        parts = ["All of its studies:"]
-        parts += sentences("Different from the paper", said["deviations"], set())
-        parts += sentences("Left open by the paper", said["choices"], set())
-    return "\n\n".join([f"## {title}", *parts, *(entry(path, keys) for path in paths)])
+        ((_, content),) = read_all([protocol])
+        deviations, choices = (content["study"].get(key, {}) for key in ("deviations", "choices"))
+        known = {*deviations.items(), *choices.items()}
+        title, parts = text(folder), ["All of its studies, unless one says otherwise:"]
+        parts += sentences("Different from the paper", deviations, set())
+        parts += sentences("Left open by the paper", choices, set())
+    return "\n\n".join([f"## {title}", *parts, *(entry(path, known) for path in paths)])
 
 
 def studies_page() -> str:

@@ -33,7 +33,7 @@ def test_the_list_of_methods_says_what_each_does(capsys):
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():
-    command = f"{sys.executable} -m fedloom studies | true"  # which ends before a line is written
+    command = f"{sys.executable} -m fedloom datasets | true"  # which ends before a line is written
     done = subprocess.run(
         command, shell=True, capture_output=True, text=True, cwd=ROOT,
         env={"PYTHONPATH": str(ROOT / "workflow")},

@@ -8,6 +8,7 @@ from types import SimpleNamespace as Wildcards
 
 import pytest
 
+from fedloom import describe
 from fedloom.common.checkout import ROOT
 from fedloom.plan import jobs, shipped
 from fedloom.plan.kinds import kind_of
@@ -133,20 +134,41 @@ def test_studies_are_named_as_their_files():
     assert all(_plan(path).name == shipped.name_of(path) for path in STUDIES)
 
 
-def test_studies_that_share_runs_agree_on_what_they_are():
-    """A run's folder is named by labels: another meaning would overwrite its results."""
+def test_a_label_means_one_thing_in_all_studies():
+    """Stores, partitions, caches and runs are named by labels: another meaning overwrites them."""
     seen = {}
     for path in STUDIES:
         plan = _plan(path)
         settings = plan.settings
+        for scenario in settings.select.scenarios:
+            dataset, partition = vars(scenario).values()
+            _check(seen, f"dataset {dataset}", settings.datasets[dataset], path)
+            _check(seen, f"partition {scenario}", settings.partitions[partition], path)
+        for label in settings.select.backbones:
+            _check(seen, f"backbone {label}", settings.backbones[label], path)
         for run in plan.runs:
             study = plan.study(run)
-            spec = (
-                plan.run_spec(run),
-                settings.partitions[run.partition],
-                settings.datasets[run.dataset],
-                study.evaluate_every,
-                study.global_test,
-            )
-            name, known = seen.setdefault(run.path, (path.name, spec))
-            assert known == spec, f"{run.path} differs between {name} and {path.name}"
+            spec = plan.run_spec(run), study.evaluate_every, study.global_test
+            _check(seen, run.path, spec, path)
+
+
+def _check(seen, name, meaning, path):
+    where, known = seen.setdefault(name, (path, meaning))
+    assert known == meaning, f"{name} differs between {where} and {path}"
+
+
+def test_the_list_of_studies_says_what_each_shows_and_needs():
+    assert describe.study(shipped.FOLDER / "pep_fedpt/table8.yaml") == [
+        "pep_fedpt/table8",
+        "Table 8",
+        "inaturalist_user, domainnet, tiny_imagenet",
+        "pep_no_prior, pep_fedpt, pep_5_no_prior, pep_5",
+        18,
+    ]
+    grid = describe.study(shipped.FOLDER / "fedpha/figure5.yaml")
+    assert grid[-2:] == ["fedpha_lengths_3 (512)", 512]
+    micro = describe.study(shipped.FOLDER / "micro/pep_micro_domains.yaml")
+    assert micro[1].startswith("Feature heterogeneity") and micro[2] == "glyphs"
+    names = [shipped.name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
+    assert names[8:10] == ["pep_fedpt_table9", "pep_fedpt_table10"], "in the order of the paper"
+    assert names.index("pep_fedpt_figure2") == names.index("pep_fedpt_table13") + 1

@@ -114,12 +114,12 @@ def datasets() -> str:
 
 def studies() -> str:
     """Return a line per study that ships: what it shows, on which data, with which methods."""
-    rows = [_study(file) for file in shipped.studies()]
+    rows = [study(file) for file in shipped.studies()]
     heads = ["study", "shows", "data", "methods", "runs"]
     return tabulate(rows, heads, maxcolwidths=[None, 20, 22, 40, None])
 
 
-def _study(file: Path) -> list[str | int]:
+def study(file: Path) -> list[str | int]:
     """Return the file of a study, what it shows, its data sets, its methods and its runs."""
     plan = Plan.load([file])
     used = {run.method: run.dataset for run in plan.runs}
