@@ -23,6 +23,8 @@ Choices that the paper leaves open, or that its parts decide differently:
   is evaluated with the local context that it would start from; there is no server model.
 """
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,6 +46,7 @@ from fedloom.toolbox import (
 from . import released
 from .lengths import check_options, length_of, longest
 from .projection import directions_kept, project_on_weakest
+from .timings import timings
 
 
 @hookimpl
@@ -95,7 +98,7 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
     clip, options = task.backbone, task.options
     context, local, length = params["context"], params["local"], clients.state["length"]
     if options.variant == "released":
-        projected = local @ released.projection(context, options.rho)
+        projected = local @ projection(task, context)
     else:
         projected = local @ received["projection"]  # Eq. 10
     full = torch.full_like(length, context.shape[1])
@@ -110,14 +113,20 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
     return losses + (pull + push)[:, None]
 
 
+def projection(task: Task, context: Tensor) -> Tensor:
+    """Return the projection [..., d, d] that belongs to global contexts [..., T_g, d]."""
+    if task.options.variant == "released":
+        return released.projection(context, task.options.rho)
+    kept = directions_kept(task.options.variant, task.options.rho, context.shape[-1])
+    return project_on_weakest(context, kept)
+
+
 @hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train both contexts (Algorithm 1); upload the global one and keep the local one."""
     start, options = received["params"] | clients.state, task.options
     if options.variant != "released":
-        context = received["params"]["context"]  # [K, T_g, d]
-        kept = directions_kept(options.variant, options.rho, context.shape[-1])
-        received = {**received, "projection": project_on_weakest(context, kept)}
+        received = {**received, "projection": projection(task, received["params"]["context"])}
     trained = train_locally(task, loss, received, clients, params=start, train=("context", "local"))
     return make_updates(trained, clients, kept=clients.state)
 
@@ -136,3 +145,25 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     state = clients.state
     text = text_features(task, [state["local"]], [state["length"]])[:, 0]  # [K, C, d_joint]
     return task.backbone.logits(batch.features, text)
+
+
+@hookimpl
+def artefact(
+    task: Task, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]]
+) -> dict[str, list]:
+    """Return the times of the first cohort's projection and training (Table 3)."""
+    received, clients, _ = next(cohorts)
+    context, length = received["params"]["context"][0], int(clients.state["length"][0])
+    local = clients.state["local"][0, :length]  # [L, d], without its padding
+
+    @torch.enable_grad()  # which evaluation turns off
+    def train() -> list[Update]:
+        return client_update(task, received, clients)
+
+    return timings(
+        decompose=lambda context: projection(task, context),
+        train=train,
+        context=context,
+        local=local,
+        clients=len(clients.ids),
+    )

@@ -1,0 +1,65 @@
+"""What a table of times shows, and what FedPHA times."""
+
+from importlib import import_module
+from time import sleep
+
+import pandas as pd
+import pytest
+import torch
+
+from fedloom.federated.evaluate import artefact
+from fedloom.federated.round import initial_state, train_round
+from fedloom.methods import loader, manifest
+from fedloom.report.tables import layout, published, summary, timings
+from shown_runs import shown, table_job
+
+
+def test_times_are_means_and_shares_of_training(tmp_path):
+    columns = {"stage": ["decomposition"] * 2 + ["projection", "training"]}
+    path = tmp_path / "t.parquet"
+    pd.DataFrame(columns | {"milliseconds": [3.0, 5.0, 1.0, 400.0]}).to_parquet(path)
+    found = timings.measure(shown(artefact=path), table_job("timings"))
+    assert found == {
+        "decomposition_ms": 4, "projection_ms": 1, "training_ms": 400,
+        "decomposition_percent": 1, "projection_percent": 0.25,
+    }  # fmt: skip
+    frame = summary.summarise([shown()], [found])
+    values = {"FedPHA": {"X": {"decomposition_ms": [4.2], "decomposition_percent": {"below": 1}}}}
+    entry = {"rows": {"m": "FedPHA"}, "columns": {"d/p": "X"}, "values": values}
+    table = layout.texts(published.beside(frame, entry), timings.column)
+    assert table.titles[:3] == ["Method", "Decomposition (ms)", "Published decomposition (ms)"]
+    assert table.cells["decomposition_percent_published"].tolist() == ["< 1.00"]
+    assert not table.marks.to_numpy().any(), "times of machines have no best"
+
+
+@pytest.mark.parametrize("variant", ["paper", "algorithm_1", "released"])
+def test_fedpha_times_its_projection_and_the_training_beside_it(tiny, variant):
+    task, hooks = tiny("fedpha", variant=variant)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    before = {name: value.clone() for name, value in state.server["params"].items()}
+    table = pd.DataFrame(artefact(task.at(1), hooks, state, "timings"))
+    assert table["stage"].value_counts().to_dict() == {
+        "decomposition": 10, "projection": 10, "training": 1,
+    }  # fmt: skip
+    assert (table["milliseconds"] > 0).all()
+    after = state.server["params"]
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_stage_takes_as_long_as_its_work():
+    package = loader.import_plugin(manifest.find("fedpha")).__package__
+    module = import_module(f"{package}.timings")
+    calls = []
+
+    def decompose(context):
+        calls.append(context)
+        sleep(0.003)
+        return torch.eye(4)
+
+    table = pd.DataFrame(
+        module.timings(decompose, lambda: sleep(0.05), torch.zeros(2, 4), torch.zeros(3, 4), 5)
+    )
+    means = table.groupby("stage")["milliseconds"].mean()
+    assert len(calls) == 11, "the first is not timed"
+    assert means["decomposition"] >= 3 > means["projection"]
+    assert means["training"] >= 10, "50 ms of five clients together"
