@@ -1,6 +1,7 @@
 """What FedLoom knows of its methods, sources and studies, as text for the terminal."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 from textwrap import fill, indent
@@ -12,6 +13,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.methods.manifest import Plugin, discover, find
 from fedloom.plan import recipes, shipped
+from fedloom.plan.cost import RATES, study_cost
 from fedloom.plan.data_plugins import entries
 from fedloom.plan.plan import Plan
 
@@ -115,12 +117,16 @@ def datasets() -> str:
 def studies() -> str:
     """Return a line per study that ships: what it shows, on which data, with which methods."""
     rows = [study(file) for file in shipped.studies()]
-    heads = ["study", "shows", "data", "methods", "runs"]
-    return tabulate(rows, heads, maxcolwidths=[None, 20, 22, 40, None])
+    heads = ["study", "shows", "data", "methods", "runs", "GPU hours"]
+    widths = [None, 20, 22, 40, None, None]
+    table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f")
+    return (
+        f"{table}\n\nHours of one GPU at {RATES['float32']:.0e} operations per second, an estimate."
+    )
 
 
-def study(file: Path) -> list[str | int]:
-    """Return the file of a study, what it shows, its data sets, its methods and its runs."""
+def study(file: Path) -> list[str | int | float]:
+    """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU."""
     plan = Plan.load([file])
     used = {run.method: run.dataset for run in plan.runs}
     data = dict.fromkeys(run.dataset for run in plan.runs) or plan.settings.select.datasets
@@ -128,6 +134,13 @@ def study(file: Path) -> list[str | int]:
     labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]
     counts = Counter(labels)
     names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
-    shows = ", ".join(plan.settings.about.shows) or header(file).partition(":")[0].rstrip(".")
+    shows = ", ".join(plan.settings.about.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
     name = str(file.relative_to(shipped.FOLDER).with_suffix(""))
-    return [name, shows, ", ".join(data), ", ".join(names), len(plan.runs)]
+    return [
+        name,
+        shows,
+        ", ".join(data),
+        ", ".join(names),
+        len(plan.runs),
+        study_cost(plan).gpu_hours(),
+    ]

@@ -14,13 +14,6 @@ def outputs(settings: Settings) -> list[Output]:
     return tables + [settings.figures[label] for label in select.figures]
 
 
-def scenarios(settings: Settings) -> list[Scenario]:
-    """List the scenarios that the study's outputs show; without any, those that it selects."""
-    shown = {scenario for output in outputs(settings) for scenario in output.scenarios}
-    everything = settings.select.scenarios
-    return [each for each in everything if each in shown] if shown else list(everything)
-
-
 def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
     """Return the seeds of the runs that a table or figure shows."""
     seeds = settings.study.seeds
@@ -36,3 +29,10 @@ def runs(settings: Settings) -> list[Run]:
     select = settings.select
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
     return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]
+
+
+def scenarios(settings: Settings) -> list[Scenario]:
+    """List the scenarios that a study's runs have; of a study without outputs, all it selects."""
+    if not outputs(settings):
+        return list(settings.select.scenarios)
+    return list(dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings)))

@@ -1,0 +1,56 @@
+"""Every table and figure of the papers has a study that says what it shows."""
+
+from functools import cache
+
+import pytest
+
+from fedloom.common.checkout import ROOT
+from fedloom.common.schema import read_yaml
+from fedloom.plan import shipped
+from fedloom.plan.plan import Plan
+
+ARTEFACTS = read_yaml(shipped.FOLDER / "artefacts.yaml")
+STUDIES = [file for file in shipped.studies() if file.parent.name in ARTEFACTS]
+
+
+@cache
+def _settings(file):
+    return Plan.load([file]).settings
+
+
+def _title(file):
+    """Return "Table 3" for table3.yaml."""
+    kind = file.stem.rstrip("0123456789")
+    return f"{kind.capitalize()} {file.stem.removeprefix(kind)}"
+
+
+@pytest.mark.parametrize("paper", ARTEFACTS)
+def test_every_artefact_has_a_study_and_every_study_an_artefact(paper):
+    files = {file.stem for file in STUDIES if file.parent.name == paper}
+    tables = {f"table{number}" for number in ARTEFACTS[paper]["tables"]}
+    assert files == tables | {f"figure{number}" for number in ARTEFACTS[paper]["figures"]}
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=shipped.name_of)
+def test_a_study_says_its_paper_and_what_it_shows(file):
+    about = _settings(file).about
+    assert about.paper == file.parent.name and about.shows == (_title(file),)
+    texts = [*about.deviations.values(), *about.choices.values()]
+    assert texts and all(text.rstrip().endswith(".") for text in texts)
+
+
+@pytest.mark.parametrize("paper", ARTEFACTS)
+def test_all_rows_and_columns_of_every_published_table_stand_in_its_study(paper):
+    published = read_yaml(ROOT / f"workflow/published/{paper}.yaml")["tables"]
+    assert set(published) >= set(ARTEFACTS[paper]["tables"])
+    for number in ARTEFACTS[paper]["tables"]:
+        settings = _settings(shipped.FOLDER / paper / f"table{number}.yaml")
+        entries = [settings.tables[label].published for label in settings.select.tables]
+        used = [e for e in entries if e and (e["paper"], e["table"]) == (paper, number)]
+        assert used, f"{paper}, Table {number}"
+        rows = published[number]["rows"]
+        columns = {column for row in rows.values() for column in row}
+        if all("rows" in entry and "columns" in entry for entry in used):
+            assert {row for e in used for row in e["rows"].values()} == set(rows), number
+        shown = {column for e in used for column in e.get("columns", {}).values()}
+        assert not shown or shown == columns, number
