@@ -185,7 +185,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
         style.save(figure, {"pdf": tmp_path / "x.pdf"})
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
-    if kind in ("convergence", "shots", "lines", "bars", "two_metrics", "accuracy_bars"):
+    if kind in ("convergence", "shots", "lines", "bars", "accuracy_bars"):
         assert text in [part.strip() for part in shown], "in the legend, whatever it begins with"
 
 
