@@ -60,6 +60,17 @@ def test_a_point_per_method_lies_at_its_two_accuracies(run):
         assert ends[:, 1] == pytest.approx([45 - 50**0.5, 45 + 50**0.5])
 
 
+def test_points_that_look_alike_are_numbered(run):
+    series = [run(40, 60, method="a", title="A"), run(50, 70, method="b", title="B")]
+    with style.applied():
+        figure = two_metrics.draw(series, figure_job(x="global", y="participating_worst"))
+        assert [text.get_text() for text in figure.axes[0].texts] == ["1", "2"]
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["1  A", "2  B"]
+        other = run(50, 70, method="b", title="B", look=Look("#D55E00", 0, "s"))
+        figure = two_metrics.draw([series[0], other], figure_job(x="global", y="global"))
+        assert not figure.axes[0].texts
+
+
 def test_a_metric_that_a_run_lacks_is_one_line(run):
     job = figure_job(x="held_out_mean", y="participating_worst")
     with (

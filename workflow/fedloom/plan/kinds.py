@@ -3,6 +3,7 @@
 x-shows: runs (default), members of one grid (grid) or of several (grids), backbones, datasets, or
     settings, which need no run
 x-artefact: the method's table that it is made of; else it reads evaluations
+x-reads: of a backbone its accuracy by block (default), or its features
 x-seeds: all (default), or first
 x-needs: checks of fedloom.plan.needs that the study must pass
 x-caption: what the report says below it
@@ -22,6 +23,7 @@ class Kind:
     name: str
     shows: str
     artefact: str | None
+    reads: str
     seeds: str
     needs: tuple[str, ...]
     caption: str
@@ -48,6 +50,7 @@ def kind_of(section: str, name: str) -> Kind:
         name=name,
         shows=entry.get("x-shows", "runs"),
         artefact=entry.get("x-artefact"),
+        reads=entry.get("x-reads", "accuracy"),
         seeds=entry.get("x-seeds", "all"),
         needs=tuple(entry.get("x-needs", ())),
         caption=" ".join(entry["x-caption"].split()),

@@ -36,6 +36,9 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     output = replace(
         output, scenarios=tuple(known[name] for name in scenarios), backbones=tuple(backbones)
     )
+    if "superclasses" in output.settings:
+        labels = _class_labels(output.settings["superclasses"], f"{where}.superclasses")
+        output = replace(output, settings=output.settings | {"superclass_of": labels})
     if kind.shows == "datasets":
         if output.published is not None:
             published = _published(settings, output, output.published, f"{where}.published")
@@ -55,9 +58,6 @@ def resolve_output(settings: Settings, output: Output, entry: dict[str, Any]) ->
     )
     for need in kind.needs:
         NEEDS[need](settings, output, where)
-    if "superclasses" in output.settings:
-        labels = _class_labels(output.settings["superclasses"], f"{where}.superclasses")
-        output = replace(output, settings=output.settings | {"superclass_of": labels})
     if output.kind == "claims":
         output = resolve_claims(settings, output, where)
     if output.published is not None:

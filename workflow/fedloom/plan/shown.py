@@ -40,11 +40,19 @@ class ShownRun:
 
 @dataclass(frozen=True)
 class ShownBackbone:
-    """A frozen backbone on a dataset in a figure; `accuracy` is a Parquet file."""
+    """A frozen backbone on a dataset in a figure.
+
+    Attributes:
+        accuracy: Parquet file of its accuracy by block.
+        features: what it computes of every image.
+        store: the dataset's images.
+    """
 
     dataset: str
     backbone: str
     accuracy: Path
+    features: Path
+    store: Path
 
 
 def shown_runs(shown: Shown) -> list[ShownRun]:
@@ -92,16 +100,20 @@ def _methods(shown: Shown) -> Iterator[tuple[str, str, Look, GridMember | None]]
 
 def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
     """List the frozen backbones that a figure shows."""
-    pairs = [pair.split("/") for pair in job.backbones]
-    return [
-        ShownBackbone(d, b, paths.at(paths.BLOCK_ACCURACY, dataset=d, backbone=b)) for d, b in pairs
-    ]
+    items = []
+    for dataset, backbone in (pair.split("/") for pair in job.backbones):
+        labels = {"dataset": dataset, "backbone": backbone}
+        accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
+        features = paths.at(paths.CACHE, cache="features", **labels)
+        store = paths.at(paths.STORE, dataset=dataset)
+        items.append(ShownBackbone(dataset, backbone, accuracy, features, store))
+    return items
 
 
 def files(job: TableJob | FigureJob) -> list[str]:
-    """List the files that a table or figure is made of: of datasets their receipts."""
+    """List the files that a table or figure is made of: of images and features the receipts."""
     if job.shown is None:
-        return [str(item.accuracy) for item in shown_backbones(job)]  # type: ignore[arg-type]
+        return _of_backbones(job)  # type: ignore[arg-type]
     found: list[Path] = []
     if isinstance(job, TableJob) and kind_of("tables", job.kind).shows == "datasets":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
@@ -111,6 +123,14 @@ def files(job: TableJob | FigureJob) -> list[str]:
     if isinstance(job, TableJob) and job.tuned:
         found += [file for *_, file in chosen(job.shown, job.tuned)]
     return [str(path) for path in found]
+
+
+def _of_backbones(job: FigureJob) -> list[str]:
+    """List the files of a figure of frozen backbones; of what is large, the receipts."""
+    if kind_of("figures", job.kind).reads == "accuracy":
+        return [str(item.accuracy) for item in shown_backbones(job)]
+    large = [path for item in shown_backbones(job) for path in (item.features, item.store)]
+    return [paths.receipt(str(path)) for path in large]
 
 
 def chosen(shown: Shown, tuned: Tuned) -> list[tuple[str, str, Path]]:

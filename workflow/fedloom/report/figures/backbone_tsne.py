@@ -1,0 +1,108 @@
+"""Draw what the frozen backbone's class token tells of an image, by block (SGPT, Fig. 5)."""
+
+from pathlib import Path
+
+import numpy as np
+import safetensors
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import read_receipt
+from fedloom.data.store import ImageStore
+from fedloom.plan.jobs import FigureJob
+from fedloom.plan.shown import ShownBackbone
+from fedloom.report.figures import style
+from fedloom.report.figures.tsne import POINTS, embed
+
+KEYS = ("dataset", "backbone")
+NAMED = 20  # groups that still have colours that are told apart, and a legend
+
+
+def depth(features: Path) -> int:
+    """Return how many blocks the network has."""
+    with safetensors.safe_open(features, "pt") as file:
+        return file.get_slice("inputs").get_shape()[1]
+
+
+def class_tokens(features: Path, block: int, images: np.ndarray) -> np.ndarray:
+    """Return the class tokens [n, d] of some images at the input of a block.
+
+    Args:
+        features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
+        block: counted from 1; M + 1 is the network's output.
+
+    Raises:
+        FedLoomError: the network has no such block, or the file is truncated.
+    """
+    try:
+        with safetensors.safe_open(features, "pt") as file:
+            inputs = file.get_slice("inputs")
+            last = inputs.get_shape()[1] + 1
+            if block > last:
+                raise FedLoomError(f"{features}: no block {block}; it has 1 to {last}")
+            if block == last:
+                return file.get_tensor("final")[images].float().numpy()
+            return inputs[:, block - 1 : block].squeeze(1)[images].float().numpy()
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FedLoomError(f"{features}: {error}; delete it and run again") from None
+
+
+def groups(labels: np.ndarray, store: Path, job: FigureJob) -> np.ndarray:
+    """Return the superclass [n] of every label, or its class where the figure names no file.
+
+    Args:
+        store: the dataset's images, whose receipt has the names of the classes.
+
+    Raises:
+        FedLoomError: a class has no superclass.
+    """
+    classes = read_receipt(store)["classes"]
+    names = [str(classes[label]) for label in labels]
+    if "superclass_of" not in job.settings:
+        return np.array(names)
+    superclass_of = job.settings["superclass_of"]
+    missing = sorted(set(names) - superclass_of.keys())
+    if missing:
+        line = f"{job.settings['superclasses']}: no superclass for class '{missing[0]}'"
+        raise FedLoomError(line)
+    return np.array([superclass_of[name] for name in names])
+
+
+def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
+    """Draw a row per dataset and backbone, a panel per block; colours are superclasses.
+
+    Test images are drawn, 2000 of them at most, the same in all panels.
+    """
+    blocks = job.settings["blocks"]
+    figure, axes = style.grid(len(series), len(blocks), (2.6, 2.5))
+    for row, item in zip(axes, series, strict=True):
+        store = ImageStore(item.store)
+        images = np.flatnonzero(store.test)
+        if len(images) > POINTS:
+            images = images[np.linspace(0, len(images) - 1, POINTS).round().astype(int)]
+        labels = groups(store.labels[images], item.store, job)
+        for axis, block in zip(row, blocks, strict=True):
+            points = embed(class_tokens(item.features, block, images), item.features)
+            _panel(axis, points, labels)
+            output = block == depth(item.features) + 1
+            axis.set_title("Output" if output else f"Input of block {block}")
+        row[0].set_ylabel(style.name(item, series, KEYS).replace(", ", "\n"))
+    style.legend(figure, list(axes.flat))
+    return figure
+
+
+def _panel(axis: Axes, points: np.ndarray, labels: np.ndarray) -> None:
+    """Scatter points [n, 2] in the colours of their labels; few labels are named in a legend."""
+    names = sorted(set(labels.tolist()))
+    few = len(names) <= len(style.CLASSES)
+    named = (
+        colormaps["tab20"] if len(names) <= NAMED else colormaps["viridis"].resampled(len(names))
+    )
+    for number, name in enumerate(names):
+        here = labels == name
+        colour = style.CLASSES[number] if few else named(number)
+        label = style.legend_text(name) if len(names) <= NAMED else None
+        axis.scatter(*points[here].T, s=7, color=colour, linewidth=0, label=label)
+    style.map_axes(axis)
