@@ -164,8 +164,13 @@ def tiny_imagenet(root, monkeypatch):
 def office31(root, monkeypatch):
     for domain, count in (("amazon", 10), ("dslr", 5), ("webcam", 6)):
         image_folder(root / domain / "images", ["mug", "pen"], count=count)
-    domains = {"amazon": {"images": 20}, "dslr": {"images": 10}, "webcam": {"images": 12}}
-    return {"images": 42, "classes": 2, "domains": 3, "by_domain": domains}
+    domains = {
+        "amazon": {"images": 20, "test": 4},
+        "dslr": {"images": 10, "test": 2},
+        "webcam": {"images": 12, "test": 2},
+    }
+    counts = {"images": 42, "train": 34, "test": 8, "classes": 2, "domains": 3}
+    return counts | {"by_domain": domains}
 
 
 def officehome(root, monkeypatch):
@@ -173,7 +178,7 @@ def officehome(root, monkeypatch):
     domains = ["Art", "Clipart", "Product", "Real World"]
     image_folder(base, domains, ["Alarm_Clock", "Bed", "Pen"], count=5)
     put(base / "ImageInfo.csv", "file beside the domains")
-    return {"images": 60, "classes": 3, "domains": 4}
+    return {"train": 4 * 13, "test": 4 * 2, "classes": 3, "domains": 4}
 
 
 def by_lists(root, name, prefix, where, train, more):

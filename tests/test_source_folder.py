@@ -100,6 +100,21 @@ def test_a_folder_beside_the_images_of_a_class(tmp_path):
         build(tmp_path, source="folder", root=str(root))
 
 
+def test_the_last_images_of_every_domain_are_test_images(tmp_path):
+    """FedPHA's code: images of a domain are counted through, whatever their class."""
+    root = image_folder(tmp_path / "root", ["photo", "sketch"], ["ant", "bee"], count=7)
+    options = {"source": "folder", "root": str(root), "domains": True}
+    store, about = build(tmp_path, **options, test_last={"images": 2, "of": 5})
+    once = [False, False, False, True, True] * 2 + [False] * 3 + [True]
+    assert store.test.tolist() == once * 2, "the count starts again in the next domain"
+    assert about["test_split"] == "the last 2 of every 5 images of a domain"
+    with pytest.raises(FedLoomError, match="test_last: 5 of 5 leave no image to train on"):
+        build(tmp_path, **options, test_last={"images": 5, "of": 5})
+    options["root"] = str(image_folder(tmp_path / "halves", ["train", "test"], ["a"], ["b"]))
+    with pytest.raises(FedLoomError, match="test_last and a folder of test images; leave"):
+        build(tmp_path, **options, test_last={"images": 2, "of": 5})
+
+
 def test_a_missing_folder_and_an_empty_class(tmp_path):
     root = tmp_path / "root"
     with pytest.raises(FedLoomError, match=r"root: no such folder; expected \[domain/\]class/file"):

@@ -49,6 +49,11 @@ def read(settings: dict[str, Any]) -> ImageList:
         raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")
     provenance = f"folder: {described(settings)}"  # links in circles are found here
     files, official = _files(root, settings)
+    test, rule = np.array([file.test for file in files]), "official"
+    if "test_last" in settings:
+        if official:
+            raise FedLoomError("test_last and a folder of test images; leave test_last out")
+        test, rule = _last(np.array([file.domain for file in files]), **settings["test_last"])
     classes = sorted({file.label for file in files})
     number = {name: label for label, name in enumerate(classes)}
     log.info("%s: %d images of %d classes", root, len(files), len(classes))
@@ -63,7 +68,8 @@ def read(settings: dict[str, Any]) -> ImageList:
         classes=classes,
         provenance=provenance,
         domains=np.array([file.domain for file in files]),
-        test=np.array([file.test for file in files]) if official else None,
+        test=test if official or "test_last" in settings else None,
+        test_split=rule,
     )
 
 
@@ -88,6 +94,27 @@ def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
     if other:
         log.info("%d files are no images by their names and are left out", other)
     return files, bool(halves)
+
+
+def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
+    """Choose the last `images` of every `of` images of each domain; return them, and the rule.
+
+    Args:
+        domains: str [N], in the order of images.
+
+    Returns:
+        bool [N], and words for the receipt.
+
+    Raises:
+        FedLoomError: no image would be left to train on.
+    """
+    if images >= of:
+        raise FedLoomError(f"test_last: {images} of {of} leave no image to train on")
+    test = np.zeros(len(domains), bool)
+    for name in np.unique(domains):
+        rows = np.flatnonzero(domains == name)
+        test[rows] = np.arange(len(rows)) % of >= of - images
+    return test, f"the last {images} of every {of} images of a domain"
 
 
 def _listed(base: Path, file: str, images: str) -> list[_File]:
