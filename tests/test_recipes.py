@@ -85,7 +85,10 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     plan = Plan.load([study])
     tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
     assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
-    assert tiny.expected == (None, None)
+    assert (tiny.expected, tiny.notes) == ((None, None), ())
+    notes = plan.overview["On the data sets"]
+    assert r"  * tiny\: The test images are the archive\'s" in notes
+    assert r"  * five\: notMNIST\: It is the small\, clean archive" in notes
     assert work.contents(plan.settings.datasets["tiny"]) == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     sources = " ".join(plan.dataset_sources(SimpleNamespace(dataset="five")))

@@ -16,6 +16,7 @@ def overview(settings: Settings) -> dict[str, str]:
         "Paper": about.citation or "",
         "Shows": ", ".join(about.shows),
         "Data sets": ", ".join(select.datasets),
+        "On the data sets": _notes(settings),
         "Partitions": ", ".join(select.partitions),
         "Backbones": ", ".join(select.backbones),
         "Methods": ", ".join(titles),
@@ -42,6 +43,12 @@ def _rounds(settings: Settings) -> str | list[str]:
     if len(named) == 1:
         return next(iter(named))
     return [f"{', '.join(partitions)}: {text}" for text, partitions in named.items()]
+
+
+def _notes(settings: Settings) -> list[str]:
+    """Return what the recipes of the data sets say of them."""
+    datasets = [settings.datasets[label] for label in settings.select.datasets]
+    return [f"{dataset.label}: {note}" for dataset in datasets for note in dataset.notes]
 
 
 def _fixed(settings: Settings) -> str:

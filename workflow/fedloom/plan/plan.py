@@ -137,9 +137,9 @@ class Plan:
     # ---- jobs ------------------------------------------------------------------------------------
 
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
-        # what is only expected does not bear on the store
-        dataset = replace(self.settings.datasets[wildcards.dataset], expected=(None, None))
-        return jobs.DatasetJob(dataset)
+        # what a recipe says beside its source does not bear on the store
+        dataset = self.settings.datasets[wildcards.dataset]
+        return jobs.DatasetJob(replace(dataset, expected=(None, None), notes=()))
 
     def partition_job(self, wildcards: Any) -> jobs.PartitionJob:
         partition = self.settings.partitions[wildcards.partition]

@@ -65,6 +65,11 @@ class Recipe:
             images = sum(_images_of_part(part) for part in self.entry["parts"].values()) or None
         return images, counts.get("classes")
 
+    def all_notes(self) -> tuple[str, ...]:
+        """Return its notes, and those of the recipes that it is made of."""
+        parts = [find(part["recipe"]) for part in self.entry.get("parts", {}).values()]
+        return (*self.notes, *(f"{part.title}: {note}" for part in parts for note in part.notes))
+
 
 def _images_of_part(part: dict[str, Any]) -> int:
     """Return the number of images of a part of several, or 0 if its recipe does not state it."""

@@ -43,7 +43,6 @@ KINDS = {  # the key that names what an entry is checked against
     "figures": "kind",
 }
 # of a table or figure; the rest is the kind's own
-NO_SIZE = (None, None)  # of a dataset without a recipe
 OUTPUT_KEYS = ("kind", "title", "scenarios", "backbones", "methods", "published")
 
 
@@ -238,16 +237,16 @@ def _datasets(
     Args:
         given: the entries before their recipes were resolved.
     """
-    return {
-        label: Dataset(
-            label,
-            entry["source"],
-            _without(entry, "source"),
-            _listing(entry) if label in selected else None,
-            recipes.find(given[label]["recipe"]).size() if "recipe" in given[label] else NO_SIZE,
-        )
-        for label, entry in entries.items()
-    }
+    datasets = {}
+    for label, entry in entries.items():
+        dataset = Dataset(label, entry["source"], _without(entry, "source"))
+        if label in selected:
+            dataset = replace(dataset, listing=_listing(entry))
+        if "recipe" in given[label]:
+            recipe = recipes.find(given[label]["recipe"])
+            dataset = replace(dataset, expected=recipe.size(), notes=recipe.all_notes())
+        datasets[label] = dataset
+    return datasets
 
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:

@@ -114,6 +114,7 @@ class Dataset:
         settings: the keys that the source reads.
         listing: number and digest of the user's files, see fedloom.plan.listing.
         expected: numbers of images and classes that its recipe states, for estimates, or None.
+        notes: what its recipe says of differences from papers, for the report.
     """
 
     label: str
@@ -121,6 +122,7 @@ class Dataset:
     settings: dict[str, Any]
     listing: dict[str, Any] | None = None
     expected: tuple[int | None, int | None] = (None, None)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
