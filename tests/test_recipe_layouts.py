@@ -211,6 +211,17 @@ def test_a_domain_that_is_missing_is_named(tree):
     ]
 
 
+def test_a_data_set_of_several_is_there_if_all_of_them_are(tree):
+    root = tree("five_dataset")
+    five = recipes.find("five_dataset")
+    assert data_commands.is_there(five, str(root))
+    for file in (root / "svhn").iterdir():
+        file.unlink()
+    assert not data_commands.is_there(five, str(root))
+    (root / "svhn/.downloads").mkdir()
+    assert not data_commands.is_there(five, str(root)), "hidden files are not its own"
+
+
 def test_the_list_names_every_recipe(capsys):
     args = parser().parse_args(["data", "list"])
     args.function(args)
