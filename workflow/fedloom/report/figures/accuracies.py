@@ -39,4 +39,6 @@ def over_seeds(
     values: dict[Hashable, list[float]] = {}
     for run in series:
         values.setdefault(key(run), []).append(measure(run))
-    return {name: (float(np.mean(v)), np.std(v, ddof=len(v) > 1)) for name, v in values.items()}
+    return {
+        name: (float(np.mean(v)), float(np.std(v, ddof=len(v) > 1))) for name, v in values.items()
+    }

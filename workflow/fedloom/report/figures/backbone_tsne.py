@@ -84,7 +84,7 @@ def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
             images = images[np.linspace(0, len(images) - 1, POINTS).round().astype(int)]
         labels = groups(store.labels[images], item.store, job)
         for axis, block in zip(row, blocks, strict=True):
-            points = embed(class_tokens(item.features, block, images), item.features)
+            points = embed(list(class_tokens(item.features, block, images)), item.features)
             _panel(axis, points, labels)
             output = block == depth(item.features) + 1
             axis.set_title("Output" if output else f"Input of block {block}")

@@ -1,5 +1,7 @@
 """Draw one accuracy against another, a point per method (SGPT, Fig. 1)."""
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
 from fedloom.plan.jobs import FigureJob
@@ -27,7 +29,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
         numbered = len({(run.look.colour, run.look.marker) for run in methods}) < len(methods)
         for number, run in enumerate(methods, start=1):
             (across, wide), (up, high) = x[run.method], y[run.method]
-            look = style.of_method(run.look) | {"linestyle": ""}
+            look: dict[str, Any] = style.of_method(run.look) | {"linestyle": ""}
             title = f"{number}  {run.title}" if numbered else run.title
             axis.errorbar(
                 [across], [up], [high], [wide], elinewidth=0.8, capsize=2,

@@ -36,7 +36,8 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
     """
     module, label = kind(job.kind), f"tab:{job.study}-{job.label}"
     if hasattr(module, "build"):
-        layout.write(*module.build(runs, job), label, outputs)
+        built: layout.Built = module.build(runs, job)
+        layout.write(built.frame, built.texts, built.caption, label, outputs)
         return
     frame = summarise(runs, [module.measure(run, job) for run in runs])
     text = caption(job, module.describe(job, runs), int(frame["seeds"].min()))

@@ -21,14 +21,14 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
     Rows are the values of the grid's last axis, columns those of the first.
     """
     across, down = member(runs[0]).at
-    panels = {}
+    panels: dict[tuple[str, ...], pd.DataFrame] = {}
     for (dataset, partition, backbone), group in by_scenario(runs).items():
-        table = accuracies(group).pivot(index=down, columns=across, values="accuracy")
-        order = accuracies(group)
-        table = table.loc[order[down].unique(), order[across].unique()]
+        long = accuracies(group)
+        table = long.pivot(index=down, columns=across, values="accuracy")
+        table = table.reindex(index=long[down].unique(), columns=long[across].unique())
         panels[dataset, partition, backbone] = with_averages(table)
     if len(panels) > 1:
-        average = sum(panels.values()) / len(panels)
+        average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
         panels = {(AVERAGE, AVERAGE, AVERAGE): average} | panels
     frames, cells, marks = [], [], []
     for scenario, table in panels.items():

@@ -36,7 +36,7 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
     return Built(frame, Texts(cells, marks, titles, len(keys) + 1), f"{text}.")
 
 
-def _cell(row: dict[str, Any], name: str, entry: dict | None) -> str:
+def _cell(row: dict[Any, Any], name: str, entry: dict | None) -> str:
     """Write a setting, and the paper's in brackets if it is another one."""
     value = row[name]
     text = EMPTY if value is None or value != value else _text(value)
