@@ -107,10 +107,11 @@ def _sent(plan: Plan) -> str:
                 floats[key] = sum(counts.values())
             except FedLoomError:
                 floats[key] = None
-        if floats[key] is None:
+        count = floats[key]
+        if count is None:
             uncounted.add(one.method)
             continue
         study = plan.study(one)
-        total += 4 * floats[key] * study.clients_per_round * study.rounds
+        total += 4 * count * study.clients_per_round * study.rounds
     text = f"{_megabytes(total / 1e6)} by the servers to clients, and about as much back"
     return text + (f"; not counted: {', '.join(sorted(uncounted))}" if uncounted else "")

@@ -183,11 +183,14 @@ def _tag_of(part: Path) -> Path:
     return part.with_name(f"{part.name}.version")
 
 
-def _go_on(url: str, part: Path) -> None:
+def _go_on(url: str, part: Path) -> requests.Response | None:
     """Ask for what a partial file lacks and append it; start anew if the server's file is another.
 
+    Returns:
+        The server's answer if it refuses; then nothing is appended.
+
     Raises:
-        requests.RequestException: the connection ended early, or the server refused.
+        requests.RequestException: the connection ended early.
     """
     start, tag, headers = (part.stat().st_size if part.exists() else 0), _tag_of(part), {}
     if start and tag.exists():
@@ -196,10 +199,11 @@ def _go_on(url: str, part: Path) -> None:
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         if answer.status_code == 416:  # there is no more of it
             if answer.headers.get("Content-Range", "").rpartition("/")[2] == str(start):
-                return
+                return None
             part.unlink()
             raise requests.ConnectionError("the file has changed")
-        answer.raise_for_status()
+        if not answer.ok:
+            return answer
         goes_on = answer.status_code == 206
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         if version is not None and not version.startswith("W/"):
@@ -216,3 +220,4 @@ def _go_on(url: str, part: Path) -> None:
             for piece in answer.iter_content(PIECE):
                 stream.write(piece)
                 bar.update(len(piece))
+    return None

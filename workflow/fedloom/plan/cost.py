@@ -5,7 +5,7 @@ follow from a rate of operations that is stated, not measured (RATES); those of 
 in fedloom.plan.resources, which is measured. What has been computed already is not taken off.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -114,7 +114,11 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
     tables, figures = ({_Job(label=x) for x in each} for each in (select.tables, select.figures))
     shown = [plan.table_job(table) for table in tables]
     drawn = [plan.figure_job(figure) for figure in figures]
-    pairs = {_Job(*pair.split("/")) for job in drawn for pair in job.backbones}
+    pairs = {
+        _Job(dataset, backbone)
+        for job in drawn
+        for dataset, backbone in (pair.split("/") for pair in job.backbones)
+    }
     artefacts = {
         _Job(
             run.dataset,
@@ -178,7 +182,7 @@ def _training(plan: Plan, run: Run) -> Work:
 def _disk(plan: Plan, jobs: dict[str, set[_Job]]) -> dict[str, float]:
     """Return megabytes of images and of what is cached of them, by kind."""
     datasets, backbones = plan.settings.datasets, plan.settings.backbones
-    megabytes: Counter[str] = Counter()
+    megabytes: defaultdict[str, float] = defaultdict(float)
     for job in jobs["dataset"]:
         images, _ = contents(datasets[job.dataset])
         side = datasets[job.dataset].settings.get("image_size", UNKNOWN_SIDE)
