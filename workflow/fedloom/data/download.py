@@ -158,15 +158,12 @@ def _download(url: str, file: Path) -> None:
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
-            _go_on(url, part)
-            break
-        except requests.HTTPError as error:
-            status = error.response.status_code
-            if status < 500 and status != 429:
-                raise FedLoomError(
-                    f"{url}: the server says {status} ({error.response.reason})"
-                ) from None
-            reason = f"the server says {status}"
+            refusal = _go_on(url, part)
+            if refusal is None:
+                break
+            reason = f"the server says {refusal.status_code} ({refusal.reason})"
+            if refusal.status_code < 500 and refusal.status_code != 429:
+                raise FedLoomError(f"{url}: {reason}")
         except requests.RequestException as error:
             reason = type(error).__name__
         failed = 0 if part.exists() and part.stat().st_size > before else failed + 1
