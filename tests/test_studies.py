@@ -47,7 +47,8 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     for run in plan.runs:
         method = plan.settings.methods[run.method]
         grid = method.member.grid if method.member else run.method  # one of its members will do
-        of_each_method[run.dataset, run.backbone, grid] = run, method
+        study = plan.study(run)
+        of_each_method[run.backbone, grid, study.rounds, study.clients_per_round] = run, method
     for run, method in of_each_method.values():
         made = {"features", "patches", "prototypes"} & set(method.needs)
         assert made == set(method.needs)
