@@ -271,6 +271,12 @@ def test_claims_that_were_not_run_come_last(built):
     assert table["verdict"].tolist() == ["holds", "does not hold", "not run"]
 
 
+def test_a_claim_that_was_not_run_names_all_its_settings(built):
+    both = {"in": {"far": [], "farther": []}, "printed": {"far": [1.0, 2.0], "farther": [3.0, 4.0]}}
+    row = _only(built(both))
+    assert (row["setting"], row["printed_low"], row["printed_high"]) == ("far, farther", 1, 4)
+
+
 def test_without_settings_every_scenario_is_tested(built):
     """Once, whatever settings the claim is about; a change needs to know from which to which."""
     both = {"in": {"near": [], "wide": []}, "printed": {"near": [1.0, 2.5], "wide": [-1.0, 0.5]}}

@@ -1,11 +1,15 @@
 """Tables of a grid: ranked combinations, and averages of rows and columns, by hand."""
 
+from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 
 import pandas as pd
 import pytest
 
+from default_config import default_config
+from fedloom.common.errors import FedLoomError
+from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Reported
 from fedloom.plan.settings import GridMember
 from fedloom.report import tables
@@ -139,3 +143,29 @@ def test_tables_of_a_grid_are_written_in_every_format(kind, runs, tmp_path):
     tables.write(job, runs(["rho", "alpha"], {"p": SWEEP, "q": SWEEP}), outputs)
     assert all(path.stat().st_size for path in outputs.values())
     assert "90.00" in outputs["md"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("section", "output", "grid", "line"),
+    [
+        ("tables", {"kind": "grid_averages"}, ["prompts"], "take two axes; the grid g has 1"),
+        ("figures", {"kind": "scatter3d"}, ["prompts", "training.lr"], "the grid g has 2"),
+        ("figures", {"kind": "option_line", "option": "prompt"}, ["prompts"],
+         "figures.o.option: the grid g has no axis 'prompt'; it has prompts"),
+        ("figures", {"kind": "option_line", "metrics": ["global"]}, ["prompts"],
+         "metric global needs study.global_test: true"),
+        ("figures", {"kind": "two_metrics"}, ["prompts"], "needs study.global_test: true"),
+        ("tables", {"kind": "ranked"}, [], "the study runs none of its methods that is of a grid"),
+    ],
+)  # fmt: skip
+def test_a_kind_that_the_study_cannot_show_is_one_line(section, output, grid, line):
+    config = deepcopy(default_config())
+    values = {"prompts": [1, 2], "training.lr": [0.1, 0.3]}
+    entry = {"plugin": "fedvpt"} | ({"grid": {axis: values[axis] for axis in grid}} if grid else {})
+    config["methods"]["g"] = entry
+    config[section]["o"] = output
+    config["select"] |= {"methods": ["g"], "figures": [], section: ["o"]}
+    if section == "figures":
+        config["select"]["tables"] = ["main"]
+    with pytest.raises(FedLoomError, match=line):
+        resolve(config)

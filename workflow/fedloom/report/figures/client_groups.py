@@ -13,7 +13,7 @@ from fedloom.report.metrics import artefact
 def busiest(frame: pd.DataFrame) -> int:
     """Return the client that took part in most rounds, of several the first."""
     rounds = frame.groupby("client")["round"].nunique()
-    return int(rounds.index[int(rounds.to_numpy().argmax())])
+    return int(rounds.index.to_numpy()[rounds.to_numpy().argmax()])
 
 
 def counts(frame: pd.DataFrame, client: int) -> pd.DataFrame:

@@ -50,7 +50,8 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
             reasons = dict.fromkeys(row["reason"] for row in rows)
             if len(reasons) > 1:  # of several settings, those that are here say more
                 reasons.pop(NO_SETTING, None)
-            rest.append(_row(claim, next(iter(claim["in"])), NOT_RUN, "; ".join(reasons)))
+            row = _row(claim, ANY, NOT_RUN, "; ".join(reasons))
+            rest.append(row | {"setting": ", ".join(claim["in"])})
     table = pd.DataFrame(tested + rest).assign(paper=entry["paper"])
     return Built(table, texts(table), caption(job, runs, table))
 
