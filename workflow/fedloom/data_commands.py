@@ -2,15 +2,20 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
 from fedloom.common.checkout import resource
+from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder
 from fedloom.common.logs import progress
 from fedloom.plan import recipes
 from fedloom.plan.recipes import Recipe
 from fedloom.plan.resolve import dataset_entry
+
+if TYPE_CHECKING:
+    from fedloom.data.listed import ImageList
 
 HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
@@ -80,9 +85,37 @@ def get(args: argparse.Namespace) -> None:
     from fedloom.data import getting
 
     recipe = recipes.find(args.name)
-    getting.get(recipe, args.root)
+    steps = getting.get(recipe, args.root)
     root = f" --root {args.root}" if args.root else ""
-    print(f"{recipe.name}: got; now see whether it is right: fedloom data check {args.name}{root}")
+    then = f"fedloom data check {args.name}{root}"
+    if not steps:
+        print(f"{recipe.name}: got; now see whether it is right: {then}")
+    elif _is_right(recipe, args):
+        print(f"{recipe.name}: all is there, and as the recipe says")
+    else:
+        steps.append(f"See whether all is there: {then}")
+        numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
+        raise FedLoomError(f"{recipe.name}: the rest is to be done by hand\n{numbered}")
+
+
+def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
+    """Return True if the files are there and nothing differs from the recipe."""
+    from fedloom.data import counting
+
+    try:
+        return not counting.differences(_listed(recipe, args)[0], recipe.counts)
+    except FedLoomError:
+        return False
+
+
+def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["ImageList", dict[str, Any]]:
+    """Return the images that a recipe makes of its files, and the settings of its source."""
+    from fedloom.data import sources
+    from fedloom.data.preparation import prepared
+
+    given = {"recipe": args.name} | ({"root": args.root} if args.root else {})
+    settings = dataset_entry(recipe.name, given)
+    return prepared(sources.read(settings.pop("source"), settings), settings), settings
 
 
 def check(args: argparse.Namespace) -> None:
@@ -90,14 +123,11 @@ def check(args: argparse.Namespace) -> None:
 
     Every difference is a line, and the exit status is then 2.
     """
-    from fedloom.data import counting, sources
+    from fedloom.data import counting
     from fedloom.data.images import unreadable
-    from fedloom.data.preparation import prepared
 
     recipe = recipes.find(args.name)
-    given = {"recipe": args.name} | ({"root": args.root} if args.root else {})
-    settings = dataset_entry(recipe.name, given)
-    ready = prepared(sources.read(settings.pop("source"), settings), settings)
+    ready, settings = _listed(recipe, args)
     lines = counting.differences(ready, recipe.counts)
     if args.pixels:
         with progress(len(ready.labels), "images") as bar:

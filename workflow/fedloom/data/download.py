@@ -5,12 +5,14 @@ a record with its address, size and sha256 remains there, by which a second call
 is left to do.
 """
 
+import gzip
 import hashlib
 import logging
 import tarfile
 import time
 import zipfile
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import requests
@@ -23,6 +25,7 @@ from fedloom.common.logs import download_progress
 log = logging.getLogger(__name__)
 
 FOLDER = ".downloads"
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 TRIES = 5  # in a row that bring no byte
 PAUSE = 2.0  # seconds before the second try, and twice as long before every further one
 TIMEOUT = 60.0  # seconds without an answer
@@ -57,12 +60,17 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils import filter_repo_objects
     from huggingface_hub.utils.logging import disable_propagation
 
     disable_propagation()  # it prints its lines itself
     where = f"data set {repository} of the hub at revision {revision}"
     at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
     try:
+        names = HfApi().list_repo_files(**at)
+        for pattern in files:
+            if not [*filter_repo_objects(names, allow_patterns=[pattern])]:
+                raise FedLoomError(f"{where}: has no file '{pattern}'; mend the recipe")
         snapshot_download(**at, allow_patterns=files, local_dir=root)
         found = HfApi().verify_repo_checksums(**at, local_dir=root)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
@@ -84,29 +92,31 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
     name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
     into, file = root / archive.get("into", "."), root / FOLDER / name
     record = file.with_name(f"{name}.done.json")
-    if _is_done(record, archive):
+    if _is_done(record, archive, into):
         log.info("%s: is here already", name)
         return
     if not file.exists():
         _download(url, file)
     facts = {"url": url} | _checked(file, archive)
     into.mkdir(parents=True, exist_ok=True)
-    if tarfile.is_tarfile(file) or zipfile.is_zipfile(file):
+    if name.endswith(ARCHIVES):
         log.info("%s: unpacking it into %s", name, into)
-        _unpack(file, into)
+        made = _unpack(file, into, trusted={"sha256", "md5"} & archive.keys() != set())
         file.unlink()
     else:
+        made = [name]
         file.replace(into / name)
-    write_text(record, canonical(facts) + "\n")
+    write_text(record, canonical(facts | {"made": made}) + "\n")
 
 
-def _is_done(record: Path, archive: dict[str, Any]) -> bool:
-    """Return True if a record says that this file of the recipe was put in its place."""
+def _is_done(record: Path, archive: dict[str, Any], into: Path) -> bool:
+    """Return True if a record says that this file was put in place, and what it made is there."""
     if not record.is_file():
         return False
     facts = read_json(record)
     stated = {key: archive[key] for key in ("url", "size", "sha256", "md5") if key in archive}
-    return stated.items() <= facts.items()
+    there = all((into / name).exists() for name in facts["made"])
+    return there and stated.items() <= facts.items()
 
 
 def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +125,14 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
     Raises:
         FedLoomError: they are others. The file is deleted, so that another try fetches it anew.
     """
+    with file.open("rb") as stream:
+        start = stream.read(1000).lstrip().lower()
+    if start.startswith((b"<!doctype html", b"<html")):
+        file.unlink()
+        raise FedLoomError(
+            f"{archive['url']}: the server sent a web page in its place; open the address in a "
+            f"browser to see what it asks for, and put the file at {file}"
+        )
     facts: dict[str, Any] = {"size": file.stat().st_size}
     for kind in ("sha256", "md5"):
         if kind == "sha256" or kind in archive:
@@ -130,22 +148,57 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _unpack(file: Path, into: Path) -> None:
-    """Unpack an archive; a member that would lie outside the folder is refused.
+def _unpack(file: Path, into: Path, trusted: bool) -> list[str]:
+    """Unpack an archive and return the top-level names in it.
+
+    A member that would lie outside the folder is refused.
+
+    Args:
+        trusted: its digest was compared; else the archive is read to its end for its own checksums,
+            which tarfile would not do.
 
     Raises:
         FedLoomError: the archive is broken. It is deleted, so that another try fetches it anew.
     """
     try:
-        if tarfile.is_tarfile(file):
-            with tarfile.open(file) as archive:
-                archive.extractall(into, filter="data")
-        else:
+        if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 archive.extractall(into)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+                names = archive.namelist()
+        else:
+            if not trusted:
+                _check_tar(file)
+            with tarfile.open(file) as archive:
+                archive.extractall(into, filter="data")
+                names = archive.getnames()
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError) as error:
         file.unlink()
         raise FedLoomError(f"{file}: cannot be unpacked ({error}); run it again") from None
+    return sorted({PurePosixPath(name).parts[0] for name in names if name not in (".", "./")})
+
+
+def _check_tar(file: Path) -> None:
+    """Read an archive to its end; tarfile takes a broken header for the end, and so a part for all.
+
+    Raises:
+        tarfile.ReadError: there are no two blocks of zeros at the end.
+        zlib.error, gzip.BadGzipFile, EOFError: the compressed stream is broken.
+    """
+    with file.open("rb") as raw:
+        compressed = raw.read(2) == b"\x1f\x8b"
+    with gzip.open(file) if compressed else file.open("rb") as stream:
+        last = b""
+        while piece := stream.read(PIECE):
+            last = (last + piece)[-2 * tarfile.BLOCKSIZE :]
+    if last != bytes(2 * tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("it ends early")
+    with tarfile.open(file) as archive:
+        archive.getmembers()
+        seen = archive.offset
+    with gzip.open(file) if compressed else file.open("rb") as stream:
+        stream.seek(seen)
+        if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError("a header is broken")
 
 
 def _download(url: str, file: Path) -> None:

@@ -3,7 +3,6 @@
 import logging
 
 from fedloom.common.checkout import resource
-from fedloom.common.errors import FedLoomError
 from fedloom.data.download import fetch_archives, fetch_from_hub
 from fedloom.data.sources import read
 from fedloom.plan.recipes import Recipe, find
@@ -12,8 +11,8 @@ from fedloom.plan.resolve import dataset_entry
 log = logging.getLogger(__name__)
 
 
-def get(recipe: Recipe, root: str | None = None) -> None:
-    """Bring a data set's files below the root, but for what a person must do.
+def get(recipe: Recipe, root: str | None = None) -> list[str]:
+    """Bring a data set's files below the root, and return the steps that a person must do.
 
     What is there already is not fetched again; of a data set that is made of others, each is got.
 
@@ -21,13 +20,14 @@ def get(recipe: Recipe, root: str | None = None) -> None:
         root: default: the recipe's.
 
     Raises:
-        FedLoomError: a download failed, or the recipe asks for steps by hand, which it names.
+        FedLoomError: a download failed.
     """
     root = root or recipe.root
     folder, how = resource(root), recipe.get
+    steps = []
     for name in how.get("recipes", ()):
         part = find(name)
-        get(part, f"{root}/{part.name}")
+        steps += get(part, f"{root}/{part.name}")
     if how.get("torchvision"):
         given = {"recipe": str(recipe.file), "root": root, "download": True}
         settings = dataset_entry(recipe.name, given)
@@ -36,10 +36,4 @@ def get(recipe: Recipe, root: str | None = None) -> None:
         fetch_from_hub(**how["hub"], root=folder)
     if "archives" in how:
         fetch_archives(how["archives"], folder)
-    steps = [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
-    if steps:
-        numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
-        raise FedLoomError(
-            f"{recipe.name}: the rest is to be done by hand\n{numbered}\n"
-            f"  {len(steps) + 1}. See whether all is there: fedloom data check {recipe.name}"
-        )
+    return steps + [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
