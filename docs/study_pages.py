@@ -18,8 +18,10 @@ def entry(path: Path, shared: set[tuple[str, str]]) -> str:
     grids = [settings.methods[label].member for label in used]
     labels = dict.fromkeys(g.grid if g else m for m, g in zip(used, grids, strict=True))
     methods = ", ".join(f"`{label}`" for label in labels)
-    facts = f"{len(plan.runs)} runs, {len(settings.study.seeds)} seeds"
-    parts = [f"### {path.parent.name}/{path.stem}", text(header(path)), f"{facts}; {methods}."]
+    seeds = len({run.seed for run in plan.runs})
+    facts = f"{len(plan.runs)} runs, {seeds} seed{'s' * (seeds > 1)}; {methods}."
+    facts = facts if plan.runs else "Nothing is trained."
+    parts = [f"### {path.parent.name}/{path.stem}", text(header(path)), facts]
     parts += sentences("Different from the paper", about.deviations, shared)
     parts += sentences("Left open by the paper", about.choices, shared)
     return "\n\n".join(parts)
