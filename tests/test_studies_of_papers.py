@@ -6,8 +6,10 @@ import pytest
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.schema import read_yaml
+from fedloom.methods.manifest import find
 from fedloom.plan import shipped
 from fedloom.plan.plan import Plan
+from fedloom.plan.work import Workload
 
 ARTEFACTS = read_yaml(shipped.FOLDER / "artefacts.yaml")
 STUDIES = [file for file in shipped.studies() if file.parent.name in ARTEFACTS]
@@ -54,3 +56,28 @@ def test_all_rows_and_columns_of_every_published_table_stand_in_its_study(paper)
             assert {row for e in used for row in e["rows"].values()} == set(rows), number
         shown = {column for e in used for column in e.get("columns", {}).values()}
         assert not shown or shown == columns, number
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "clients"),
+    [
+        ("pep_fedpt/table2", "domainnet", 60),
+        ("pep_fedpt/table2", "inaturalist_user", 1018),
+        ("pfpt/table4", "four_dataset", 80),
+        ("pfedpg/table2", "cifar10", 5),
+    ],
+)
+def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, clients):
+    """As many as the paper says: the recipe states the domains."""
+    settings = _settings(shipped.FOLDER / f"{name}.yaml")
+    scenario = next(each for each in settings.select.scenarios if each.dataset == dataset)
+    method = settings.methods[settings.select.methods[0]]
+    work = Workload(
+        study=settings.study,
+        dataset=settings.datasets[dataset],
+        partition=settings.partitions[scenario.partition],
+        backbone=settings.backbones[settings.select.backbones[0]],
+        method=method,
+        plugin=find(method.plugin),
+    )
+    assert work.all_clients() == clients

@@ -139,7 +139,7 @@ class Plan:
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
         # what a recipe says beside its source does not bear on the store
         dataset = self.settings.datasets[wildcards.dataset]
-        return jobs.DatasetJob(replace(dataset, expected=(None, None), notes=()))
+        return jobs.DatasetJob(replace(dataset, expected=(None, None), domains=None, notes=()))
 
     def partition_job(self, wildcards: Any) -> jobs.PartitionJob:
         partition = self.settings.partitions[wildcards.partition]

@@ -244,7 +244,12 @@ def _datasets(
             dataset = replace(dataset, listing=_listing(entry))
         if "recipe" in given[label]:
             recipe = recipes.find(given[label]["recipe"])
-            dataset = replace(dataset, expected=recipe.size(), notes=recipe.all_notes())
+            dataset = replace(
+                dataset,
+                expected=recipe.size(),
+                domains=recipe.counts.get("domains"),
+                notes=recipe.all_notes(),
+            )
         datasets[label] = dataset
     return datasets
 

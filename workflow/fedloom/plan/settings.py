@@ -114,6 +114,7 @@ class Dataset:
         settings: the keys that the source reads.
         listing: number and digest of the user's files, see fedloom.plan.listing.
         expected: numbers of images and classes that its recipe states, for estimates, or None.
+        domains: the number of domains that its recipe states, for estimates, or None.
         notes: what its recipe says of differences from papers, for the report.
     """
 
@@ -122,6 +123,7 @@ class Dataset:
     settings: dict[str, Any]
     listing: dict[str, Any] | None = None
     expected: tuple[int | None, int | None] = (None, None)
+    domains: int | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -135,7 +135,7 @@ class Workload:
         clients = self.study.clients_per_round
         number = 5 * self.clients_at_once() + clients + 3
         if self.plugin.cost.get("keeps_weights"):
-            number += 2 * max(clients, self.partition.settings.get("clients") or UNKNOWN_CLIENTS)
+            number += 2 * max(clients, self.all_clients())
         return number * self.weights_of_a_client()
 
     def personal_epochs(self) -> float:
@@ -143,11 +143,17 @@ class Workload:
         epochs = self.plugin.cost.get("personalize_epochs", 0)
         return self.method.options[epochs] if isinstance(epochs, str) else epochs
 
+    def all_clients(self) -> int:
+        """Return the number of clients; a guess for a partition by domains that nobody counted."""
+        settings, domains = self.partition.settings, self.dataset.domains
+        each = settings.get("clients_per_domain")
+        return settings.get("clients") or (domains * each if domains and each else UNKNOWN_CLIENTS)
+
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
         images, classes = contents(self.dataset)
         settings = self.partition.settings
-        everyone = images / (settings.get("clients") or UNKNOWN_CLIENTS)
+        everyone = images / self.all_clients()
         return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
 
 
