@@ -293,7 +293,7 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
-    assert "what Someone claims" in text and "1 holds, 1 not run" in text
+    assert "what Someone claims" in text and "(holds: 1, not run: 1)" in text
     assert "| holds (without C)" in text and "not run (a figure)" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]
