@@ -75,7 +75,7 @@ def test_no_paper_contradicts_its_claims_but_where_known():
         ({"above": "A"}, r"give above and below, or above and from, or untested"),
         ({"above": "A", "below": "B", "in": {"far": []}}, r"in or from: no 'far' there"),
         ({"above": "A", "below": "B", "from": {"near": [], "wide": []}}, r"from: give one setting"),
-        ({"above": "A", "below": "B", "sais": 1}, r"claims\[0\].sais: unknown key"),
+        ({"above": "A", "below": "B", "saying": 1}, r"claims\[0\].saying: unknown key"),
         (
             {"above": "A", "below": "B", "table": 1, "in": {"near": ["No"]}},
             r"Table 1 has no .*'No'",
