@@ -75,7 +75,7 @@ def test_no_paper_contradicts_its_claims_but_where_known():
         ({"above": "A"}, r"give above and below, or above and from, or untested"),
         ({"above": "A", "below": "B", "in": {"far": []}}, r"in or from: no 'far' there"),
         ({"above": "A", "below": "B", "from": {"near": [], "wide": []}}, r"from: give one setting"),
-        ({"above": "A", "below": "B", "sais": 1}, r"claims\[0\].sais: unknown key"),
+        ({"above": "A", "below": "B", "saying": 1}, r"claims\[0\].saying: unknown key"),
         (
             {"above": "A", "below": "B", "table": 1, "in": {"near": ["No"]}},
             r"Table 1 has no .*'No'",
@@ -293,7 +293,7 @@ def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
-    assert "what Someone claims" in text and "1 holds, 1 not run" in text
+    assert "what Someone claims" in text and "(holds: 1, not run: 1)" in text
     assert "| holds (without C)" in text and "not run (a figure)" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]

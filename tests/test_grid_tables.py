@@ -113,7 +113,11 @@ def test_rows_and_columns_have_their_averages(runs):
         ["Average", "70.00", "70.00", "70.00"],
     ]
     marked = built.texts.marks.to_numpy().tolist()
-    assert marked == [["", "", layout.BEST, ""], [""] * 4, [""] * 4], "an average is no combination"
+    assert marked == [["", "", layout.BEST, ""], [""] * 4, [""] * 4]
+    equal = SWEEP | {(0.3, 1.0): 90}
+    built = grid_averages.build(runs(["rho", "alpha"], {"p": equal}), table_job("grid_averages"))
+    row = built.texts.marks.iloc[0].tolist()
+    assert row == ["", layout.BEST, layout.BEST, ""], "an average is no combination"
 
 
 def test_several_scenarios_begin_with_their_average(runs):

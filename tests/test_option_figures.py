@@ -185,7 +185,12 @@ def test_a_clients_groups_are_averaged_over_its_rounds(tmp_path):
     assert found["std"].tolist() == pytest.approx([2**0.5, 2**0.5])
     assert client_groups.counts(frame, 8)["std"].tolist() == [0, 0]
     frame.to_parquet(tmp_path / "a.parquet")
-    frame[frame["client"] == 3].to_parquet(tmp_path / "b.parquet")
+    # in the other run client 9 takes part most often; the figure stays with client 3
+    other = frame.assign(client=frame["client"].replace(8, 9))
+    more = pd.concat([other, other[other["client"] == 9].assign(round=5)])
+    pd.concat([more, other[other["client"] == 9].assign(round=6)]).to_parquet(
+        tmp_path / "b.parquet"
+    )
     series = [shown(method=m, title=m, artefact=tmp_path / f"{m}.parquet") for m in "ab"]
     with style.applied():
         figure = client_groups.draw(series, figure_job())

@@ -266,8 +266,8 @@ def _interval(low: float | None, high: float | None) -> str:
 def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
     """Say what is compared, how an interval comes about, and how many verdicts there are."""
     counts = table["verdict"].value_counts()
-    found = ", ".join(f"{counts[name]} {name}" for name in sorted(counts.index))
-    undecided = int((table["verdict"] == UNDECIDED).sum())
+    found = ", ".join(f"{name}: {counts[name]}" for name in sorted(counts.index))
+    few = " Few seeds decide little." if UNDECIDED in counts.index else ""
     title = job.title or f"Study {job.study}"
     return (
         f"{title}: what {job.settings['citation']} claims, and what these runs show, "
@@ -275,6 +275,5 @@ def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
         "others, in points where they are of accuracies; intervals are of Student's t over seeds, "
         "and at least as wide as a paired bootstrap over clients. A claim holds if every interval "
         "is above zero (or within the bound), and does not hold if one is below (with as many "
-        "rivals allowed for); else it is undecided"
-        + (f", as {undecided} of these are: few seeds decide little." if undecided else ".")
+        f"rivals allowed for); else it is undecided.{few}"
     )
