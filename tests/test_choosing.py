@@ -48,6 +48,16 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
         prepared(listed([0, 2, 2]), {"keep_classes": ["b", "c"]})
 
 
+@pytest.mark.parametrize("settings", [{}, {"keep_classes": ["crane"]}])
+def test_two_classes_of_one_name_are_refused(settings):
+    """As ImageNet's own two cranes: a CLIP would have one prompt for both."""
+    cranes = listed([0, 1, 2], ["crane", "ant", "crane"], test=[0, 0, 1])
+    with pytest.raises(FedLoomError, match="classes 0 and 2 are both called 'crane'; give every"):
+        prepared(cranes, settings)
+    named = prepared(cranes, settings | {"class_names": ["bird", "ant", "crane"]})
+    assert named.classes == settings.get("keep_classes", ["bird", "ant", "crane"])
+
+
 def test_the_test_split_is_drawn_from_what_is_kept():
     ready = prepared(listed([0] * 10 + [1] * 10), {"keep_classes": ["b"], "test_fraction": 0.2})
     assert (len(ready.labels), ready.test.sum()) == (10, 2)
