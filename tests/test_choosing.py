@@ -184,6 +184,23 @@ def test_a_part_that_is_wrong_is_named(tmp_path):
         dataset_spec(**entry)
 
 
+@pytest.mark.parametrize("key", ["image_size", "resize", "skip_unreadable"])
+def test_keys_of_all_parts_are_refused_in_one(tmp_path, key):
+    entry = {"source": "several", "parts": parts(tmp_path), "image_size": 8}
+    entry["parts"]["letters"][key] = {"image_size": 4, "resize": "squash"}.get(key, True)
+    line = rf"datasets.mine.parts.letters.{key}: all parts have it alike; set .*mine.{key}$"
+    with pytest.raises(schema.SchemaError, match=line):
+        dataset_spec(**entry)
+
+
+def test_a_part_may_be_of_several_itself(tmp_path):
+    inner = {"source": "several", "parts": parts(tmp_path)}
+    outer = {"inner": inner, "digits": inner["parts"]["digits"]}
+    store, about = build(tmp_path, source="several", parts=outer, image_size=8)
+    assert about["classes"][3:] == ["inner/letters/A", "digits/0", "digits/1"]
+    assert store.shape == (8, 8, 3)
+
+
 def test_the_parts_of_recipes_lie_below_one_root():
     entry = {"a": {"recipe": "cifar100"}, "b": {"recipe": "tiny_imagenet", "root": "/t"}}
     spec = dataset_spec(source="several", parts=entry, image_size=32, root="/data")
