@@ -48,6 +48,16 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
         prepared(listed([0, 2, 2]), {"keep_classes": ["b", "c"]})
 
 
+@pytest.mark.parametrize("settings", [{}, {"keep_classes": ["crane"]}])
+def test_two_classes_of_one_name_are_refused(settings):
+    """As ImageNet's own two cranes: a CLIP would have one prompt for both."""
+    cranes = listed([0, 1, 2], ["crane", "ant", "crane"], test=[0, 0, 1])
+    with pytest.raises(FedLoomError, match="classes 0 and 2 are both called 'crane'; give every"):
+        prepared(cranes, settings)
+    named = prepared(cranes, settings | {"class_names": ["bird", "ant", "crane"]})
+    assert named.classes == settings.get("keep_classes", ["bird", "ant", "crane"])
+
+
 def test_the_test_split_is_drawn_from_what_is_kept():
     ready = prepared(listed([0] * 10 + [1] * 10), {"keep_classes": ["b"], "test_fraction": 0.2})
     assert (len(ready.labels), ready.test.sum()) == (10, 2)
@@ -172,6 +182,23 @@ def test_a_part_that_is_wrong_is_named(tmp_path):
     entry["parts"]["digits"]["rot"] = 1
     with pytest.raises(schema.SchemaError, match=r"datasets.mine.parts.digits.rot: unknown key"):
         dataset_spec(**entry)
+
+
+@pytest.mark.parametrize("key", ["image_size", "resize", "skip_unreadable"])
+def test_keys_of_all_parts_are_refused_in_one(tmp_path, key):
+    entry = {"source": "several", "parts": parts(tmp_path), "image_size": 8}
+    entry["parts"]["letters"][key] = {"image_size": 4, "resize": "squash"}.get(key, True)
+    line = rf"datasets.mine.parts.letters.{key}: all parts have it alike; set .*mine.{key}$"
+    with pytest.raises(schema.SchemaError, match=line):
+        dataset_spec(**entry)
+
+
+def test_a_part_may_be_of_several_itself(tmp_path):
+    inner = {"source": "several", "parts": parts(tmp_path)}
+    outer = {"inner": inner, "digits": inner["parts"]["digits"]}
+    store, about = build(tmp_path, source="several", parts=outer, image_size=8)
+    assert about["classes"][3:] == ["inner/letters/A", "digits/0", "digits/1"]
+    assert store.shape == (8, 8, 3)
 
 
 def test_the_parts_of_recipes_lie_below_one_root():

@@ -148,6 +148,51 @@ def test_lists_that_are_wrong(tmp_path):
         build(tmp_path, **lists | {"root": str(tmp_path / "nowhere")})
 
 
+@pytest.mark.parametrize(
+    ("again", "images"),
+    [
+        ("sub/../a.png", "images"),
+        ("./a.png", "images"),
+        ("images/a.png", {"train": "images", "test": "."}),
+        ("a.png", {"train": "images", "test": "./other/../images"}),
+        ("a.png", {"train": "images", "test": "link"}),
+    ],
+)
+def test_one_file_is_not_a_training_and_a_test_image(tmp_path, again, images):
+    """Whatever its spelling: by dots, or below another folder or a link to its folder."""
+    root = files(tmp_path / "root", "images/a.png", "images/sub/b.png", "other/c.png")
+    (root / "link").symlink_to(root / "images")
+    write(root / "train.txt", "a.png 0")
+    write(root / "test.txt", f"{again} 0")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
+    with pytest.raises(FedLoomError, match=r"test.txt, line 1: names .*a.png again, after .*train"):
+        build(tmp_path, **lists, images=images)
+
+
+def test_paths_that_lead_out_of_the_folder_of_images(tmp_path):
+    root = files(tmp_path / "root", "images/a.png", "images/..b.png", "c.png")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "images": "images"}
+    for path in ("../c.png", "x/../../c.png", "../images/a.png", str(root / "c.png"), ".."):
+        write(root / "train.txt", "a.png 0", f"{path} 1")
+        with pytest.raises(FedLoomError, match=rf"line 2: {path} is not below {root}/images; "):
+            build(tmp_path, **lists)
+    write(root / "train.txt", "a.png 0", "..b.png 1", "./x/../a.png 0")
+    with pytest.raises(FedLoomError, match=r"line 3: names .*images/a.png again"):
+        build(tmp_path, **lists)
+
+
+def test_labels_that_are_numbers_are_compared_as_integers(tmp_path):
+    root = files(tmp_path / "root", "1.png", "2.png", "3.png")
+    write(root / "train.txt", "1.png 07", "2.png 10")
+    write(root / "test.txt", "3.png 7")
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
+    store, about = build(tmp_path, **lists)
+    assert (about["classes"], store.labels.tolist()) == (["7", "10"], [0, 1, 0])
+    write(root / "train.txt", "1.png 07", "2.png x")
+    _, about = build(tmp_path, **lists)
+    assert about["classes"] == ["07", "7", "x"], "names are names where one is no number"
+
+
 def test_a_folder_of_images_for_every_domain(tmp_path):
     """As Dermoscopic-FL has them: each site has its own, and one of another size beside it."""
     paths = [f"{site}/{size}/x{k}.png" for site in "AB" for size in ("128", "256") for k in (1, 2)]

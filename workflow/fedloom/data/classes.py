@@ -13,12 +13,19 @@ def renamed(classes: list[str], named: bool, names: list[str] | None) -> tuple[l
     """Return the classes' names, `names` if they are given, and whether they are more than numbers.
 
     Raises:
-        FedLoomError: there are not as many `names` as classes.
+        FedLoomError: there are not as many `names` as classes, or two classes have one name.
     """
     if names is not None:
         if len(names) != len(classes):
             raise FedLoomError(f"class_names has {len(names)} names for {len(classes)} classes")
-        return names, True
+        classes, named = names, True
+    first: dict[str, int] = {}
+    for label, name in enumerate(classes):
+        if first.setdefault(name, label) != label:
+            raise FedLoomError(
+                f"classes {first[name]} and {label} are both called {name!a}; give every class a "
+                "name of its own (class_names, or where the names come from)"
+            )
     return classes, named
 
 

@@ -31,8 +31,8 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
 
     Raises:
         FedLoomError: there are no images, or none is left; or an image is of a class that is not in
-            `classes`; or there are not as many `class_names` as classes, or a name that is not
-            text; or a key does not fit what is there.
+            `classes`; or there are not as many `class_names` as classes, or two classes of
+            one name, or a name that is not text; or a key does not fit what is there.
     """
     check_list(listed)
     if not len(listed.labels):

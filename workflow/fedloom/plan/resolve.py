@@ -35,6 +35,8 @@ from fedloom.plan.tuning import with_trials
 from fedloom.plan.weights import local_weights
 
 STUDY = f"{CONFIG} study"
+# keys of a dataset of several that its parts cannot have
+OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
 KINDS = {  # the key that names what an entry is checked against
     "datasets": "source",
     "partitions": "scheme",
@@ -180,9 +182,19 @@ def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
 
 
 def _with_parts(label: str, entry: dict, root: dict) -> dict:
-    """Return a dataset of several with its parts checked, as entries of their own."""
+    """Return a dataset of several with its parts checked, as entries of their own.
+
+    Raises:
+        FedLoomError: a part is wrong, or has a key that the images of all parts have alike.
+    """
     parts = {}
     for name, part in entry["parts"].items():
+        where = f"{CONFIG} datasets.{label}"
+        for key in sorted(OF_ALL_PARTS & part.keys()):
+            line = f"{where}.parts.{name}.{key}: all parts have it alike; set {where}.{key}"
+            raise schema.SchemaError(line, ["datasets", label, "parts", name, key])
+        if part.get("source") == "several":  # whose image_size is required
+            part = part | {"image_size": entry["image_size"]}
         if isinstance(part.get("recipe"), str):
             part = {"root": f"{entry['root']}/{Path(part['recipe']).stem}"} | part
         parts[name] = _checked_entry("datasets", f"{label}.parts.{name}", part, root)

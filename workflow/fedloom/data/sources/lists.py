@@ -1,6 +1,7 @@
 """Image files that lists name, with their classes: text, CSV, or JSON as CoOp's splits."""
 
 import logging
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class _Images(NamedTuple):
-    """A folder of images; `by_name` has their paths by name without suffix, where lists do."""
+    """A folder of images from which the paths of a list start.
+
+    Attributes:
+        folder: as the dataset spells it.
+        real: without links in its own path, so that it tells whether two folders are one.
+        by_name: where lists name files by name without suffix, their paths; else None.
+    """
 
     folder: Path
+    real: str
     by_name: dict[str, str] | None
 
 
@@ -39,8 +47,9 @@ def read(settings: dict[str, Any]) -> ImageList:
     """List the images that the lists `train` and `test` name, in their order.
 
     Raises:
-        FedLoomError: a list is missing or broken, or names a file that is not there; or one file
-            twice; or the lists disagree on the names of classes.
+        FedLoomError: a list is missing or broken, or names a file that is not there or not below
+            `images`; or one file twice, however spelt; or the lists disagree on the names of
+            classes.
     """
     root = resource(settings["root"])
     if not is_folder(root):
@@ -91,9 +100,11 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
             images = folders[which]
             for row in rows(root / list_file, half, columns):
                 path = _path(row, images)
-                if path in seen:
-                    raise FedLoomError(f"{row.where}: names {path} again, after {seen[path]}")
-                seen[path] = row.where
+                file = images.real + path.removeprefix(str(images.folder))
+                if file in seen:
+                    again = f"names {printable(path)} again, after {seen[file]}"
+                    raise FedLoomError(f"{row.where}: {again}")
+                seen[file] = row.where
                 files.append(_File(path, row, domain or row.domain or shared, half == "test"))
     return files
 
@@ -116,7 +127,7 @@ def _images(folder: Path, anywhere: bool) -> _Images:
     """
     if not is_folder(folder):
         raise FedLoomError(f"{printable(str(folder))}: no such folder, but images names it")
-    return _Images(folder, _by_name(folder) if anywhere else None)
+    return _Images(folder, os.path.realpath(folder), _by_name(folder) if anywhere else None)
 
 
 def _by_name(images: Path) -> dict[str, str]:
@@ -139,17 +150,23 @@ def _by_name(images: Path) -> dict[str, str]:
 
 
 def _path(row: Row, images: _Images) -> str:
-    """Return the path of the file that a row names.
+    """Return the path of the file that a row names, below the folder of images.
 
     Raises:
-        FedLoomError: it is not there.
+        FedLoomError: it is not there, or the row's path leads out of that folder.
     """
     if images.by_name is not None:
         path = images.by_name.get(row.path, "")
         if not path:
             raise FedLoomError(f"{row.where}: no image '{row.path}' anywhere below {images.folder}")
         return path
-    path = images.folder / row.path
+    below = Path(os.path.normpath(row.path))
+    if below.is_absolute() or os.pardir in below.parts:
+        raise FedLoomError(
+            f"{row.where}: {printable(row.path)} is not below {printable(str(images.folder))}; "
+            "write paths as they start there, or set images to a folder above all of them"
+        )
+    path = images.folder / below
     if not path.is_file():
         raise FedLoomError(f"{row.where}: names {printable(str(path))}, which is not there")
     return str(path)
@@ -157,6 +174,8 @@ def _path(row: Row, images: _Images) -> str:
 
 def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, list[str], bool]:
     """Return the class of every file, the classes, and whether these are more than numbers.
+
+    Labels that are all numbers are one class where they are one integer, as 07 and 7.
 
     Raises:
         FedLoomError: a label has two names.
@@ -166,6 +185,8 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
     else:
         found = [file.row.label for file in files]
     numbers = all(label.isdecimal() for label in found)
+    if numbers and settings["class_from"] != "folder":
+        found = [str(int(label)) for label in found]
     keys = sorted(set(found), key=lambda label: int(label) if numbers else label)
     names = dict.fromkeys(keys, "")
     for file, label in zip(files, found, strict=True):
