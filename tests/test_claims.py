@@ -287,6 +287,28 @@ def test_without_settings_every_scenario_is_tested(built):
     assert table["printed_high"].tolist()[:2] == [2.5, 2.5]
 
 
+def test_a_change_is_that_of_one_data_set(tmp_path):
+    """Two data sets in both settings are two changes, not four."""
+    path = _evaluation(tmp_path / "e.parquet", [70, 80])
+    runs = [
+        shown(dataset=dataset, partition=partition, method=method, seed=seed, evaluation=path)
+        for dataset in ("x", "y")
+        for partition in ("wide", "near")
+        for method in ("a", "b")
+        for seed in (0, 1)
+    ]
+    entry = {
+        "paper": "x", "citation": "Someone", "claims": [CLAIM | {"from": {"wide": []}}],
+        "labels": {"A": "a", "B": "b"},
+        "stands_for": {f"{d}/{p}": [p] for d in "xy" for p in ("wide", "near")},
+    }  # fmt: skip
+    table = claims.build(runs, table_job("claims", **entry)).frame
+    assert table["scenario"].tolist() == ["x/wide/b to x/near/b", "y/wide/b to y/near/b"]
+    entry["stands_for"] = {"x/wide": ["wide"], "y/near": ["near"]}
+    row = _only(claims.build(runs, table_job("claims", **entry)))
+    assert (row["verdict"], row["reason"]) == ("not run", "no data set in both settings")
+
+
 def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     made = built({}, {"untested": "a figure"})
     monkeypatch.setattr(claims, "build", lambda runs, job: made)

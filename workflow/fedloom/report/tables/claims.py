@@ -21,6 +21,7 @@ from fedloom.report.verdicts import UNDECIDED, decide
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
+NO_COMMON = "no data set in both settings"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 DECIMALS = 2
 GROUPS = {"participating": True, "held_out": False}
@@ -71,10 +72,20 @@ def _rows(claim: dict, grouped: dict[Scenario, Any], job: TableJob):
             starts = [s for s in grouped if given and _stands_for(s, origin, job)]
         if not ends or not starts:
             yield _row(claim, setting, NOT_RUN, NO_SETTING)
-        for end, start in product(ends, starts):
-            if start is not None and (start == end or start[2] != end[2]):
-                continue
+            continue
+        pairs = [(end, start) for end, start in product(ends, starts) if _comparable(end, start)]
+        if not pairs:
+            yield _row(claim, setting, NOT_RUN, NO_COMMON)
+        for end, start in pairs:
             yield _tested(claim, setting, end, start, grouped, job)
+
+
+def _comparable(end: Scenario, start: Scenario | None) -> bool:
+    """Return True if two scenarios differ in their partition alone; also without a start."""
+    if start is None:
+        return True
+    (dataset, partition, backbone), (data, division, network) = end, start
+    return dataset == data and backbone == network and partition != division
 
 
 def _stands_for(scenario: Scenario, setting: str, job: TableJob) -> bool:
