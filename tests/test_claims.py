@@ -12,7 +12,9 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.plan import claims as plan_claims
+from fedloom.plan import shipped
 from fedloom.plan.claims import read_claims
+from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Reported
 from fedloom.report import tables
@@ -114,6 +116,61 @@ def test_labels_stand_for_the_rows_whose_plugin_and_options_they_have():
     assert _resolved(methods=["pep_fedpt", "fedvpt"]).settings["labels"] == {
         "FedVPT": "fedvpt", "PEP-FedPT": "pep_fedpt",
     }  # fmt: skip
+
+
+def _labels(rows, **methods):
+    """The labels of rows among methods of a paper, by their plugins and options."""
+    config = deepcopy(default_config())
+    config["methods"] = methods
+    config["select"] |= {"methods": list(methods), "tables": [], "figures": []}
+    settings = resolve(config)
+    entries = {row: {"options": {}, "wrappers": [], "free": []} | rows[row] for row in rows}
+    return plan_claims.labels_of(entries, [settings.methods[m] for m in methods], {})
+
+
+def test_a_title_is_no_match_where_the_row_states_other_options():
+    """pFedPG's FedVPT has ten prompts; a label of that title with one is another method."""
+    rows = {"FedVPT": {"plugin": "fedvpt", "options": {"prompts": 10}}}
+    one = {"plugin": "fedvpt", "title": "FedVPT"}
+    ten = {"plugin": "fedvpt", "title": "FedVPT", "options": {"prompts": 10, "weighted": True}}
+    assert _labels(rows, one=one) == {}
+    assert _labels(rows, one=one, ten=ten) == {"FedVPT": "ten"}, "weighted is not stated"
+    assert _labels(rows, other={"plugin": "p_pt", "title": "FedVPT"}) == {}
+    exact = {"plugin": "fedvpt", "title": "x", "options": {"prompts": 10}}
+    assert _labels(rows, ten=ten, exact=exact) == {"FedVPT": "exact"}
+
+
+def test_free_options_may_have_any_value():
+    rows = {
+        "FedVPT": {"plugin": "fedvpt", "free": ["weighted"]},
+        "ten": {"plugin": "fedvpt", "options": {"prompts": 10}, "free": ["weighted"]},
+    }
+    methods = {
+        "a": {"plugin": "fedvpt", "title": "x", "options": {"weighted": True}},
+        "b": {"plugin": "fedvpt", "title": "y", "options": {"weighted": True, "prompts": 10}},
+    }
+    assert _labels(rows, **methods) == {"FedVPT": "a", "ten": "b"}
+    with pytest.raises(FedLoomError, match=r"rows.FedVPT.free: no option 'weight'; did you mean"):
+        _labels({"FedVPT": {"plugin": "fedvpt", "free": ["weight"]}}, **methods)
+
+
+def _study_labels(name, paper):
+    """The rows of a paper that the methods of a shipped study stand for."""
+    settings = Plan.load([shipped.FOLDER / f"{name}.yaml"]).settings
+    methods = [settings.methods[label] for label in settings.methods]
+    methods = [m for m in methods if m.label in settings.select.methods]
+    return plan_claims.labels_of(read_claims(paper, "x")["rows"], methods, {})
+
+
+def test_rows_of_shipped_studies():
+    assert "FedVPT" not in _study_labels("micro/micro_vit", "pfedpg"), "one prompt, not ten"
+    assert _study_labels("fedpha/table8", "fedpha") == {
+        "FedPHA": "fedpha_sensitivity.0.8-1", "rho 0.3": "fedpha_sensitivity.0.3-1",
+        "rho 1.0": "fedpha_sensitivity.1-1", "alpha 0.5": "fedpha_sensitivity.0.8-0.5",
+        "alpha 1.5": "fedpha_sensitivity.0.8-1.5", "alpha 2.0": "fedpha_sensitivity.0.8-2",
+    }  # fmt: skip
+    labels = _study_labels("sgpt/table2", "sgpt")
+    assert labels["FedVPT"] == "fedvpt_10" and labels["SGPT"] == "sgpt_4_groups"
 
 
 @pytest.mark.parametrize(
