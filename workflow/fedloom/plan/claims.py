@@ -15,7 +15,8 @@ FOLDER = ROOT / "workflow/claims"
 def read_claims(paper: str, where: str) -> dict[str, Any]:
     """Return the rows, settings and claims of a paper, defaults filled in.
 
-    `below` is a list, and every claim has `printed`: the smallest and the largest difference by the
+    `below` is a list, `within` the two ends of the differences that are claimed, None for an end
+    that there is not. Every claim has `printed`: the smallest and the largest difference by the
     paper's own numbers over the columns of a setting, by setting; None where it prints none.
 
     Raises:
@@ -38,6 +39,8 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
         claim = schema.filled(entry, shape["properties"]["claims"]["items"], shape)
         below = claim.get("below", [])
         claim["below"] = [below] if isinstance(below, str) else below
+        if isinstance(claim.get("within"), int | float):
+            claim["within"] = [-claim["within"], claim["within"]]
         at = f"{name} claims[{number}]"
         _check_names(claim, rows, content["settings"], at)
         claim["printed"] = {
@@ -64,6 +67,9 @@ def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
         return
     if "above" not in claim or not (claim["below"] or "from" in claim):
         raise FedLoomError(f"{where}: give above and below, or above and from, or untested")
+    low, high = claim.get("within", (None, None))
+    if "within" in claim and (low is high or (None not in (low, high) and low >= high)):
+        raise FedLoomError(f"{where}.within: give two ends, the lower one first, or one and null")
     if len(claim.get("from", "x")) != 1:
         raise FedLoomError(f"{where}.from: give one setting")
 

@@ -17,12 +17,13 @@ from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.tables.summary import by_scenario
-from fedloom.report.verdicts import UNDECIDED, decide
+from fedloom.report.verdicts import ABOVE_ZERO, UNDECIDED, decide
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
 NO_COMMON = "no data set in both settings"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
+OUR_BOUND = " (bound: ours)"
 DECIMALS = 2
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
@@ -125,7 +126,7 @@ def _tested(
         pairs = [first + (side(row, other, -1) if row else []) for row in rivals]
     except NotRunError as reason:
         return _row(claim, setting, NOT_RUN, str(reason), here)
-    verdict = decide(pairs, claim.get("within"))
+    verdict = decide(pairs, claim.get("within", ABOVE_ZERO))
     reason = verdict.reason
     if len(known) < len(claim["below"]):
         absent = f"without {', '.join(row for row in claim['below'] if row not in labels)}"
@@ -204,6 +205,7 @@ def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
 def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY) -> dict:
     """Return a row of the table without numbers of its own."""
     printed = _all_printed(claim) if setting == ANY else claim["printed"].get(setting)
+    within = claim.get("within", ABOVE_ZERO)
     return {
         "says": claim["says"],
         "where": claim["where"],
@@ -211,7 +213,9 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
         "setting": setting,
         "printed_low": printed[0] if printed else None,
         "printed_high": printed[1] if printed else None,
-        "within": claim.get("within"),
+        "within_low": within[0],
+        "within_high": within[1],
+        "bound": claim.get("bound"),
         "scenario": here,
         "above": claim.get("above"),
         "rival": None,
@@ -234,7 +238,7 @@ def texts(table: pd.DataFrame) -> Texts:
     """Return the rows as text: the claim, where it stands, what the paper and the runs show."""
     rows = [
         {
-            "claim": row["says"],
+            "claim": row["says"] + (OUR_BOUND if row["bound"] == "ours" else ""),
             "where": row["where"],
             "setting": row["setting"],
             "printed": _range(row["printed_low"], row["printed_high"]),
