@@ -1,5 +1,6 @@
 """Papers' claims: what the files say, how they meet a study's methods, and the table."""
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 
@@ -355,8 +356,24 @@ def test_the_worst_of_many_rounds_is_that_of_the_mean_over_clients(built, monkey
 def test_costs_are_compared_at_a_target(built):
     row = _only(built({"metric": "million_params", "above": "B", "below": ["A"]}, target=60))
     assert row["difference"] == pytest.approx((50 - 10) / 1e6)
-    row = _only(built({"metric": "rounds"}, target=75))
-    assert (row["verdict"], row["reason"]) == ("not run", "A does not reach 75 %")
+
+
+def test_a_method_that_stays_below_the_target_took_longer_than_one_that_does_not(built):
+    """A reaches 67 % in each of three seeds; B does not, and all that is known is a bound."""
+    costs = {"metric": "million_params", "above": "B", "below": ["A"]}
+    made = built(costs, target=67)
+    row = _only(made)
+    assert (row["verdict"], row["reason"]) == ("holds", "B below 67 %")
+    assert row["difference"] == pytest.approx(40e-6) and row["high"] == math.inf
+    cells = made.texts.cells.iloc[0]
+    assert (cells["difference"], cells["interval"]) == ("> +0.00", "above +0.00")
+    row = _only(built(costs | {"above": "A", "below": ["B"]}, target=67))
+    assert (row["verdict"], row["low"]) == ("does not hold", -math.inf)
+    made = built(costs, target=99)
+    row = _only(made)
+    assert (row["verdict"], row["reason"]) == ("undecided", "B, A below 99 %")
+    cells = made.texts.cells.iloc[0]
+    assert (cells["difference"], cells["interval"]) == ("-", "-")
 
 
 def test_claims_that_were_not_run_come_last(built):

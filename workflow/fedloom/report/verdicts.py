@@ -1,6 +1,5 @@
 """Decide what a paper claims of differences, by those of a study's runs and their intervals."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,8 +59,7 @@ def decide(
 
 def _room(interval: Difference, within: Ends) -> tuple[float, float]:
     """Return how far the interval lies inside what is claimed, and how far wholly outside of it."""
-    low = -math.inf if within[0] is None else within[0]
-    high = math.inf if within[1] is None else within[1]
-    inside = min(interval.low - low, high - interval.high)
-    outside = max(interval.low - high, low - interval.high)
-    return inside, outside
+    low, high = within
+    room = [] if low is None else [(interval.low - low, low - interval.high)]
+    room += [] if high is None else [(high - interval.high, interval.low - high)]
+    return min(inside for inside, _ in room), max(outside for _, outside in room)

@@ -1,5 +1,6 @@
 """A paper's claims, each with the difference that a study's runs show, and a verdict."""
 
+import math
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -25,6 +26,7 @@ NO_COMMON = "no data set in both settings"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 OUR_BOUND = " (bound: ours)"
 DECIMALS = 2
+COSTS = ("rounds", "million_params")  # until the table's target is reached
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
 
@@ -127,12 +129,15 @@ def _tested(
     except NotRunError as reason:
         return _row(claim, setting, NOT_RUN, str(reason), here)
     verdict = decide(pairs, claim.get("within", ABOVE_ZERO))
-    reason = verdict.reason
+    reasons = [verdict.reason] if verdict.reason else []
+    sides = zip([above, *known], [first, *(pair[len(first) :] for pair in pairs)], strict=False)
+    short = dict.fromkeys(row for row, terms in sides if any(term.at_least for term in terms))
+    if short:
+        reasons.append(f"{', '.join(short)} below {job.settings['target']:g} %")
     if len(known) < len(claim["below"]):
-        absent = f"without {', '.join(row for row in claim['below'] if row not in labels)}"
-        reason = f"{reason}; {absent}" if reason else absent
+        reasons.append(f"without {', '.join(row for row in claim['below'] if row not in labels)}")
     found = verdict.difference
-    return _row(claim, setting, verdict.text, reason, here) | {
+    return _row(claim, setting, verdict.text, "; ".join(reasons), here) | {
         "rival": rivals[verdict.rival],
         "difference": found.value,
         "low": found.low,
@@ -149,32 +154,30 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     """
     read, clients = _reader(metric, job)
     values = {run.seed: read(run) for run in runs}
+    at_least = metric in COSTS and any(_until(run, job)[f"{metric}_above"] for run in runs)
     statistic: Statistic = "mean"
     if metric.endswith("_worst"):
         statistic = "lowest" if runs[0].reported.worst_of else "worst"
-    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values)
+    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least)
 
 
 def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray], str]:
     """Return how a run's metric is read as [R, K], and whose it is."""
     if metric in ("params_up", "params_down"):
         return lambda run: np.array([[parameters(run, job)[metric]]]), metric
-    if metric in ("rounds", "million_params"):
-        return lambda run: _until_target(run, metric, job), metric
+    if metric in COSTS:
+        return lambda run: np.array([[_until(run, job)[metric]]]), metric
 
     group = metric.removesuffix("_mean").removesuffix("_worst")
     return lambda run: _by_client(run, group, metric), group
 
 
-def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
-    """Return rounds or numbers sent until the table's target is reached, as [1, 1]."""
+def _until(run: ShownRun, job: TableJob) -> dict[str, float]:
+    """Return what a run costs until the table's target is reached, see `until`."""
     target = job.settings.get("target")
     if target is None:
         raise NotRunError("the table has no target")
-    found = until(evaluation(run.evaluation), frame(run.rounds), target)
-    if found[f"{metric}_above"]:
-        raise NotRunError(f"{run.title} does not reach {target:g} %")
-    return np.array([[found[metric]]])
+    return until(evaluation(run.evaluation), frame(run.rounds), target)
 
 
 def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
@@ -243,7 +246,7 @@ def texts(table: pd.DataFrame) -> Texts:
             "setting": row["setting"],
             "printed": _range(row["printed_low"], row["printed_high"]),
             "scenario": row["scenario"],
-            "difference": _number(row["difference"]),
+            "difference": _difference(row["difference"], row["low"], row["high"]),
             "interval": _interval(row["low"], row["high"]),
             "rival": EMPTY if pd.isna(row["rival"]) else row["rival"],
             "seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
@@ -267,6 +270,14 @@ def _number(value: float | None) -> str:
     return f"{value:+.{DECIMALS}f}" if abs(value) < 1e4 else f"{value:+.0f}"
 
 
+def _difference(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a difference, after a sign if its interval, which has one end, says it is a bound."""
+    if low == -math.inf and high == math.inf:
+        return EMPTY
+    side = "> " if high == math.inf else "< " if low == -math.inf else ""
+    return side + _number(value)
+
+
 def _range(low: float | None, high: float | None) -> str:
     """Write the smallest and the largest of the paper's differences, as one if they are equal."""
     first, last = _number(low), _number(high)
@@ -274,8 +285,12 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """Write the ends of an interval."""
-    return EMPTY if low is None or pd.isna(low) else f"[{_number(low)}, {_number(high)}]"
+    """Write the ends of an interval, those that it has."""
+    if low is None or high is None or pd.isna(low) or (math.isinf(low) and math.isinf(high)):
+        return EMPTY
+    if math.isinf(high):
+        return f"above {_number(low)}"
+    return f"below {_number(high)}" if math.isinf(low) else f"[{_number(low)}, {_number(high)}]"
 
 
 def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
