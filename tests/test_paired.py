@@ -143,8 +143,20 @@ def test_one_seed_decides_nothing():
 
 
 def test_differences_within_a_bound():
-    assert decide([_seeds_of(0.3, 0.2, 0.4)], within=1).text == HOLDS
-    assert decide([_seeds_of(-0.3, -0.2, -0.4)], within=1).text == HOLDS
-    assert decide([_seeds_of(3.0, 3.1, 2.9)], within=1).text == FAILS
-    assert decide([_seeds_of(-3.0, -3.1, -2.9)], within=1).text == FAILS
-    assert decide([_seeds_of(1.0, 1.1, 0.9)], within=1).text == UNDECIDED
+    one = (-1, 1)
+    assert decide([_seeds_of(0.3, 0.2, 0.4)], within=one).text == HOLDS
+    assert decide([_seeds_of(-0.3, -0.2, -0.4)], within=one).text == HOLDS
+    assert decide([_seeds_of(3.0, 3.1, 2.9)], within=one).text == FAILS
+    assert decide([_seeds_of(-3.0, -3.1, -2.9)], within=one).text == FAILS
+    assert decide([_seeds_of(1.0, 1.1, 0.9)], within=one).text == UNDECIDED
+
+
+def test_a_bound_may_have_a_direction():
+    """Slightly better, by less than a point, is not slightly worse."""
+    better = (0, 1)
+    assert decide([_seeds_of(0.5, 0.4, 0.6)], within=better).text == HOLDS
+    assert decide([_seeds_of(-0.9, -0.8, -1.0)], within=better).text == FAILS
+    assert decide([_seeds_of(1.9, 1.8, 2.0)], within=better).text == FAILS
+    assert decide([_seeds_of(-0.9, -0.8, -1.0)], within=(None, 1)).text == HOLDS
+    assert decide([_seeds_of(1.9, 1.8, 2.0)], within=(None, 1)).text == FAILS
+    assert decide([_seeds_of(9.0, 9.1, 8.9)], within=(-1, None)).text == HOLDS

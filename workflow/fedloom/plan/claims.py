@@ -15,7 +15,8 @@ FOLDER = ROOT / "workflow/claims"
 def read_claims(paper: str, where: str) -> dict[str, Any]:
     """Return the rows, settings and claims of a paper, defaults filled in.
 
-    `below` is a list, and every claim has `printed`: the smallest and the largest difference by the
+    `below` is a list, `within` the two ends of the differences that are claimed, None for an end
+    that there is not. Every claim has `printed`: the smallest and the largest difference by the
     paper's own numbers over the columns of a setting, by setting; None where it prints none.
 
     Raises:
@@ -38,6 +39,8 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
         claim = schema.filled(entry, shape["properties"]["claims"]["items"], shape)
         below = claim.get("below", [])
         claim["below"] = [below] if isinstance(below, str) else below
+        if isinstance(claim.get("within"), int | float):
+            claim["within"] = [-claim["within"], claim["within"]]
         at = f"{name} claims[{number}]"
         _check_names(claim, rows, content["settings"], at)
         claim["printed"] = {
@@ -64,6 +67,9 @@ def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
         return
     if "above" not in claim or not (claim["below"] or "from" in claim):
         raise FedLoomError(f"{where}: give above and below, or above and from, or untested")
+    low, high = claim.get("within", (None, None))
+    if "within" in claim and (low is high or (None not in (low, high) and low >= high)):
+        raise FedLoomError(f"{where}.within: give two ends, the lower one first, or one and null")
     if len(claim.get("from", "x")) != 1:
         raise FedLoomError(f"{where}.from: give one setting")
 
@@ -108,25 +114,56 @@ def _printed(
 def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, Any]) -> dict:
     """Return {the paper's row: method label} for the rows that one of the methods stands for.
 
+    A label that `chosen` does not name stands for a row of its plugin and wrappers: whose options
+    are its own; else whose options but for the free ones are; else whose name is its title, if the
+    options that the row states are its own.
+
     Args:
         methods: of the table.
-        chosen: {label: row or list of rows}, what the config says; else a label stands for a row
-            whose name is its title, or whose plugin, options and wrappers are its own.
+        chosen: {label: row or list of rows}, what the config says.
+
+    Raises:
+        FedLoomError: a row has an option that its plugin does not have.
     """
     found = {}
     for row, entry in rows.items():
         options = find(entry["plugin"]).options(entry["options"], row)
+        for option in entry["free"]:
+            if option not in options:
+                hint = schema.suggestion(option, list(options))
+                raise FedLoomError(f"rows.{row}.free: no option '{option}'; {hint}")
+        ranks = {}
         for method in methods:
-            named = chosen.get(method.label, [])
+            named = chosen.get(method.label, ())
             named = [named] if isinstance(named, str) else named
-            same = (
-                method.plugin == entry["plugin"]
-                and method.options == options
-                and [wrapper.plugin for wrapper in method.wrappers] == entry["wrappers"]
-            )
-            if row in named or (method.label not in chosen and (method.title == row or same)):
-                found.setdefault(row, method.label)
+            if row in named:
+                ranks[method.label] = 0
+            elif method.label not in chosen and _same_plugins(entry, method):
+                rank = _rank(row, entry, options, method)
+                ranks |= {} if rank is None else {method.label: rank}
+        if ranks:
+            found[row] = min(ranks, key=ranks.__getitem__)
     return found
+
+
+def _same_plugins(entry: dict, method: Method) -> bool:
+    """Return True if a method has the plugin and the wrappers of a row."""
+    wrappers = [wrapper.plugin for wrapper in method.wrappers]
+    return method.plugin == entry["plugin"] and wrappers == entry["wrappers"]
+
+
+def _rank(row: str, entry: dict, options: dict[str, Any], method: Method) -> int | None:
+    """Return how well a method of the row's plugin stands for it, 1 best; None: not at all.
+
+    Args:
+        options: of the row, the plugin's defaults filled in.
+    """
+    other = {name for name, value in options.items() if method.options[name] != value}
+    if not other:
+        return 1
+    if other <= set(entry["free"]):
+        return 2
+    return 3 if method.title == row and not other & set(entry["options"]) else None
 
 
 def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
@@ -141,7 +178,7 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
     # of the whole config: a study may run others than the table was written for
     pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
     for key, given, known in (
-        ("rows", chosen, list(output.methods)),
+        ("rows", chosen, list(settings.methods)),
         ("stands_for", stands_for, pairs),
     ):
         names = paper["rows"] if key == "rows" else paper["settings"]

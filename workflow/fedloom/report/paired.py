@@ -9,6 +9,7 @@ the interval also spans a paired bootstrap over the clients of every seed, and i
 One seed alone has no interval that speaks of other seeds.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -39,17 +40,22 @@ class Term:
         statistic: mean over clients and rounds; of the worst client, the mean over rounds; or of
             the mean over clients, the lowest of all rounds.
         values: by seed, [R rounds, K clients]; K is 1 for a number of the whole run.
+        at_least: the true values are these or higher, as rounds until a target that no round met.
     """
 
     sign: int
     clients: str
     statistic: Statistic
     values: dict[int, np.ndarray]
+    at_least: bool = False
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference with its interval; `seeds` is the number of them."""
+    """A difference with its interval, which has no end where a term is only bounded.
+
+    `seeds` is the number of them.
+    """
 
     value: float
     low: float
@@ -79,7 +85,10 @@ def difference(
         half = error * stats.t.ppf((1 + confidence) / 2, len(seeds) - 1)
         ends += [by_seed.mean() - half, by_seed.mean() + half]
     ends += _over_clients(terms, seeds, confidence, resamples)
-    return Difference(float(by_seed.mean()), float(min(ends)), float(max(ends)), len(seeds))
+    bounded = {term.sign for term in terms if term.at_least}
+    low = -math.inf if -1 in bounded else float(min(ends))
+    high = math.inf if 1 in bounded else float(max(ends))
+    return Difference(float(by_seed.mean()), low, high, len(seeds))
 
 
 def _sum(terms: Sequence[Term], seed: int) -> float:

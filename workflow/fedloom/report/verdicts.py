@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fedloom.report.paired import RESAMPLES, Difference, Term, difference
 
 CONFIDENCE = 0.95
+Ends = tuple[float | None, float | None]
+ABOVE_ZERO: Ends = (0.0, None)
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 
@@ -25,18 +27,18 @@ class Verdict:
 
 
 def decide(
-    rivals: Sequence[Sequence[Term]], within: float | None = None, resamples: int = RESAMPLES
+    rivals: Sequence[Sequence[Term]], within: Ends = ABOVE_ZERO, resamples: int = RESAMPLES
 ) -> Verdict:
-    """Decide whether every difference is above zero, or within a bound.
+    """Decide whether every difference lies between two ends: above zero, or within a bound.
 
-    The claim holds if every 95 % interval lies above zero. With several rivals one of them may be
-    ahead by chance, so that the claim does not hold only if an interval lies below zero whose
+    The claim holds if every 95 % interval lies between them. With several rivals one of them may be
+    ahead by chance, so that the claim does not hold only if an interval lies outside whose
     probability of error is divided by the number of rivals (Bonferroni). With one seed nothing is
     decided, since no interval speaks of other seeds.
 
     Args:
         rivals: the terms of each comparison.
-        within: the claim is that no difference is larger than this, either way.
+        within: the lowest and the highest difference that are claimed; None for no such end.
     """
     corrected = 1 - (1 - CONFIDENCE) / len(rivals)
     plain = [difference(terms, CONFIDENCE, resamples) for terms in rivals]
@@ -55,9 +57,9 @@ def decide(
     return Verdict(UNDECIDED, weakest, wide[weakest])
 
 
-def _room(interval: Difference, within: float | None) -> tuple[float, float]:
+def _room(interval: Difference, within: Ends) -> tuple[float, float]:
     """Return how far the interval lies inside what is claimed, and how far wholly outside of it."""
-    low, high = interval.low, interval.high
-    if within is None:
-        return low, -high
-    return min(low + within, within - high), max(low - within, -within - high)
+    low, high = within
+    room = [] if low is None else [(interval.low - low, low - interval.high)]
+    room += [] if high is None else [(high - interval.high, interval.low - high)]
+    return min(inside for inside, _ in room), max(outside for _, outside in room)

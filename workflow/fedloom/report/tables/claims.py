@@ -1,5 +1,6 @@
 """A paper's claims, each with the difference that a study's runs show, and a verdict."""
 
+import math
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -17,12 +18,15 @@ from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.tables.summary import by_scenario
-from fedloom.report.verdicts import UNDECIDED, decide
+from fedloom.report.verdicts import ABOVE_ZERO, UNDECIDED, decide
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
+NO_COMMON = "no data set in both settings"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
+OUR_BOUND = " (bound: ours)"
 DECIMALS = 2
+COSTS = ("rounds", "million_params")  # until the table's target is reached
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
 
@@ -71,10 +75,20 @@ def _rows(claim: dict, grouped: dict[Scenario, Any], job: TableJob):
             starts = [s for s in grouped if given and _stands_for(s, origin, job)]
         if not ends or not starts:
             yield _row(claim, setting, NOT_RUN, NO_SETTING)
-        for end, start in product(ends, starts):
-            if start is not None and (start == end or start[2] != end[2]):
-                continue
+            continue
+        pairs = [(end, start) for end, start in product(ends, starts) if _comparable(end, start)]
+        if not pairs:
+            yield _row(claim, setting, NOT_RUN, NO_COMMON)
+        for end, start in pairs:
             yield _tested(claim, setting, end, start, grouped, job)
+
+
+def _comparable(end: Scenario, start: Scenario | None) -> bool:
+    """Return True if two scenarios differ in their partition alone; also without a start."""
+    if start is None:
+        return True
+    (dataset, partition, backbone), (data, division, network) = end, start
+    return dataset == data and backbone == network and partition != division
 
 
 def _stands_for(scenario: Scenario, setting: str, job: TableJob) -> bool:
@@ -114,13 +128,16 @@ def _tested(
         pairs = [first + (side(row, other, -1) if row else []) for row in rivals]
     except NotRunError as reason:
         return _row(claim, setting, NOT_RUN, str(reason), here)
-    verdict = decide(pairs, claim.get("within"))
-    reason = verdict.reason
+    verdict = decide(pairs, claim.get("within", ABOVE_ZERO))
+    reasons = [verdict.reason] if verdict.reason else []
+    sides = zip([above, *known], [first, *(pair[len(first) :] for pair in pairs)], strict=False)
+    short = dict.fromkeys(row for row, terms in sides if any(term.at_least for term in terms))
+    if short:
+        reasons.append(f"{', '.join(short)} below {job.settings['target']:g} %")
     if len(known) < len(claim["below"]):
-        absent = f"without {', '.join(row for row in claim['below'] if row not in labels)}"
-        reason = f"{reason}; {absent}" if reason else absent
+        reasons.append(f"without {', '.join(row for row in claim['below'] if row not in labels)}")
     found = verdict.difference
-    return _row(claim, setting, verdict.text, reason, here) | {
+    return _row(claim, setting, verdict.text, "; ".join(reasons), here) | {
         "rival": rivals[verdict.rival],
         "difference": found.value,
         "low": found.low,
@@ -137,32 +154,30 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     """
     read, clients = _reader(metric, job)
     values = {run.seed: read(run) for run in runs}
+    at_least = metric in COSTS and any(_until(run, job)[f"{metric}_above"] for run in runs)
     statistic: Statistic = "mean"
     if metric.endswith("_worst"):
         statistic = "lowest" if runs[0].reported.worst_of else "worst"
-    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values)
+    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least)
 
 
 def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray], str]:
     """Return how a run's metric is read as [R, K], and whose it is."""
     if metric in ("params_up", "params_down"):
         return lambda run: np.array([[parameters(run, job)[metric]]]), metric
-    if metric in ("rounds", "million_params"):
-        return lambda run: _until_target(run, metric, job), metric
+    if metric in COSTS:
+        return lambda run: np.array([[_until(run, job)[metric]]]), metric
 
     group = metric.removesuffix("_mean").removesuffix("_worst")
     return lambda run: _by_client(run, group, metric), group
 
 
-def _until_target(run: ShownRun, metric: str, job: TableJob) -> np.ndarray:
-    """Return rounds or numbers sent until the table's target is reached, as [1, 1]."""
+def _until(run: ShownRun, job: TableJob) -> dict[str, float]:
+    """Return what a run costs until the table's target is reached, see `until`."""
     target = job.settings.get("target")
     if target is None:
         raise NotRunError("the table has no target")
-    found = until(evaluation(run.evaluation), frame(run.rounds), target)
-    if found[f"{metric}_above"]:
-        raise NotRunError(f"{run.title} does not reach {target:g} %")
-    return np.array([[found[metric]]])
+    return until(evaluation(run.evaluation), frame(run.rounds), target)
 
 
 def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
@@ -193,6 +208,7 @@ def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
 def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY) -> dict:
     """Return a row of the table without numbers of its own."""
     printed = _all_printed(claim) if setting == ANY else claim["printed"].get(setting)
+    within = claim.get("within", ABOVE_ZERO)
     return {
         "says": claim["says"],
         "where": claim["where"],
@@ -200,7 +216,9 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
         "setting": setting,
         "printed_low": printed[0] if printed else None,
         "printed_high": printed[1] if printed else None,
-        "within": claim.get("within"),
+        "within_low": within[0],
+        "within_high": within[1],
+        "bound": claim.get("bound"),
         "scenario": here,
         "above": claim.get("above"),
         "rival": None,
@@ -223,12 +241,12 @@ def texts(table: pd.DataFrame) -> Texts:
     """Return the rows as text: the claim, where it stands, what the paper and the runs show."""
     rows = [
         {
-            "claim": row["says"],
+            "claim": row["says"] + (OUR_BOUND if row["bound"] == "ours" else ""),
             "where": row["where"],
             "setting": row["setting"],
             "printed": _range(row["printed_low"], row["printed_high"]),
             "scenario": row["scenario"],
-            "difference": _number(row["difference"]),
+            "difference": _difference(row["difference"], row["low"], row["high"]),
             "interval": _interval(row["low"], row["high"]),
             "rival": EMPTY if pd.isna(row["rival"]) else row["rival"],
             "seeds": EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
@@ -252,6 +270,14 @@ def _number(value: float | None) -> str:
     return f"{value:+.{DECIMALS}f}" if abs(value) < 1e4 else f"{value:+.0f}"
 
 
+def _difference(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a difference, after a sign if its interval, which has one end, says it is a bound."""
+    if low == -math.inf and high == math.inf:
+        return EMPTY
+    side = "> " if high == math.inf else "< " if low == -math.inf else ""
+    return side + _number(value)
+
+
 def _range(low: float | None, high: float | None) -> str:
     """Write the smallest and the largest of the paper's differences, as one if they are equal."""
     first, last = _number(low), _number(high)
@@ -259,8 +285,12 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """Write the ends of an interval."""
-    return EMPTY if low is None or pd.isna(low) else f"[{_number(low)}, {_number(high)}]"
+    """Write the ends of an interval, those that it has."""
+    if low is None or high is None or pd.isna(low) or (math.isinf(low) and math.isinf(high)):
+        return EMPTY
+    if math.isinf(high):
+        return f"above {_number(low)}"
+    return f"below {_number(high)}" if math.isinf(low) else f"[{_number(low)}, {_number(high)}]"
 
 
 def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
