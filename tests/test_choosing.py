@@ -203,10 +203,16 @@ def test_a_part_may_be_of_several_itself(tmp_path):
 
 def test_the_parts_of_recipes_lie_below_one_root():
     entry = {"a": {"recipe": "cifar100"}, "b": {"recipe": "tiny_imagenet", "root": "/t"}}
+    entry["c"] = {"recipe": "cifar100_lt"}
     spec = dataset_spec(source="several", parts=entry, image_size=32, root="/data")
     assert spec["parts"]["a"]["root"] == "/data/cifar100"
     assert spec["parts"]["b"]["root"] == "/t/tiny-imagenet-200"
+    assert spec["parts"]["c"]["root"] == "/data/cifar100", "whose files it is made of"
     assert "root" not in spec
+    entry["c"] = {"recipe": "cifar100_it"}
+    with pytest.raises(schema.SchemaError, match=r"mine.parts.c: no recipe 'cifar100_it'") as e:
+        dataset_spec(source="several", parts=entry, image_size=32)
+    assert e.value.keys == ["datasets", "mine", "parts", "c", "recipe"]
 
 
 @pytest.fixture

@@ -222,6 +222,21 @@ def test_a_data_set_of_several_is_there_if_all_of_them_are(tree):
     assert not data_commands.is_there(five, str(root)), "hidden files are not its own"
 
 
+def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
+    file = tmp_path / "both.yaml"
+    file.write_text(
+        "{title: Both, papers: [], licence: not stated, citation: x, get: {manual: [Ask.]}, "
+        "source: several, image_size: 32, "
+        "parts: {lt: {recipe: cifar100_lt}, mnist: {recipe: mnist}}}"
+    )
+    both = recipes.find(str(file))
+    for folder in ("mnist", "cifar100_lt"):
+        (tmp_path / folder / "files").mkdir(parents=True)
+    assert not data_commands.is_there(both, str(tmp_path))
+    (tmp_path / "cifar100_lt").rename(tmp_path / "cifar100")
+    assert data_commands.is_there(both, str(tmp_path))
+
+
 def test_the_list_names_every_recipe(capsys):
     args = parser().parse_args(["data", "list"])
     args.function(args)

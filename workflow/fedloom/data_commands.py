@@ -72,7 +72,9 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
     """
     if "parts" in recipe.entry:
         parts = [recipes.find(part["recipe"]) for part in recipe.entry["parts"].values()]
-        return all(is_there(part, f"{root}/{part.name}" if root else None) for part in parts)
+        return all(
+            is_there(part, f"{root}/{recipes.folder_of(part)}" if root else None) for part in parts
+        )
     folder = resource(root or recipe.root)
     return is_folder(folder) and any(not p.name.startswith(".") for p in folder.iterdir())
 

@@ -50,7 +50,7 @@ class Recipe:
     def root(self) -> str:
         """The folder in which its files lie unless a study says otherwise."""
         several = self.entry["source"] == "several"
-        return DATA if several else f"{DATA}/{self.files_of or self.name}"
+        return DATA if several else f"{DATA}/{folder_of(self)}"
 
     def size(self) -> tuple[int | None, int | None]:
         """Return the numbers of images and of classes, None where no count states them.
@@ -100,6 +100,14 @@ def find(name: str) -> Recipe:
         hint = schema.suggestion(name, names())
         raise FedLoomError(f"no recipe '{name}'; {hint} (or the path of a .yaml file)")
     return _load(FOLDER / f"{name}.yaml")
+
+
+def folder_of(recipe: Recipe) -> str:
+    """Return the name of the folder of its files, below the root of a data set that it is part of.
+
+    It is the last part of the recipe's own root: recipes of one data set's files share a folder.
+    """
+    return recipe.files_of or recipe.name
 
 
 def _load(file: Path) -> Recipe:

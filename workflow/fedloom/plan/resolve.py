@@ -196,7 +196,12 @@ def _with_parts(label: str, entry: dict, root: dict) -> dict:
         if part.get("source") == "several":  # whose image_size is required
             part = part | {"image_size": entry["image_size"]}
         if isinstance(part.get("recipe"), str):
-            part = {"root": f"{entry['root']}/{Path(part['recipe']).stem}"} | part
+            try:
+                folder = recipes.folder_of(recipes.find(part["recipe"]))
+            except FedLoomError as error:
+                keys = ["datasets", label, "parts", name, "recipe"]
+                raise schema.SchemaError(f"{where}.parts.{name}: {error}", keys) from None
+            part = {"root": f"{entry['root']}/{folder}"} | part
         parts[name] = _checked_entry("datasets", f"{label}.parts.{name}", part, root)
     return _without(entry, "root") | {"parts": parts}
 
