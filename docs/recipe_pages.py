@@ -41,6 +41,8 @@ def _counts(counts: dict[str, Any]) -> str:
     """Return counts in words."""
     words = {"train": "training images", "test": "test images"}
     flat = [f"{counts[key]:,} {words.get(key, key)}" for key in counts if _is_number(counts[key])]
+    if "at_least" in counts:
+        flat.append(f"at least {_counts(counts['at_least'])}")
     if "each_class" in counts:
         flat.append(f"of each class {_counts(counts['each_class'])}")
     cells = counts.get("by_domain", {}) | counts.get("by_class", {})

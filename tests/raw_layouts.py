@@ -85,7 +85,7 @@ def svhn(root, monkeypatch):
 def notmnist(root, monkeypatch):
     image_folder(root / "notMNIST_small", "ABCDEFGHIJ", count=10, mode="L")
     put(root / "notMNIST_small/A/broken.png", b"")
-    return {"classes": 10}
+    return {"classes": 10, "at_least": {"images": 100}}
 
 
 def mnist_m(root, monkeypatch):
@@ -95,7 +95,7 @@ def mnist_m(root, monkeypatch):
         lines(root / f"mnist_m/mnist_m_{half}_labels.txt", rows)
         for name in names:
             put(root / f"mnist_m/mnist_m_{half}" / name)
-    return {"classes": 10}
+    return {"classes": 10, "at_least": {"train": 30, "test": 20}}
 
 
 def cinic10(root, monkeypatch):
@@ -276,6 +276,7 @@ def five_dataset(root, monkeypatch):
         for name, counts in made.items()
         if name != "notmnist"
     }
+    domains["notmnist"] = {"at_least": made["notmnist"]["at_least"]}
     return {"classes": 50, "domains": 5, "by_domain": domains}
 
 

@@ -64,6 +64,23 @@ def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
     assert "nothing differs from the recipe" in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "uncompared"),
+    [
+        ("domainnet", ["training images"]),
+        ("inaturalist_user", ["training images"]),
+        ("four_dataset", ["training images of mmafedb", "test images of mmafedb"]),
+        ("five_dataset", []),
+        ("office_caltech10", []),
+        ("imagenet_lt", []),
+        ("notmnist", []),
+    ],
+)
+def test_images_that_no_count_covers_are_named(name, uncompared, tree, capsys):
+    _, (line,) = check(tree(name), name, capsys)
+    assert line.split("; ")[2:] == [f"{which}: not compared" for which in uncompared]
+
+
 @pytest.mark.parametrize("name", ["domainnet", "five_dataset", "office31", "inaturalist_user"])
 def test_a_recipe_becomes_a_store(name, tree, tmp_path):
     root = tree(name)
@@ -116,6 +133,24 @@ def with_a_truncated_list(root):
     file.write_text("\n".join(file.read_text().splitlines()[:-2]))
 
 
+def without_training_images_of_three_classes(root):
+    for file in (root / "fedbn").glob("*_train.txt"):
+        rows = file.read_text().splitlines()
+        file.write_text("\n".join(row for row in rows if row.split("/")[1] > "ice") + "\n")
+
+
+def with_few_images(root):
+    for letter in "BCD":
+        for file in (root / f"notMNIST_small/{letter}").iterdir():
+            if file.name != "0.png":
+                file.unlink()
+
+
+def with_few_lines(root):
+    file = root / "mnist_m/mnist_m_train_labels.txt"
+    file.write_text("\n".join(file.read_text().splitlines()[:12]) + "\n")
+
+
 def with_images_of_the_wrong_split(root):
     """A class of train in the place of that of test, as by a wrong copy."""
     train, test = (root / f"MMAFEDB/{half}/sad" for half in ("train", "test"))
@@ -136,6 +171,7 @@ def with_a_list_that_names_a_file_that_is_not_there(root):
             without_a_class,
             [
                 "tiny_imagenet: 5 training images, the recipe has 10 (5 fewer)",
+                "tiny_imagenet: 1 classes with training images, the recipe has 2; found: n01",
                 "tiny_imagenet: class 'n02': 0 training images, the recipe has 5 (5 fewer)",
             ],
         ),
@@ -154,6 +190,29 @@ def with_a_list_that_names_a_file_that_is_not_there(root):
                 "domainnet: 85 test images, the recipe has 87 (2 fewer)",
                 "domainnet: domain 'clipart': 10 test images, the recipe has 12 (2 fewer)",
             ],
+        ),
+        (
+            "domainnet",
+            without_training_images_of_three_classes,
+            [
+                "domainnet: 7 classes with training images, the recipe has 10; found: ice_cream, "
+                "teapot, tiger, whale, windmill, wine_glass, zebra"
+            ],
+        ),
+        (
+            "notmnist",
+            with_few_images,
+            ["notmnist: 74 images, the recipe has at least 100 (26 fewer)"],
+        ),
+        (
+            "five_dataset",
+            lambda root: with_few_images(root / "notmnist"),
+            ["five_dataset: domain 'notmnist': 74 images, the recipe has at least 100 (26 fewer)"],
+        ),
+        (
+            "mnist_m",
+            with_few_lines,
+            ["mnist_m: 12 training images, the recipe has at least 30 (18 fewer)"],
         ),
         (
             "mmafedb",
@@ -195,11 +254,19 @@ def test_many_classes_that_differ_are_a_few_lines(tree):
     root = tree("cifar100")
     counts = {"classes": 101, "each_class": {"train": 3}, "by_class": {"zebra": {"images": 1}}}
     lines = counting.differences(ready("cifar100", root), counts)
-    assert lines[0].startswith("100 classes, the recipe has 101; found: c0, c1, ")
+    assert lines[0].startswith(
+        "100 classes with training images, the recipe has 101; found: c0, c1, "
+    )
     assert lines[1] == "class 'zebra': missing"
     assert lines[2] == "class 'c0': 2 training images, the recipe has 3 (1 fewer)"
     assert lines[-1] == "96 more such lines on classes"
     assert len(lines) == 7
+
+
+def test_counts_of_each_class_cover_a_split(tree):
+    listed = ready("cifar10", tree("cifar10"))
+    assert counting.uncompared(listed, {"each_class": {"train": 3}}) == ["test images"]
+    assert counting.uncompared(listed, {"classes": 10}) == ["training images", "test images"]
 
 
 def test_a_domain_that_is_missing_is_named(tree):

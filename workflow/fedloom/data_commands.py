@@ -123,7 +123,8 @@ def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["ImageList", dict
 def check(args: argparse.Namespace) -> None:
     """Compare a data set's files with its recipe: images of each split, domain and class.
 
-    Every difference is a line, and the exit status is then 2.
+    Every difference is a line, and the exit status is then 2. If nothing differs, the line that
+    says so names the images that no count of the recipe covers.
     """
     from fedloom.data import counting
     from fedloom.data.images import unreadable
@@ -142,7 +143,10 @@ def check(args: argparse.Namespace) -> None:
         print(f"{recipe.name}: {line}")
     if lines:
         sys.exit(2)
-    print(
+    said = [
         f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
-        f"images of {len(ready.classes):,} classes; nothing differs from the recipe"
-    )
+        f"images of {len(counting.trained_classes(ready)):,} classes",
+        "nothing differs from the recipe",
+        *(f"{which}: not compared" for which in counting.uncompared(ready, recipe.counts)),
+    ]
+    print("; ".join(said))

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedloom.data.listed import NO_DOMAIN, Prepared
 
-WORDS = {"images": "images", "train": "training images", "test": "test images"}
+IMAGES = {"images": "images", "train": "training images", "test": "test images"}
+WORDS = IMAGES | {"classes": "classes with training images", "domains": "domains"}
 MANY = 5  # lines on single classes before the rest of them is one line
 
 
@@ -19,14 +20,48 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     """
     lines = []
     found = _cell(np.ones(len(ready.labels), bool), ready.test)
-    for key in ("images", "train", "test"):
+    for key in IMAGES:
         lines += _difference("", key, found[key], counts)
-    for key, names in (("classes", ready.classes), ("domains", _domains(ready))):
+    named = {"classes": trained_classes(ready), "domains": _domains(ready)}
+    for key, names in named.items():
         if counts.get(key, len(names)) != len(names):
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            lines.append(f"{len(names)} {key}, the recipe has {counts[key]:,}; found: {shown}")
+            lines.append(
+                f"{len(names)} {WORDS[key]}, the recipe has {counts[key]:,}; found: {shown}"
+            )
     lines += _by_domain(ready, counts.get("by_domain", {}))
     return lines + _by_class(ready, counts)
+
+
+def trained_classes(ready: Prepared) -> list[str]:
+    """Return the names of the classes that have training images."""
+    counts = np.bincount(ready.labels[~ready.test], minlength=len(ready.classes))
+    return [name for name, count in zip(ready.classes, counts, strict=True) if count]
+
+
+def uncompared(ready: Prepared, counts: dict[str, Any]) -> list[str]:
+    """Return which images no count of a recipe covers, such as "training images of notmnist".
+
+    A count of images covers those of both splits; one that says at least how many there are covers
+    them as well.
+
+    Args:
+        ready, counts: see `differences`.
+    """
+    names, domains = _domains(ready), counts.get("by_domain", {})
+    lines = []
+    for half in ("train", "test"):
+        if _states(counts, half) or _states(counts.get("each_class", {}), half):
+            continue
+        rest = [name for name in names if not _states(domains.get(name, {}), half)]
+        if rest:
+            lines.append(WORDS[half] + ("" if rest == names else f" of {', '.join(rest)}"))
+    return lines
+
+
+def _states(cell: dict[str, Any], half: str) -> bool:
+    """Return True if counts cover the images of a split, by themselves or with the other's."""
+    return any(key in part for part in (cell, cell.get("at_least", {})) for key in (half, "images"))
 
 
 def _domains(ready: Prepared) -> list[str]:
@@ -34,7 +69,7 @@ def _domains(ready: Prepared) -> list[str]:
     return [name for name in np.unique(ready.domains).tolist() if name != NO_DOMAIN]
 
 
-def _by_domain(ready: Prepared, expected: dict[str, dict[str, int]]) -> list[str]:
+def _by_domain(ready: Prepared, expected: dict[str, dict[str, Any]]) -> list[str]:
     """Return a line for every domain that differs."""
     lines = []
     for name, cell in expected.items():
@@ -42,7 +77,7 @@ def _by_domain(ready: Prepared, expected: dict[str, dict[str, int]]) -> list[str
         if not found["images"]:
             lines.append(f"domain '{name}': missing")
             continue
-        for key in cell:
+        for key in IMAGES:
             lines += _difference(f"domain '{name}': ", key, found[key], cell)
     return lines
 
@@ -56,7 +91,7 @@ def _by_class(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     for label, name in enumerate(ready.classes):
         cell = each | expected.get(name, {})
         found = _cell(ready.labels == label, ready.test)
-        for key in cell:
+        for key in IMAGES:
             lines += _difference(f"class '{name}': ", key, found[key], cell)
     rest = len(lines) - MANY
     return lines if rest <= 0 else [*lines[:MANY], f"{rest} more such lines on classes"]
@@ -72,9 +107,12 @@ def _cell(rows: np.ndarray, test: np.ndarray) -> dict[str, int]:
 
 
 def _difference(where: str, key: str, found: int, expected: dict[str, Any]) -> list[str]:
-    """Return a line in a list if a count is not as expected."""
-    if key not in expected or found == expected[key]:
+    """Return a line in a list if a count is not as expected, or less than it is at least."""
+    least = expected.get("at_least", {}).get(key, 0)
+    wanted = expected.get(key, max(found, least))
+    if found == wanted:
         return []
-    change = found - expected[key]
+    change = found - wanted
     more = f"{abs(change):,} {'more' if change > 0 else 'fewer'}"
-    return [f"{where}{found:,} {WORDS[key]}, the recipe has {expected[key]:,} ({more})"]
+    has = "the recipe has" + ("" if key in expected else " at least")
+    return [f"{where}{found:,} {WORDS[key]}, {has} {wanted:,} ({more})"]
