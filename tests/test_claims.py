@@ -358,6 +358,19 @@ def test_costs_are_compared_at_a_target(built):
     assert row["difference"] == pytest.approx((50 - 10) / 1e6)
 
 
+def test_numbers_that_a_client_sends_are_compared_in_one_seed(tmp_path):
+    runs = []
+    for method, sent in (("a", 400), ("b", 80)):
+        rounds = tmp_path / f"{method}.parquet"
+        columns = {"round": [1], "bytes_up": sent, "bytes_down": 8, "clients": 2}
+        pd.DataFrame(columns).to_parquet(rounds)
+        runs.append(shown(method=method, title=method.upper(), rounds=rounds))
+    claim = CLAIM | {"metric": "params_up", "below": ["B"]}
+    entry = {"paper": "x", "citation": "Someone", "claims": [claim], "stands_for": {}}
+    row = _only(claims.build(runs, table_job("claims", labels={"A": "a", "B": "b"}, **entry)))
+    assert (row["verdict"], row["difference"], row["seeds"]) == ("holds", 50 - 10, 1)
+
+
 def test_a_method_that_stays_below_the_target_took_longer_than_one_that_does_not(built):
     """A reaches 67 % in each of three seeds; B does not, and all that is known is a bound."""
     costs = {"metric": "million_params", "above": "B", "below": ["A"]}

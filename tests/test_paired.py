@@ -1,5 +1,7 @@
 """Differences between methods: intervals over seeds and clients, and verdicts, by simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -140,6 +142,16 @@ def test_one_seed_decides_nothing():
     found = decide([_seeds_of(20)])
     assert (found.text, found.reason) == (UNDECIDED, "one seed")
     assert found.difference.value == 20
+
+
+def test_counts_that_no_seed_changes_need_no_seeds():
+    def counts(*differences):
+        return [replace(term, count=True) for term in _seeds_of(*differences)]
+
+    assert decide([counts(40)]).text == HOLDS
+    assert decide([counts(40), counts(-1)]).text == FAILS
+    assert decide([counts(0)]).text == FAILS, "as many are not fewer"
+    assert decide([counts(40, -40)]).text == UNDECIDED, "where seeds do change them"
 
 
 def test_differences_within_a_bound():

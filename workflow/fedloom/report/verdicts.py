@@ -34,7 +34,7 @@ def decide(
     The claim holds if every 95 % interval lies between them. With several rivals one of them may be
     ahead by chance, so that the claim does not hold only if an interval lies outside whose
     probability of error is divided by the number of rivals (Bonferroni). With one seed nothing is
-    decided, since no interval speaks of other seeds.
+    decided, since no interval speaks of other seeds; but counts that no seed changes are.
 
     Args:
         rivals: the terms of each comparison.
@@ -47,6 +47,9 @@ def decide(
     agrees = [_room(each, within)[0] for each in plain]
     contradicts = [_room(each, within)[1] for each in wide]
     weakest = min(range(len(rivals)), key=lambda k: (agrees[k], plain[k].value))
+    counts = all(term.count for terms in rivals for term in terms)
+    if counts and all(each.low == each.high for each in plain):
+        return Verdict(HOLDS if min(agrees) > 0 else FAILS, weakest, plain[weakest])
     if min(each.seeds for each in plain) < 2:
         return Verdict(UNDECIDED, weakest, plain[weakest], "one seed")
     if min(agrees) > 0:

@@ -26,6 +26,7 @@ NO_COMMON = "no data set in both settings"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 OUR_BOUND = " (bound: ours)"
 DECIMALS = 2
+COUNTS = ("params_up", "params_down")  # by the method alone
 COSTS = ("rounds", "million_params")  # until the table's target is reached
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
@@ -158,12 +159,14 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     statistic: Statistic = "mean"
     if metric.endswith("_worst"):
         statistic = "lowest" if runs[0].reported.worst_of else "worst"
-    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least)
+    return Term(
+        sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least, metric in COUNTS
+    )
 
 
 def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray], str]:
     """Return how a run's metric is read as [R, K], and whose it is."""
-    if metric in ("params_up", "params_down"):
+    if metric in COUNTS:
         return lambda run: np.array([[parameters(run, job)[metric]]]), metric
     if metric in COSTS:
         return lambda run: np.array([[_until(run, job)[metric]]]), metric
