@@ -432,12 +432,22 @@ def test_a_change_is_that_of_one_data_set(tmp_path):
     assert (row["verdict"], row["reason"]) == ("not run", "no data set in both settings")
 
 
+def test_the_caption_counts_what_several_rivals_leave_undecided(built):
+    frame = built({}, {"untested": "a figure"}).frame
+    frame.loc[0, ["verdict", "corrected"]] = ["undecided", True]
+    text = claims.caption(table_job("claims", citation="Someone"), [shown()], frame)
+    assert text.endswith(
+        "undecided, 1 only since there are several others; few seeds decide little, as 1 here."
+    )
+
+
 def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     made = built({}, {"untested": "a figure"})
     monkeypatch.setattr(claims, "build", lambda runs, job: made)
     outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
+    assert "only since there are several" not in text
     assert "what Someone claims" in text and "1 holds, 1 not run" in text
     assert "| holds (without C)" in text and "not run (a figure)" in text
     assert "95 \\% interval" in outputs["tex"].read_text()

@@ -134,8 +134,13 @@ def test_a_claim_holds_if_all_rivals_are_below():
 def test_more_rivals_make_it_harder_to_refute_a_claim():
     against = _seeds_of(-3, -1.6, -2.3)  # its 95 % interval is [-4.0, -0.6]
     assert decide([against]).text == FAILS
-    assert decide([against] * 6).text == UNDECIDED
-    assert decide([against] * 6).difference.high > 0
+    found = decide([against] * 6)
+    assert (found.text, found.corrected) == (UNDECIDED, True)
+    assert found.reason == "one of 6 may differ by chance"
+    assert found.difference == difference(against), "what is shown is the 95 % interval"
+    clearly = _seeds_of(-3, -3.1, -2.9)
+    found = decide([clearly] * 6)
+    assert (found.text, found.corrected, found.difference) == (FAILS, False, difference(clearly))
 
 
 def test_one_seed_decides_nothing():

@@ -17,13 +17,17 @@ class Verdict:
 
     Attributes:
         rival: position of the comparison among those of the claim.
+        difference: of that comparison, with its 95 % interval.
         reason: why it is undecided where the interval alone does not say so; "" else.
+        corrected: an interval would refute the claim if it were the only one, but there are several
+            rivals.
     """
 
     text: str
     rival: int
     difference: Difference
     reason: str = ""
+    corrected: bool = False
 
 
 def decide(
@@ -56,8 +60,10 @@ def decide(
         return Verdict(HOLDS, weakest, plain[weakest])
     if max(contradicts) > 0:
         worst = max(range(len(rivals)), key=lambda k: contradicts[k])
-        return Verdict(FAILS, worst, wide[worst])
-    return Verdict(UNDECIDED, weakest, wide[weakest])
+        return Verdict(FAILS, worst, plain[worst])
+    refuted = any(_room(each, within)[1] > 0 for each in plain)
+    reason = f"one of {len(rivals)} may differ by chance" if refuted else ""
+    return Verdict(UNDECIDED, weakest, plain[weakest], reason, refuted)
 
 
 def _room(interval: Difference, within: Ends) -> tuple[float, float]:

@@ -144,6 +144,7 @@ def _tested(
         "low": found.low,
         "high": found.high,
         "seeds": found.seeds,
+        "corrected": verdict.corrected,
     }
 
 
@@ -229,6 +230,7 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
         "low": None,
         "high": None,
         "seeds": None,
+        "corrected": False,
         "verdict": verdict,
         "reason": reason,
     }
@@ -301,13 +303,17 @@ def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
     counts = table["verdict"].value_counts()
     found = ", ".join(f"{counts[name]} {name}" for name in sorted(counts.index))
     undecided = int((table["verdict"] == UNDECIDED).sum())
+    corrected = int(table["corrected"].sum())
     title = job.title or f"Study {job.study}"
-    return (
+    text = (
         f"{title}: what {job.settings['citation']} claims, and what these runs show, "
         f"{at(runs)} ({found}). Differences are of the first-named method to the nearest of the "
-        "others, in points where they are of accuracies; intervals are of Student's t over seeds, "
-        "and at least as wide as a paired bootstrap over clients. A claim holds if every interval "
-        "is above zero (or within the bound), and does not hold if one is below (with as many "
-        "rivals allowed for); else it is undecided"
-        + (f", as {undecided} of these are: few seeds decide little." if undecided else ".")
+        "others, in points where they are of accuracies; their 95 % intervals are of Student's t "
+        "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if "
+        "every interval is above zero (or within the bound). It does not hold if one is below; "
+        "with several others that interval is a wider one (Bonferroni), not that shown. Else it is "
+        "undecided"
     )
+    if corrected:
+        text += f", {corrected} only since there are several others"
+    return text + (f"; few seeds decide little, as {undecided} here." if undecided else ".")
