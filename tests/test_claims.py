@@ -358,6 +358,19 @@ def test_costs_are_compared_at_a_target(built):
     assert row["difference"] == pytest.approx((50 - 10) / 1e6)
 
 
+def test_numbers_that_a_client_sends_are_compared_in_one_seed(tmp_path):
+    runs = []
+    for method, sent in (("a", 400), ("b", 80)):
+        rounds = tmp_path / f"{method}.parquet"
+        columns = {"round": [1], "bytes_up": sent, "bytes_down": 8, "clients": 2}
+        pd.DataFrame(columns).to_parquet(rounds)
+        runs.append(shown(method=method, title=method.upper(), rounds=rounds))
+    claim = CLAIM | {"metric": "params_up", "below": ["B"]}
+    entry = {"paper": "x", "citation": "Someone", "claims": [claim], "stands_for": {}}
+    row = _only(claims.build(runs, table_job("claims", labels={"A": "a", "B": "b"}, **entry)))
+    assert (row["verdict"], row["difference"], row["seeds"]) == ("holds", 50 - 10, 1)
+
+
 def test_a_method_that_stays_below_the_target_took_longer_than_one_that_does_not(built):
     """A reaches 67 % in each of three seeds; B does not, and all that is known is a bound."""
     costs = {"metric": "million_params", "above": "B", "below": ["A"]}
@@ -419,13 +432,23 @@ def test_a_change_is_that_of_one_data_set(tmp_path):
     assert (row["verdict"], row["reason"]) == ("not run", "no data set in both settings")
 
 
+def test_the_caption_counts_what_several_rivals_leave_undecided(built):
+    frame = built({}, {"untested": "a figure"}).frame
+    frame.loc[0, ["verdict", "corrected"]] = ["undecided", True]
+    text = claims.caption(table_job("claims", citation="Someone"), [shown()], frame)
+    assert text.endswith(
+        "undecided, 1 only since there are several others; few seeds decide little, as 1 here."
+    )
+
+
 def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     made = built({}, {"untested": "a figure"})
     monkeypatch.setattr(claims, "build", lambda runs, job: made)
     outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
-    assert "what Someone claims" in text and "(holds: 1, not run: 1)" in text
+    assert "only since there are several" not in text
+    assert "what Someone claims" in text and "1 holds, 1 not run" in text
     assert "| holds (without C)" in text and "not run (a figure)" in text
     assert "95 \\% interval" in outputs["tex"].read_text()
     assert pd.read_parquet(outputs["parquet"])["verdict"].tolist() == ["holds", "not run"]

@@ -1,5 +1,7 @@
 """Differences between methods: intervals over seeds and clients, and verdicts, by simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -132,14 +134,29 @@ def test_a_claim_holds_if_all_rivals_are_below():
 def test_more_rivals_make_it_harder_to_refute_a_claim():
     against = _seeds_of(-3, -1.6, -2.3)  # its 95 % interval is [-4.0, -0.6]
     assert decide([against]).text == FAILS
-    assert decide([against] * 6).text == UNDECIDED
-    assert decide([against] * 6).difference.high > 0
+    found = decide([against] * 6)
+    assert (found.text, found.corrected) == (UNDECIDED, True)
+    assert found.reason == "one of 6 may differ by chance"
+    assert found.difference == difference(against), "what is shown is the 95 % interval"
+    clearly = _seeds_of(-3, -3.1, -2.9)
+    found = decide([clearly] * 6)
+    assert (found.text, found.corrected, found.difference) == (FAILS, False, difference(clearly))
 
 
 def test_one_seed_decides_nothing():
     found = decide([_seeds_of(20)])
     assert (found.text, found.reason) == (UNDECIDED, "one seed")
     assert found.difference.value == 20
+
+
+def test_counts_that_no_seed_changes_need_no_seeds():
+    def counts(*differences):
+        return [replace(term, count=True) for term in _seeds_of(*differences)]
+
+    assert decide([counts(40)]).text == HOLDS
+    assert decide([counts(40), counts(-1)]).text == FAILS
+    assert decide([counts(0)]).text == FAILS, "as many are not fewer"
+    assert decide([counts(40, -40)]).text == UNDECIDED, "where seeds do change them"
 
 
 def test_differences_within_a_bound():

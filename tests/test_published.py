@@ -94,6 +94,24 @@ def test_what_peps_text_counts_is_what_its_table_prints():
     assert cell["rounds"] == [12]
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "value", "text"),
+    [
+        (84.8612, 0.0, [84.86], "as printed"),
+        (84.8612, 1e-14, [84.86], "as printed"),
+        (84.866, 0.0, [84.86], ""),  # printed 84.87
+        (84.8612, 0.0, [84.86, 0.01], "within 1 SD"),
+        (84.8612, 0.0005, [84.86], "within 1 SD"),  # no nearer than it is printed
+        (12.4, 0.0, [12], ""),
+        (99.8, 0.0, [100.0], ""),
+    ],
+)
+def test_without_a_deviation_only_the_printed_digits_agree(mean, std, value, text):
+    """A count that no seed changes is no number of deviations away from anything."""
+    numbers = (*map(float, value), float("nan"))[:2]
+    assert published.verdict(mean, std, *numbers, above=False, below=False) == text
+
+
 def _beside(value):
     frame = summary.summarise([shown()], [{"params_up": 10.0}])
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": {"Ours": {"X": value}}}

@@ -81,3 +81,30 @@ def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, cl
         plugin=find(method.plugin),
     )
     assert work.all_clients() == clients
+
+
+@pytest.mark.parametrize("paper", ARTEFACTS)
+def test_the_main_tables_of_every_paper_test_its_claims(paper):
+    """Each scenario of Table 1 stands for a setting, and the paper's method for its row."""
+    settings = _settings(shipped.FOLDER / paper / "table1.yaml")
+    entries = [settings.tables[label] for label in settings.select.tables]
+    claims = [entry.settings for entry in entries if entry.kind == "claims"]
+    assert {entry["paper"] for entry in claims} == {paper}
+    stands_for = {pair for entry in claims for pair in entry["stands_for"]}
+    assert {str(scenario) for scenario in settings.select.scenarios} <= stands_for
+    compared = [c for c in claims[0]["claims"] if c["where"].startswith("Table 1,")]
+    assert compared or paper == "pfpt"
+    for claim in compared:
+        sides = [claim["above"], *claim["below"]]
+        assert all(side in entry["labels"] for side in sides for entry in claims), claim["says"]
+
+
+def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
+    pep = _settings(shipped.FOLDER / "pep_fedpt/table1.yaml").tables
+    assert pep["claims"].settings["labels"]["PEP-FedPT"] == "pep_fedpt"
+    assert pep["claims_tiny_dir"].settings["labels"]["PEP-FedPT"] == "pep_5"
+    sgpt = _settings(shipped.FOLDER / "sgpt/table2.yaml").tables
+    assert sgpt["claims_office"].settings["labels"]["SGPT"] == "sgpt_4_groups"
+    assert sgpt["claims_domainnet"].settings["labels"]["SGPT"] == "sgpt_6_groups"
+    pfedpg = _settings(shipped.FOLDER / "pfedpg/table3.yaml").tables["claims"].settings
+    assert pfedpg["labels"]["pFedPG"] == "pfedpg_3"

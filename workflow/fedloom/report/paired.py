@@ -41,6 +41,7 @@ class Term:
             the mean over clients, the lowest of all rounds.
         values: by seed, [R rounds, K clients]; K is 1 for a number of the whole run.
         at_least: the true values are these or higher, as rounds until a target that no round met.
+        count: the values follow from the method alone, and no seed changes them.
     """
 
     sign: int
@@ -48,6 +49,7 @@ class Term:
     statistic: Statistic
     values: dict[int, np.ndarray]
     at_least: bool = False
+    count: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ NO_COMMON = "no data set in both settings"
 ANY = "any"  # setting of a claim that is tested in scenarios that stand for all of them
 OUR_BOUND = " (bound: ours)"
 DECIMALS = 2
+COUNTS = ("params_up", "params_down")  # by the method alone
 COSTS = ("rounds", "million_params")  # until the table's target is reached
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
@@ -143,6 +144,7 @@ def _tested(
         "low": found.low,
         "high": found.high,
         "seeds": found.seeds,
+        "corrected": verdict.corrected,
     }
 
 
@@ -158,12 +160,14 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     statistic: Statistic = "mean"
     if metric.endswith("_worst"):
         statistic = "lowest" if runs[0].reported.worst_of else "worst"
-    return Term(sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least)
+    return Term(
+        sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least, metric in COUNTS
+    )
 
 
 def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray], str]:
     """Return how a run's metric is read as [R, K], and whose it is."""
-    if metric in ("params_up", "params_down"):
+    if metric in COUNTS:
         return lambda run: np.array([[parameters(run, job)[metric]]]), metric
     if metric in COSTS:
         return lambda run: np.array([[_until(run, job)[metric]]]), metric
@@ -226,6 +230,7 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
         "low": None,
         "high": None,
         "seeds": None,
+        "corrected": False,
         "verdict": verdict,
         "reason": reason,
     }
@@ -296,14 +301,19 @@ def _interval(low: float | None, high: float | None) -> str:
 def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
     """Say what is compared, how an interval comes about, and how many verdicts there are."""
     counts = table["verdict"].value_counts()
-    found = ", ".join(f"{name}: {counts[name]}" for name in sorted(counts.index))
-    few = " Few seeds decide little." if UNDECIDED in counts.index else ""
+    found = ", ".join(f"{counts[name]} {name}" for name in sorted(counts.index))
+    undecided = int((table["verdict"] == UNDECIDED).sum())
+    corrected = int(table["corrected"].sum())
     title = job.title or f"Study {job.study}"
-    return (
+    text = (
         f"{title}: what {job.settings['citation']} claims, and what these runs show, "
         f"{at(runs)} ({found}). Differences are of the first-named method to the nearest of the "
-        "others, in points where they are of accuracies; intervals are of Student's t over seeds, "
-        "and at least as wide as a paired bootstrap over clients. A claim holds if every interval "
-        "is above zero (or within the bound), and does not hold if one is below (with as many "
-        f"rivals allowed for); else it is undecided.{few}"
+        "others, in points where they are of accuracies; their 95 % intervals are of Student's t "
+        "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if "
+        "every interval is above zero (or within the bound). It does not hold if one is below; "
+        "with several others that interval is a wider one (Bonferroni), not that shown. Else it is "
+        "undecided"
     )
+    if corrected:
+        text += f", {corrected} only since there are several others"
+    return text + (f"; few seeds decide little, as {undecided} here." if undecided else ".")

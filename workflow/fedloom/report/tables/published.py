@@ -1,10 +1,13 @@
 """Put a paper's numbers beside the measured ones, and say how far apart they are."""
 
 import math
+from decimal import Decimal
 
 import pandas as pd
 
 from fedloom.report.tables.summary import metrics
+
+NO_DEVIATION = 1e-9  # what rounding leaves of the deviation of equal numbers
 
 
 def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
@@ -39,16 +42,27 @@ def verdict(
     """Say within how many standard deviations a measured mean is of a published one.
 
     The deviation is that of the difference, sqrt(std^2 + published_std^2); a paper that gives none
-    counts with 0. Returns "" for a bound, a missing number, and a mean of one seed.
+    counts with 0. Where there is no deviation at all, as of a count, only the printed digits can
+    agree ("as printed"). Returns "" where they do not, for a bound, a missing number, and a mean of
+    one seed.
     """
     if above or below or any(map(math.isnan, (mean, std, published))):
         return ""
     apart = abs(mean - published)
     deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
+    as_printed = apart <= _half_a_digit(published)
+    if deviation <= NO_DEVIATION:
+        return "as printed" if as_printed else ""
     for number in (1, 2):
-        if apart <= number * deviation:
+        if as_printed or apart <= number * deviation:
             return f"within {number} SD"
     return "beyond 2 SD"
+
+
+def _half_a_digit(number: float) -> float:
+    """Return half of the last digit that a number is written with, 0.005 of 84.86."""
+    exponent = Decimal(str(number)).as_tuple().exponent
+    return 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)
 
 
 def of_grid(entry: dict | None, scenario: str, row: str) -> float:
