@@ -70,10 +70,10 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
     Args:
         root: default: the recipe's own.
     """
-    if "parts" in recipe.entry:
-        parts = [recipes.find(part["recipe"]) for part in recipe.entry["parts"].values()]
+    if recipe.parts():
         return all(
-            is_there(part, f"{root}/{recipes.folder_of(part)}" if root else None) for part in parts
+            is_there(part, f"{root}/{recipes.folder_of(part)}" if root else None)
+            for _, part in recipe.parts()
         )
     folder = resource(root or recipe.root)
     return is_folder(folder) and any(not p.name.startswith(".") for p in folder.iterdir())

@@ -61,19 +61,27 @@ class Recipe:
         images = counts.get("images")
         if images is None and "train" in counts and "test" in counts:
             images = counts["train"] + counts["test"]
-        if images is None and "parts" in self.entry:
-            images = sum(_images_of_part(part) for part in self.entry["parts"].values()) or None
+        if images is None:
+            images = sum(_images_of_part(*part) for part in self.parts()) or None
         return images, counts.get("classes")
 
     def all_notes(self) -> tuple[str, ...]:
         """Return its notes, and those of the recipes that it is made of."""
-        parts = [find(part["recipe"]) for part in self.entry.get("parts", {}).values()]
+        parts = [recipe for _, recipe in self.parts()]
         return (*self.notes, *(f"{part.title}: {note}" for part in parts for note in part.notes))
 
+    def parts(self) -> "list[tuple[dict[str, Any], Recipe]]":
+        """Return the recipes that it is made of, each after its entry in `parts`.
 
-def _images_of_part(part: dict[str, Any]) -> int:
+        A part with a source of its own is of no recipe and is left out.
+        """
+        parts = self.entry.get("parts", {}).values()
+        return [(part, find(part["recipe"])) for part in parts if "recipe" in part]
+
+
+def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
     """Return the number of images of a part of several, or 0 if its recipe does not state it."""
-    images, classes = find(part["recipe"]).size()
+    images, classes = recipe.size()
     caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
     capped = sum(caps) * classes if classes and all(caps) else None
     return min((count for count in (images, capped) if count), default=0)
