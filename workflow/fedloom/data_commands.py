@@ -15,7 +15,7 @@ from fedloom.plan.recipes import Recipe
 from fedloom.plan.resolve import dataset_entry
 
 if TYPE_CHECKING:
-    from fedloom.data.listed import ImageList
+    from fedloom.data.listed import Prepared
 
 HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
@@ -110,7 +110,7 @@ def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
         return False
 
 
-def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["ImageList", dict[str, Any]]:
+def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:
     """Return the images that a recipe makes of its files, and the settings of its source."""
     from fedloom.data import sources
     from fedloom.data.preparation import prepared
