@@ -197,7 +197,7 @@ def test_rows_of_shipped_studies():
         "alpha 1.5": "fedpha_sensitivity.0.8-1.5", "alpha 2.0": "fedpha_sensitivity.0.8-2",
     }  # fmt: skip
     labels = _study_labels("sgpt/table2", "sgpt")
-    assert labels["FedVPT"] == "fedvpt_10" and labels["SGPT"] == "sgpt_4_groups"
+    assert labels["FedVPT"] == "fedvpt_10_weighted" and labels["SGPT"] == "sgpt_4_groups"
 
 
 @pytest.mark.parametrize(
