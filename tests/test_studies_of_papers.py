@@ -108,3 +108,43 @@ def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
     assert sgpt["claims_domainnet"].settings["labels"]["SGPT"] == "sgpt_6_groups"
     pfedpg = _settings(shipped.FOLDER / "pfedpg/table3.yaml").tables["claims"].settings
     assert pfedpg["labels"]["pFedPG"] == "pfedpg_3"
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=shipped.name_of)
+def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(file):
+    """What a table shows is trained, and a claim is no reason to train more."""
+    settings = _settings(file)
+    outputs = [settings.tables[label] for label in settings.select.tables]
+    outputs += [settings.figures[label] for label in settings.select.figures]
+
+    def runs(outputs):
+        return {(*vars(s).values(), b, m) for o in outputs for s in o.scenarios
+                for b in o.backbones for m in o.methods}  # fmt: skip
+
+    claims = [output for output in outputs if output.kind == "claims"]
+    assert runs(claims) <= runs(output for output in outputs if output.kind != "claims")
+
+
+def test_sgpts_baselines_weigh_clients_as_sgpt_does():
+    """Its algorithm has N_i / N; pFedPG's server averages nothing of its clients."""
+    for name in ("table1", "table2"):
+        settings = _settings(shipped.FOLDER / f"sgpt/{name}.yaml")
+        methods = [settings.methods[label] for label in settings.select.methods]
+        averaging = {m.label: m.options["weighted"] for m in methods if "weighted" in m.options}
+        assert len(averaging) >= 5 and all(averaging.values())
+        others = {m.plugin for m in methods if m.label not in averaging}
+        assert others == {"sgpt", "pfedpg"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "words"),
+    [
+        ("sgpt/table1", "prompts", "pFedPG and FedPR ten"),
+        ("pep_fedpt/table1", "average", "SGPT and FedPR weigh clients by their training images"),
+        ("pfpt/table1", "scaffold", "Appendix G says that it requires a larger one"),
+        ("pep_fedpt/figure8", "classes", "11 may be 1"),
+        ("pep_fedpt/table2", "clients", "the caption of Table 2 has one client per domain"),
+    ],
+)
+def test_a_study_says_where_its_paper_is_silent_or_contradicts_itself(name, key, words):
+    assert words in _settings(shipped.FOLDER / f"{name}.yaml").about.choices[key]

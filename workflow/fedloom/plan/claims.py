@@ -169,6 +169,9 @@ def _rank(row: str, entry: dict, options: dict[str, Any], method: Method) -> int
 def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
     """Return a table of claims with the paper's claims, and the labels that stand for its rows.
 
+    It shows no other runs than those, in the scenarios that stand for a setting: what it shows is
+    trained. Where none does, it shows all that it was given.
+
     Raises:
         FedLoomError: a label, row, scenario or setting that is not there.
     """
@@ -196,8 +199,12 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
         pair: [names] if isinstance(names, str) else list(names)
         for pair, names in stands_for.items()
     }
+    compared = [label for label in output.methods if label in labels.values()]
+    scenarios = [scenario for scenario in output.scenarios if str(scenario) in given]
     return replace(
         output,
+        methods=tuple(compared or output.methods),
+        scenarios=tuple(scenarios or output.scenarios),
         settings=entry
         | {
             "stands_for": given,
