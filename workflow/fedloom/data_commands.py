@@ -101,13 +101,15 @@ def get(args: argparse.Namespace) -> None:
 
 
 def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
-    """Return True if the files are there and nothing differs from the recipe."""
+    """Return True if all files are there: each split was compared, and nothing differs."""
     from fedloom.data import counting
 
     try:
-        return not counting.differences(_listed(recipe, args)[0], recipe.counts)
+        ready, _ = _listed(recipe, args)
     except FedLoomError:
         return False
+    open_ends = counting.uncompared(ready, recipe.counts)
+    return not (open_ends or counting.differences(ready, recipe.counts))
 
 
 def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:

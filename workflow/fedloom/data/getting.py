@@ -5,7 +5,7 @@ import logging
 from fedloom.common.checkout import resource
 from fedloom.data.download import fetch_archives, fetch_from_hub
 from fedloom.data.sources import read
-from fedloom.plan.recipes import Recipe, find
+from fedloom.plan.recipes import Recipe, find, folder_of
 from fedloom.plan.resolve import dataset_entry
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
     steps = []
     for name in how.get("recipes", ()):
         part = find(name)
-        steps += get(part, f"{root}/{part.name}")
+        steps += get(part, f"{root}/{folder_of(part)}")
     if how.get("torchvision"):
         given = {"recipe": str(recipe.file), "root": root, "download": True}
         settings = dataset_entry(recipe.name, given)
