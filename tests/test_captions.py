@@ -14,6 +14,7 @@ from fedloom.plan.kinds import as_rst, kind_of
 from fedloom.plan.needs import NEEDS
 from fedloom.plan.settings import Look
 
+SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
 KINDS = [
     (section, name)
     for section in ("tables", "figures")
@@ -28,7 +29,7 @@ def test_every_kind_declares_a_caption_of_its_own_keys(section, name):
     keys = schema.load("config")["$defs"][section.removesuffix("s")][name]["properties"]
     fields = {field for _, field, _, _ in string.Formatter().parse(kind.caption) if field}
     assert fields <= keys.keys()
-    assert kind.shows in ("runs", "grid", "backbones") and kind.seeds in ("all", "first")
+    assert kind.shows in SHOWS and kind.seeds in ("all", "first")
     assert set(kind.needs) <= set(NEEDS)
 
 
