@@ -1,8 +1,13 @@
+import hypothesis
 import pytest
 import torch
 
 from fedloom.methods import contract, defaults, loader, manifest
 from fedloom.plan import data_plugins
+
+# how long an example takes says more of what else the machine does
+hypothesis.settings.register_profile("fedloom", deadline=None)
+hypothesis.settings.load_profile("fedloom")
 
 
 def pytest_collection_modifyitems(items):

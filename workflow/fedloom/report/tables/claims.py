@@ -262,7 +262,7 @@ def texts(table: pd.DataFrame) -> Texts:
     cells = pd.DataFrame(rows)
     titles = [
         "Claim", "In the paper", "Setting", "The paper's difference", "Here", "Difference",
-        "95 % interval", "Nearest", "Seeds", "Verdict",
+        "95 % interval", "Against", "Seeds", "Verdict",
     ]  # fmt: skip
     marks = pd.DataFrame("", index=cells.index, columns=cells.columns)
     return Texts(cells, marks, titles, 3)
@@ -307,8 +307,9 @@ def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
     title = job.title or f"Study {job.study}"
     text = (
         f"{title}: what {job.settings['citation']} claims, and what these runs show, "
-        f"{at(runs)} ({found}). Differences are of the first-named method to the nearest of the "
-        "others, in points where they are of accuracies; their 95 % intervals are of Student's t "
+        f"{at(runs)} ({found}). Differences are of the first-named method to that of the others "
+        "which speaks most against the claim, in points where they are of accuracies; their 95 % "
+        "intervals are of Student's t "
         "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if "
         "every interval is above zero (or within the bound). It does not hold if one is below; "
         "with several others that interval is a wider one (Bonferroni), not that shown. Else it is "
