@@ -397,15 +397,16 @@ def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
     assert not torch.equal(ends[1]["other"], start["other"])
 
 
-def test_gmm_pt_keeps_its_centroids_for_a_figure(tiny):
-    """PFPT's Fig. 5; every second round, and round 0."""
-    task, hooks = tiny("gmm_pt", prompts=3, history=2)
+@pytest.mark.parametrize("name", ["gmm_pt", "centralised"])
+def test_the_prompts_of_some_rounds_are_kept_for_a_figure(tiny, name):
+    """PFPT's Fig. 3 and 5; every second round, and round 0."""
+    task, hooks = tiny(name, prompts=2, history=2)
     state = initial_state(task, hooks)
     seen = {0: state.server["params"]["shared_prompts"]}
     for number in (1, 2, 3, 4):
         state, _ = train_round(task.at(number), hooks, state)
         seen[number] = state.server["params"]["shared_prompts"]
     table = hooks.artefact(task=task, server=state.server, cohorts=iter(()), name="prompt_history")
-    assert table["round"] == [0] * 3 + [2] * 3 + [4] * 3
+    assert table["round"] == [0, 0, 2, 2, 4, 4]
     expected = torch.cat([seen[number] for number in (0, 2, 4)])
     torch.testing.assert_close(torch.tensor(table["vector"]), expected)

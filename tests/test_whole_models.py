@@ -522,16 +522,3 @@ def test_centralised_training_is_that_of_one_client_with_all_images(case, train)
     trained = descend(flat, loss, list(flat), 2)
     after = state.server["params"]
     close_trees({"head": after["head"], **after.get("weights", {})}, trained)
-
-
-def test_centralised_training_keeps_the_prompts_of_some_rounds(tiny):
-    task, hooks = tiny("centralised", prompts=2, history=2)
-    state = initial_state(task, hooks)
-    seen = {0: state.server["params"]["shared_prompts"]}
-    for number in (1, 2, 3, 4):
-        state, _ = train_round(task.at(number), hooks, state)
-        seen[number] = state.server["params"]["shared_prompts"]
-    table = hooks.artefact(task=task, server=state.server, cohorts=iter(()), name="prompt_history")
-    assert table["round"] == [0, 0, 2, 2, 4, 4]
-    expected = torch.cat([seen[number] for number in (0, 2, 4)])
-    torch.testing.assert_close(torch.tensor(table["vector"]), expected)
