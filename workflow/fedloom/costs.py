@@ -113,5 +113,5 @@ def _sent(plan: Plan) -> str:
             continue
         study = plan.study(one)
         total += 4 * count * study.clients_per_round * study.rounds
-    text = f"{_megabytes(total / 1e6)} by the servers to clients, and about as much back"
+    text = f"{_megabytes(total / 1e6)} by the servers to clients"
     return text + (f"; not counted: {', '.join(sorted(uncounted))}" if uncounted else "")
