@@ -5,6 +5,7 @@ import faulthandler
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -25,28 +26,19 @@ class _Lines:
 
 def progress(total: int, what: str, initial: int = 0) -> tqdm:
     """Return a progress bar that is printed at most every five seconds, and at its end."""
-    return tqdm(
-        total=total,
-        initial=initial,
-        desc=what,
-        file=_Lines(),
-        mininterval=5,
-        ncols=100,
-        bar_format="{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]",
-    )
+    form = "{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
+    return _bar(total, what, initial, bar_format=form)
 
 
 def download_progress(what: str, start: int, total: int | None) -> tqdm:
     """Return a progress bar in bytes, of which `start` are there; of an unknown total if None."""
+    return _bar(total, what, start, unit="B", unit_scale=True)
+
+
+def _bar(total: int | None, what: str, initial: int, **form: Any) -> tqdm:
+    """Return a progress bar that becomes lines of the log."""
     return tqdm(
-        total=total,
-        initial=start,
-        desc=what,
-        file=_Lines(),
-        mininterval=5,
-        ncols=100,
-        unit="B",
-        unit_scale=True,
+        total=total, initial=initial, desc=what, file=_Lines(), mininterval=5, ncols=100, **form
     )
 
 

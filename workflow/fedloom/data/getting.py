@@ -1,14 +1,10 @@
 """Getting a data set's files as its recipe says: torchvision, the hub, archives, or by hand."""
 
-import logging
-
 from fedloom.common.checkout import resource
 from fedloom.data.download import fetch_archives, fetch_from_hub
 from fedloom.data.sources import read
 from fedloom.plan.recipes import Recipe, find, folder_of
 from fedloom.plan.resolve import dataset_entry
-
-log = logging.getLogger(__name__)
 
 
 def get(recipe: Recipe, root: str | None = None) -> list[str]:

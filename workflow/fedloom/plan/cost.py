@@ -120,14 +120,7 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
         for dataset, backbone in (pair.split("/") for pair in job.backbones)
     }
     artefacts = {
-        _Job(
-            run.dataset,
-            run.backbone,
-            run.partition,
-            run.method,
-            run.seed,
-            artefact=run.artefact.stem,
-        )
+        replace(_of_run(run), artefact=run.artefact.stem)
         for job in (*shown, *drawn)
         if job.shown is not None
         for run in shown_runs(job.shown)
