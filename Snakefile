@@ -1,4 +1,5 @@
 import os
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common.checkout import in_shell
+from fedloom.job import SERVER
 from fedloom.plan import paths
 from fedloom.plan.jobs import to_json
 from fedloom.plan.plan import Plan
@@ -21,11 +23,14 @@ config["overview"] = PLAN.overview  # the report's first page reads it
 if workflow.local_exec and workflow.scheduling_settings is not None:
     workflow.scheduling_settings.max_jobs_per_timespan = None
 
-# the interpreter that runs Snakemake runs the jobs, with this checkout's library
+# The interpreter that runs Snakemake runs the jobs, with this checkout's library and a job server of
+# this process (fedloom.job), unless the environment names another, or "" for none.
+JOB_SERVER = f"{secrets.token_hex(8)}:{os.getpid()}"
 shell.executable("bash")
 shell.prefix(
     f"export PATH={in_shell(Path(sys.executable).parent)}:$PATH"
-    f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH; "
+    f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
+    f" {SERVER}=${{{{{SERVER}-{JOB_SERVER}}}}}; "
 )
 
 

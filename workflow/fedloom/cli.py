@@ -7,7 +7,9 @@ import importlib
 import json
 import logging
 import os
+import resource
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
@@ -36,7 +38,15 @@ def stage(args: argparse.Namespace) -> None:
     job = from_json(args.job, get_type_hints(module.run)["job"])
     if args.sources:
         loading.load(args.command, job, args.sources)
+    started = time.perf_counter()
     module.run(job, args.threads)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    log.debug(
+        "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most",
+        time.perf_counter() - started,
+        used.ru_utime + used.ru_stime,
+        used.ru_maxrss / 1024,
+    )
 
 
 def communication(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ wildcard_constraints:
 
 def stage(name, checks=" --sources {params.sources}"):
     """The command of a rule: its job is described by `params.job`, its files follow from that."""
-    return f"python -m fedloom {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
+    return f"python -m fedloom.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
 
 
 def job(make):

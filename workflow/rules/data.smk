@@ -7,8 +7,6 @@ rule dataset:
         receipt=paths.receipt(paths.STORE),
     log:
         paths.log("dataset", paths.STORE),
-    benchmark:
-        paths.benchmark("dataset", paths.STORE)
     threads: 1
     resources:
         mem_mb=memory("dataset"),
@@ -31,8 +29,6 @@ rule partition:
         receipt=paths.receipt(paths.PARTITION),
     log:
         paths.log("partition", paths.PARTITION),
-    benchmark:
-        paths.benchmark("partition", paths.PARTITION)
     threads: 1
     resources:
         mem_mb=2000,

@@ -10,8 +10,6 @@ rule cache:
         receipt=paths.receipt(paths.CACHE),
     log:
         paths.log("{cache}", paths.CACHE.replace("{cache}", "cache")),
-    benchmark:
-        paths.benchmark("{cache}", paths.CACHE.replace("{cache}", "cache"))
     threads: 1
     resources:
         mem_mb=memory("cache"),
@@ -39,8 +37,6 @@ rule prototypes:
         receipt=paths.receipt(paths.PROTOTYPES),
     log:
         paths.log("prototypes", paths.PROTOTYPES),
-    benchmark:
-        paths.benchmark("prototypes", paths.PROTOTYPES)
     threads: 1
     resources:
         mem_mb=memory("prototypes"),
@@ -64,8 +60,6 @@ rule block_accuracy:
         paths.BLOCK_ACCURACY,
     log:
         paths.log("block_accuracy", paths.BLOCK_ACCURACY),
-    benchmark:
-        paths.benchmark("block_accuracy", paths.BLOCK_ACCURACY)
     threads: 1
     resources:
         mem_mb=memory("block_accuracy"),

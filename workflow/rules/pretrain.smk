@@ -7,8 +7,6 @@ rule pretrain:
         card=paths.PRETRAINED.replace(".safetensors", ".md"),
     log:
         paths.log("pretrain", paths.PRETRAINED),
-    benchmark:
-        paths.benchmark("pretrain", paths.PRETRAINED)
     wildcard_constraints:
         model="micro_vit|micro_clip",
     threads: 2

@@ -19,8 +19,6 @@ rule table:
         ),
     log:
         paths.log("table", TABLE),
-    benchmark:
-        paths.benchmark("table", TABLE)
     threads: 1
     resources:
         mem_mb=2000,
@@ -48,8 +46,6 @@ rule figure:
         ),
     log:
         paths.log("figure", FIGURE),
-    benchmark:
-        paths.benchmark("figure", FIGURE)
     threads: 1
     resources:
         mem_mb=4000,
@@ -79,8 +75,6 @@ rule partition_chart:
         pdf=paths.PARTITION_CHART.replace(".png", ".pdf"),
     log:
         paths.log("partition_chart", paths.PARTITION_CHART),
-    benchmark:
-        paths.benchmark("partition_chart", paths.PARTITION_CHART)
     threads: 1
     resources:
         mem_mb=1000,

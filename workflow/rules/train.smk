@@ -14,8 +14,6 @@ rule train:
         clients=paths.JOB_CLIENTS,
     log:
         paths.log("train", paths.STATE),
-    benchmark:
-        paths.benchmark("train", paths.STATE)
     threads: 1
     resources:
         mem_mb=memory("train"),
@@ -37,8 +35,6 @@ rule choose:
         chosen=paths.CHOICE,  # alone, so that runs stay when another trial's number changes
     log:
         paths.log("choose", paths.CHOICE),
-    benchmark:
-        paths.benchmark("choose", paths.CHOICE)
     threads: 1
     resources:
         mem_mb=2000,
@@ -66,8 +62,6 @@ rule evaluate:
         clients=paths.CLIENTS,
     log:
         paths.log("evaluate", paths.EVALUATION),
-    benchmark:
-        paths.benchmark("evaluate", paths.EVALUATION)
     threads: 1
     resources:
         mem_mb=2000,
@@ -90,8 +84,6 @@ rule artefact:
         paths.ARTEFACT,
     log:
         paths.log("artefact", paths.ARTEFACT),
-    benchmark:
-        paths.benchmark("artefact", paths.ARTEFACT)
     threads: 1
     resources:
         mem_mb=memory("artefact"),

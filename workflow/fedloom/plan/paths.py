@@ -36,7 +36,6 @@ FIGURE = "results/figures/{study}/{label}.pdf"
 PRETRAINED = "results/pretrained/{model}.safetensors"
 REPORT = "results/report/{study}.html"
 LOGS = "results/logs"
-BENCHMARKS = "results/benchmarks"
 
 # where a job keeps its progress between rounds, beside the states of its run
 CHECKPOINT = "checkpoint.safetensors"
@@ -59,17 +58,7 @@ def receipt(pattern: str) -> str:
 
 
 def log(rule: str, pattern: str) -> str:
-    """Return the log of the rule that makes `pattern`."""
-    return _beside(LOGS, rule, pattern, ".log")
-
-
-def benchmark(rule: str, pattern: str) -> str:
-    """Return the benchmark of the rule that makes `pattern`."""
-    return _beside(BENCHMARKS, rule, pattern, ".tsv")
-
-
-def _beside(folder: str, rule: str, pattern: str, suffix: str) -> str:
-    """Name a file after a result, with the rule in place of the first folder below results."""
+    """Return the log of the rule that makes `pattern`: its name, with the rule for its folder."""
     _, _, name = pattern.split("/", 2)
     stem = name.rsplit(".", 1)[0] if "." in name.rsplit("/", 1)[-1] else name
-    return f"{folder}/{rule}/{stem}{suffix}"
+    return f"{LOGS}/{rule}/{stem}.log"

@@ -1,0 +1,153 @@
+"""A job that the job server runs is as if it had been run by itself; the server leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedloom import job
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the job server needs Linux")
+
+
+@pytest.fixture
+def snakemake():
+    """A process that stands for the Snakemake whose jobs these are."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def start(snakemake, tmp_path):
+    """Starts a job of the stage that imports least, in an empty folder."""
+    environment = os.environ | {job.SERVER: f"test{snakemake.pid}:{snakemake.pid}"}
+
+    def start(*arguments: str, **environ: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "fedloom.job", "choose", "--job", "{}", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment | environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def _servers(snakemake: subprocess.Popen) -> list[psutil.Process]:
+    """Return the job servers of a Snakemake and their jobs, which have the same command."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "fedloom.job_server" in (process.info["cmdline"] or [])
+        and process.info["cmdline"][-1] == str(snakemake.pid)
+    ]
+
+
+def _soon(condition) -> None:
+    """Wait until a condition holds, and fail after ten seconds."""
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _blocked(start, snakemake, tmp_path: Path) -> tuple[subprocess.Popen, psutil.Process]:
+    """Start a job that waits for ever, to open its log, and return its client and its process."""
+    if not (tmp_path / "fifo").exists():
+        os.mkfifo(tmp_path / "fifo")
+    client = start("--log", "fifo")
+    _soon(lambda: len(_servers(snakemake)) == 2)
+    return client, max(_servers(snakemake), key=lambda process: process.create_time())
+
+
+def test_a_job_ends_as_it_would_by_itself(start, tmp_path):
+    by_server, alone = start("--log", "a.log"), start("--log", "b.log", **{job.SERVER: ""})
+    outcomes = [(*process.communicate(), process.returncode) for process in (by_server, alone)]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][1].startswith("error: --job is no ChooseJob")
+    assert outcomes[0][2] == 2
+    assert (tmp_path / "a.log").read_text() == (tmp_path / "b.log").read_text() != ""
+
+
+def test_jobs_of_a_snakemake_share_one_server(start, snakemake):
+    for client in [start() for _ in range(3)]:
+        assert client.wait() == 2
+        client.communicate()
+    assert len(_servers(snakemake)) == 1
+
+
+def test_jobs_with_other_threads_have_a_server_of_their_own(start, snakemake):
+    for threads in "1", "2":
+        start(OMP_NUM_THREADS=threads).communicate()
+    assert len(_servers(snakemake)) == 2
+
+
+def test_the_server_ends_with_its_snakemake(start, snakemake):
+    start().communicate()
+    assert _servers(snakemake)
+    snakemake.kill()
+    _soon(lambda: not _servers(snakemake))
+
+
+def test_a_job_outlives_snakemake(start, snakemake, tmp_path):
+    client, _ = _blocked(start, snakemake, tmp_path)
+    snakemake.kill()
+    with (tmp_path / "fifo").open():
+        _, error = client.communicate()
+    assert client.returncode == 2
+    assert error.startswith("error: --job is no ChooseJob")
+    _soon(lambda: not _servers(snakemake))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_reach_the_job(start, snakemake, tmp_path, number):
+    client, process = _blocked(start, snakemake, tmp_path)
+    client.send_signal(number)
+    assert client.wait() == -number
+    assert not process.is_running()
+
+
+def test_a_killed_job_kills_its_client(start, snakemake, tmp_path):
+    client, process = _blocked(start, snakemake, tmp_path)
+    process.kill()
+    assert client.wait() == -signal.SIGKILL
+
+
+def test_a_job_ends_with_its_killed_client(start, snakemake, tmp_path):
+    client, process = _blocked(start, snakemake, tmp_path)
+    client.kill()
+    _soon(lambda: not process.is_running())
+    assert start().wait() == 2  # and the server lives on
+
+
+def test_a_job_ends_with_its_killed_server(start, snakemake, tmp_path):
+    client, process = _blocked(start, snakemake, tmp_path)
+    process.parent().kill()
+    _, error = client.communicate()
+    assert client.returncode == 1
+    assert f"the job server of process {process.pid} ended before its job did" in error
+    _soon(lambda: not process.is_running())
+
+
+def test_a_scheduler_that_signals_all_processes_does_not_end_the_server(start, snakemake):
+    start().communicate()
+    (server,) = _servers(snakemake)
+    for number in job.FORWARDED:
+        server.send_signal(number)
+    start().communicate()
+    assert _servers(snakemake) == [server]
+
+
+def test_a_job_imports_for_itself_where_its_snakemake_has_ended(start, snakemake):
+    snakemake.kill()
+    snakemake.wait()
+    assert start().wait() == 2
+    assert not _servers(snakemake)

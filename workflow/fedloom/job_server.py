@@ -1,0 +1,141 @@
+"""The job server: imports what jobs need once, and forks a process for every job.
+
+It serves the jobs of one Snakemake process (see fedloom.job) and ends with it, after its last job.
+It has one thread and computes nothing, so that a fork is a process as if it had just imported.
+Which code it imported needs no check here: a job compares its sources' digests with the plan's,
+which was made before the server started.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import multiprocessing
+import os
+import selectors
+import signal
+import socket
+import sys
+from multiprocessing.process import BaseProcess
+
+from fedloom import job
+from fedloom.cli import main as run
+
+# what jobs import only when their backbone is known
+BACKBONES = ("fedloom.backbones.vit", "fedloom.backbones.clip")
+OF_STAGE = dict.fromkeys(("train", "artefact", "cache", "prototypes", "block_accuracy"), BACKBONES)
+
+PATIENCE = 10  # seconds for a client to send its request
+PR_SET_PDEATHSIG = 1
+
+
+def preload(stage: str) -> None:
+    """Import what a stage's jobs import."""
+    for module in (f"fedloom.stages.{stage}", *OF_STAGE.get(stage, ())):
+        importlib.import_module(module)
+
+
+def serve(listener: socket.socket, snakemake: int) -> None:
+    """Run the jobs that clients ask for, each in a fork, until Snakemake and they have ended.
+
+    Args:
+        snakemake: file descriptor that becomes readable when Snakemake ends (a pidfd).
+    """
+    jobs: dict[int, tuple[BaseProcess, socket.socket]] = {}  # and its client, by sentinel
+    ready = selectors.DefaultSelector()
+    ready.register(listener, selectors.EVENT_READ)
+    ready.register(snakemake, selectors.EVENT_READ)
+    while jobs or listener.fileno() != -1:
+        key, _ = ready.select()[0]  # one at a time, since it may end what the next is of
+        if key.fileobj is listener:
+            started = start(listener)
+            if started is not None:
+                process, client = started
+                jobs[process.sentinel] = started
+                ready.register(process.sentinel, selectors.EVENT_READ)
+                ready.register(client, selectors.EVENT_READ, process)
+        elif key.fd == snakemake:
+            ready.unregister(snakemake)
+            ready.unregister(listener)
+            listener.close()
+        elif key.fd in jobs:
+            ready.unregister(key.fd)
+            process, client = jobs.pop(key.fd)
+            if client in ready.get_map():
+                ready.unregister(client)
+            process.join()
+            tell(client, process.exitcode)
+            client.close()
+            process.close()
+        else:  # a client sends nothing after its request: it was killed, and its job follows
+            ready.unregister(key.fileobj)
+            key.data.kill()
+
+
+def start(listener: socket.socket) -> tuple[BaseProcess, socket.socket] | None:
+    """Start the job that the next client asks for, and tell the client its process."""
+    client, _ = listener.accept()
+    client.settimeout(PATIENCE)
+    files: list[int] = []
+    try:
+        if job.same_user(client):
+            _, files, _, _ = socket.recv_fds(client, 1, 3)
+            request = job.receive(client)
+            if request is not None:
+                preload(request["arguments"][0])
+                process = multiprocessing.get_context("fork").Process(
+                    target=be, args=(request, files, os.getpid(), listener)
+                )
+                process.start()
+                tell(client, process.pid)
+                return process, client
+    except (TimeoutError, ConnectionError):  # it was killed while it asked
+        pass
+    finally:
+        for file in files:
+            os.close(file)
+    client.close()
+    return None
+
+
+def tell(client: socket.socket, number: int | None) -> None:
+    """Send a client its job's process or exit status, unless the client was killed."""
+    with contextlib.suppress(ConnectionError):
+        job.send(client, number)
+
+
+def be(request: dict, files: list[int], server: int, listener: socket.socket) -> None:
+    """Run a request's job in this process, which ends with the server at the latest."""
+    listener.close()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        return
+    for number in job.FORWARDED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = ["fedloom", *request["arguments"]]
+    run()
+
+
+def main() -> None:
+    """Serve until Snakemake has ended."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    for number in job.FORWARDED:  # a scheduler sends them to all processes; jobs have to answer
+        signal.signal(number, signal.SIG_IGN)
+    # so that a look for GPUs, which an import may take, does not start CUDA: no fork could use it
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    try:
+        snakemake = os.pidfd_open(int(sys.argv[2]))
+    except ProcessLookupError:  # it ended meanwhile
+        return
+    serve(listener, snakemake)
+    os._exit(0)  # nothing is left to be done, and torch takes half a second to end
+
+
+if __name__ == "__main__":
+    main()
