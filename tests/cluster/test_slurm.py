@@ -41,10 +41,12 @@ def disturbed(slurm, prepared, tmp_path_factory):
     """A study of two runs on Slurm; the checkout, and the ids of the jobs that were disturbed.
 
     The first run's job is cancelled, the second's is told to stop, and when others have taken their
-    places, Snakemake is killed and started again.
+    places, Snakemake is killed and started again. Jobs read from a disk of their node's own.
     """
     folder = tiny_study.copy(prepared, tmp_path_factory.mktemp("slurm") / "checkout")
-    process = tiny_study.start(folder, *GENERIC, environment=slurm.environment)
+    (folder / "scratch").mkdir()
+    environment = slurm.environment | {"FEDLOOM_SCRATCH": str(folder / "scratch")}
+    process = tiny_study.start(folder, *GENERIC, environment=environment)
     ids = {}
     commands = {0: ["scancel"], 1: ["scancel", "--batch", "--signal=USR1"]}
     for seed in tiny_study.SEEDS:
@@ -54,7 +56,6 @@ def disturbed(slurm, prepared, tmp_path_factory):
     wait_for(lambda: all(resumed_after(folder, seed) for seed in ids), "second attempts")
     process.kill()
     process.wait()
-    environment = slurm.environment
     assert tiny_study.start(folder, "--unlock", environment=environment).wait() == 0
     again = tiny_study.start(folder, *GENERIC, environment=environment)
     assert again.wait() == 0, (folder / "snakemake.log").read_text()
@@ -74,6 +75,12 @@ def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
     log = (folder / f".snakemake/slurm_logs/{ids[1]}.log").read_text()
     done = re.search(r"error: .*/seed1: stopped by SIGUSR1 after round (\d+) of 100", log)
     assert int(done[1]) == resumed_after(folder, 1)
+
+
+def test_jobs_read_images_and_features_from_their_nodes_own_disk(disturbed):
+    folder, _ = disturbed
+    copies = {path.suffix for path in (folder / "scratch").glob("fedloom-*/*")}
+    assert copies == {".arrow", ".safetensors"}
 
 
 def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight, monkeypatch):
