@@ -1,5 +1,6 @@
 import os
 import secrets
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,10 @@ from fedloom.plan.plan import Plan
 STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
 config["overview"] = PLAN.overview  # the report's first page reads it
+
+# A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job. Snakemake and its shells
+# would end by it; ignored here, it is so in what they start too, and only training heeds it.
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 # After every job that it starts, Snakemake's limit of jobs per second begins a chain of looks at all
 # inputs of all jobs that wait, which does not end: after some hundred jobs they take a quarter of a

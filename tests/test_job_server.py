@@ -59,11 +59,16 @@ def _soon(condition) -> None:
         time.sleep(0.02)
 
 
-def _blocked(start, snakemake, tmp_path: Path) -> tuple[subprocess.Popen, psutil.Process]:
+def _blocked(
+    start, snakemake, tmp_path: Path, ignored: signal.Signals | None = None
+) -> tuple[subprocess.Popen, psutil.Process]:
     """Start a job that waits for ever, to open its log, and return its client and its process."""
     if not (tmp_path / "fifo").exists():
         os.mkfifo(tmp_path / "fifo")
+    before = ignored and signal.signal(ignored, signal.SIG_IGN)
     client = start("--log", "fifo")
+    if ignored:
+        signal.signal(ignored, before)
     _soon(lambda: len(_servers(snakemake)) == 2)
     return client, max(_servers(snakemake), key=lambda process: process.create_time())
 
@@ -113,6 +118,16 @@ def test_signals_reach_the_job(start, snakemake, tmp_path, number):
     client.send_signal(number)
     assert client.wait() == -number
     assert not process.is_running()
+
+
+def test_a_signal_that_the_client_ignores_is_ignored_by_the_job(start, snakemake, tmp_path):
+    """As the job script of a scheduler arranges it, for all jobs but training."""
+    client, process = _blocked(start, snakemake, tmp_path, ignored=signal.SIGUSR1)
+    client.send_signal(signal.SIGUSR1)
+    time.sleep(0.2)
+    assert process.is_running()
+    client.send_signal(signal.SIGTERM)
+    assert client.wait() == -signal.SIGTERM
 
 
 def test_a_killed_job_kills_its_client(start, snakemake, tmp_path):

@@ -147,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run one command; an error that a person can mend is one line and exit status 2."""
+    """Run one command; an error that a person can mend is one line and no traceback."""
     args = parser().parse_args()
     try:
         log_to(getattr(args, "log", None))
@@ -158,7 +158,7 @@ def main() -> None:
         sys.exit(1)
     except FedLoomError as error:
         log.error("error: %s", error)
-        sys.exit(2)
+        sys.exit(error.status)
     except OSError as error:
         if error.errno not in MENDABLE or error.filename is None:
             raise

@@ -106,7 +106,12 @@ def served(connection: socket.socket, arguments: list[str]) -> int | None:
     Raises:
         ConnectionError: the server ended while the job ran.
     """
-    request = {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd())}
+    request = {
+        "arguments": arguments,
+        "environment": dict(os.environ),
+        "folder": str(Path.cwd()),
+        "ignored": [n for n in FORWARDED if signal.getsignal(n) is signal.SIG_IGN],
+    }
     try:
         socket.send_fds(connection, [b"\0"], [0, 1, 2])
         send(connection, request)
@@ -121,8 +126,7 @@ def served(connection: socket.socket, arguments: list[str]) -> int | None:
             os.kill(job, number)
 
     for number in FORWARDED:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, forward)
+        signal.signal(number, forward)  # one that is ignored too: the job may heed it
     status = receive(connection)
     if status is None:
         raise ConnectionError(f"the job server of process {job} ended before its job did")

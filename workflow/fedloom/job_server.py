@@ -26,6 +26,7 @@ OF_STAGE = dict.fromkeys(("train", "artefact", "cache", "prototypes", "block_acc
 
 PATIENCE = 10  # seconds for a client to send its request
 PR_SET_PDEATHSIG = 1
+DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
 
 
 def preload(stage: str) -> None:
@@ -110,8 +111,9 @@ def be(request: dict, files: list[int], server: int, listener: socket.socket) ->
     if os.getppid() != server:
         return
     for number in job.FORWARDED:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(number, DEFAULT.get(number, signal.SIG_DFL))
+    for number in request["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)

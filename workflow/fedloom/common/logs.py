@@ -3,6 +3,8 @@
 import contextlib
 import faulthandler
 import logging
+import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 from tqdm import tqdm
 
 log = logging.getLogger(__name__)
+
+# in which schedulers say their jobs' ids: Slurm, PBS, LSF, Grid Engine
+JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
 class _Lines:
@@ -63,6 +68,7 @@ def log_to(path: Path | None) -> None:
 
     Only the file gets debug lines: the tracebacks of exceptions in plugins, and which hook was
     called when, so that it can be seen where a plugin that ended the whole process was at work.
+    Its first line says on which host it is.
     Where the interpreter itself crashes, its stack goes to the file too.
     """
     terminal = logging.StreamHandler()
@@ -76,3 +82,10 @@ def log_to(path: Path | None) -> None:
         file.setFormatter(terminal.formatter)
         logging.getLogger().addHandler(file)
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
+    log.debug("on %s", where())
+
+
+def where() -> str:
+    """Return this process's host, with the id of the job if a scheduler started it."""
+    ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
+    return ", ".join([socket.gethostname(), *ids])

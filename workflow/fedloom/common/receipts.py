@@ -57,8 +57,13 @@ def check_receipt(path: Path) -> dict[str, Any]:
     """
     facts = read_receipt(path)
     if not Path(path).is_file() or sha256(path) != facts.get("sha256"):
-        raise FedLoomError(
-            f"{path}: missing, truncated or changed since it was written (its sha256 is not that "
-            f"in {receipt_of(Path(path)).name}); delete it and run again"
-        )
+        raise changed(path)
     return facts
+
+
+def changed(path: Path) -> FedLoomError:
+    """Return the error that says that a file is not the one that its receipt was written for."""
+    return FedLoomError(
+        f"{path}: missing, truncated or changed since it was written (its sha256 is not that "
+        f"in {receipt_of(Path(path)).name}); delete it and run again"
+    )

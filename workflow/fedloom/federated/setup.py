@@ -12,6 +12,7 @@ from fedloom.backbones import base
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt
+from fedloom.common.scratch import nearest
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import Task, WarmStart
@@ -30,15 +31,14 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
     """
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
-    store, partition = paths.at(paths.STORE, run), paths.at(paths.PARTITION, run)
-    facts = check_receipt(store)
+    store, facts = nearest(paths.at(paths.STORE, run))
+    partition = paths.at(paths.PARTITION, run)
+    check_receipt(partition)
     if method.family == "clip":
         check_names(facts, run.dataset)
     files = {name: paths.at(paths.CACHE, run, cache=name) for name in ("features", "patches")}
     files["prototypes"] = paths.at(paths.PROTOTYPES, run)
-    files = {name: file for name, file in files.items() if name in method.needs}
-    for path in (partition, *files.values()):
-        check_receipt(path)
+    files = {name: nearest(file)[0] for name, file in files.items() if name in method.needs}
     warm_start = None
     if "prototypes" in files:
         warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])

@@ -20,6 +20,7 @@ from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.io import write_table
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
+from fedloom.federated import stopping
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
@@ -188,6 +189,7 @@ def train(
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
             finite in a run that is no trial.
+        StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, diverged = job.spec.run.path, False
     resumed = _resume(outputs.checkpoint, fingerprint, job, task.data.device)
@@ -203,7 +205,10 @@ def train(
             tree, facts = tensor_files.load(start, task.data.device)
             current, diverged = State.of(tree), facts["diverged"]
     ahead = [] if diverged else range(done + 1, job.last + 1)
-    with progress(total=job.last - job.first, initial=done - job.first, what=name) as bar:
+    with (
+        progress(total=job.last - job.first, initial=done - job.first, what=name) as bar,
+        stopping.after_round() as stop,
+    ):
         for number in ahead:
             log.debug("%s: round %d", name, number)
             now = task.at(number)
@@ -226,6 +231,7 @@ def train(
             )
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
+            stop.check(name, number, job.last)
     if task.augmentation_timer.images:
         log.info("%s: training.augment: %s in this job", name, task.augmentation_timer)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report

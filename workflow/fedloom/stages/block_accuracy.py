@@ -1,7 +1,7 @@
 """Measure how well the frozen class token tells classes apart at every block."""
 
 from fedloom.common.device import prepare_torch
-from fedloom.common.receipts import check_receipt
+from fedloom.common.scratch import nearest
 from fedloom.data.store import ImageStore
 from fedloom.plan import paths
 from fedloom.plan.jobs import BlockAccuracyJob
@@ -10,10 +10,8 @@ from fedloom.report import block_accuracy
 
 def run(job: BlockAccuracyJob, threads: int) -> None:
     """Write the accuracy by block as Parquet."""
-    store = paths.at(paths.STORE, dataset=job.dataset)
+    store, _ = nearest(paths.at(paths.STORE, dataset=job.dataset))
     labels = {"dataset": job.dataset, "backbone": job.backbone}
-    features = paths.at(paths.CACHE, cache="features", **labels)
-    check_receipt(store)
-    check_receipt(features)
+    features, _ = nearest(paths.at(paths.CACHE, cache="features", **labels))
     prepare_torch(threads)
     block_accuracy.write(ImageStore(store), features, paths.at(paths.BLOCK_ACCURACY, **labels))

@@ -4,7 +4,8 @@ from functools import partial
 
 from fedloom.backbones import base, cache
 from fedloom.common.device import AUTOCAST, prepare_torch
-from fedloom.common.receipts import check_receipt, write_receipt
+from fedloom.common.receipts import write_receipt
+from fedloom.common.scratch import nearest
 from fedloom.data.store import ImageStore
 from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import CacheJob
@@ -12,10 +13,9 @@ from fedloom.plan.jobs import CacheJob
 
 def run(job: CacheJob, threads: int) -> None:
     """Write the tensors of the cache and their receipt."""
-    store = paths.at(paths.STORE, dataset=job.dataset)
+    store, _ = nearest(paths.at(paths.STORE, dataset=job.dataset))
     label = job.backbone.label
     out = paths.at(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
-    check_receipt(store)
     device = prepare_torch(threads)
     precision = job.backbone.settings.get("cache_format", "float32")
     settings = job.backbone.settings | {"precision": precision}

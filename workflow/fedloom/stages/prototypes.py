@@ -5,6 +5,7 @@ import torch
 from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.receipts import check_receipt, write_receipt
+from fedloom.common.scratch import nearest
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.methods.defaults import sample_clients
@@ -16,15 +17,14 @@ from fedloom.toolbox.prototypes import warm_start
 def run(job: PrototypesJob, threads: int) -> None:
     """Write `mean`, `spread` and `count`, see fedloom.toolbox.prototypes.warm_start."""
     labels = {"dataset": job.dataset, "partition": job.partition, "seed": job.seed}
-    store = paths.at(paths.STORE, dataset=job.dataset)
+    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset))
     partition = paths.at(paths.PARTITION, **labels)
-    features = paths.at(paths.CACHE, cache="features", dataset=job.dataset, backbone=job.backbone)
+    cache = paths.at(paths.CACHE, cache="features", dataset=job.dataset, backbone=job.backbone)
+    features, _ = nearest(cache)
     out = paths.at(paths.PROTOTYPES, **labels, backbone=job.backbone)
     prepare_torch(threads)
-    classes = check_receipt(store)["classes"]
     check_receipt(partition)
-    check_receipt(features)
-    data = federation.load(ImageStore(store), partition, classes, torch.device("cpu"))
+    data = federation.load(ImageStore(store), partition, facts["classes"], torch.device("cpu"))
     seed = job.seed if job.sampling is None else job.sampling
     chosen = sample_clients(data.participating, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]

@@ -1,0 +1,112 @@
+"""A study on a real Slurm: jobs are cancelled, stopped and orphaned, and nothing is lost."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import tiny_study
+from one_node import wait_for
+
+GENERIC = (
+    *("--workflow-profile", "profiles/cluster-generic", "--latency-wait", "10"),
+    *("--seconds-between-status-checks", "1", *tiny_study.TARGETS),
+)
+
+
+def log_of(folder: Path, seed: int) -> str:
+    """What the job that trains a run has written to its log."""
+    run = tiny_study.RUN.format(seed).replace("results/runs", "results/logs/train")
+    path = folder / run / "rounds/0100.log"
+    return path.read_text() if path.exists() else ""
+
+
+def rounds_done(folder: Path, seed: int) -> bool:
+    return (folder / tiny_study.RUN.format(seed) / "rounds/checkpoint.safetensors").exists()
+
+
+def job_of(folder: Path, seed: int) -> str:
+    """Slurm's id of the job that trains a run, as its log gives it."""
+    return re.match(r"on \S+, SLURM_JOB_ID (\d+)\n", log_of(folder, seed))[1]
+
+
+def resumed_after(folder: Path, seed: int) -> int:
+    """The round after which the job went on; 0 if it did not."""
+    line = re.search(r"resumed after round (\d+)", log_of(folder, seed))
+    return int(line[1]) if line else 0
+
+
+@pytest.fixture(scope="module")
+def disturbed(slurm, prepared, tmp_path_factory):
+    """A study of two runs on Slurm; the checkout, and the ids of the jobs that were disturbed.
+
+    The first run's job is cancelled, the second's is told to stop, and when others have taken their
+    places, Snakemake is killed and started again. Jobs read from a disk of their node's own.
+    """
+    folder = tiny_study.copy(prepared, tmp_path_factory.mktemp("slurm") / "checkout")
+    (folder / "scratch").mkdir()
+    environment = slurm.environment | {"FEDLOOM_SCRATCH": str(folder / "scratch")}
+    process = tiny_study.start(folder, *GENERIC, environment=environment)
+    ids = {}
+    commands = {0: ["scancel"], 1: ["scancel", "--batch", "--signal=USR1"]}
+    for seed in tiny_study.SEEDS:
+        wait_for(lambda seed=seed: rounds_done(folder, seed), f"a round of seed {seed}")
+        ids[seed] = job_of(folder, seed)
+        slurm.run(*commands[seed], ids[seed])
+    wait_for(lambda: all(resumed_after(folder, seed) for seed in ids), "second attempts")
+    process.kill()
+    process.wait()
+    assert tiny_study.start(folder, "--unlock", environment=environment).wait() == 0
+    again = tiny_study.start(folder, *GENERIC, environment=environment)
+    assert again.wait() == 0, (folder / "snakemake.log").read_text()
+    return folder, ids
+
+
+def test_jobs_of_a_cancelled_and_a_stopped_run_are_tried_again_and_go_on(slurm, disturbed):
+    folder, ids = disturbed
+    assert slurm.states(ids.values()) == ["CANCELLED", "FAILED"]
+    for seed, first in ids.items():
+        assert job_of(folder, seed) != first
+        assert resumed_after(folder, seed) > 0
+
+
+def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
+    folder, ids = disturbed
+    log = (folder / f".snakemake/slurm_logs/{ids[1]}.log").read_text()
+    done = re.search(r"error: .*/seed1: stopped by SIGUSR1 after round (\d+) of 100", log)
+    assert int(done[1]) == resumed_after(folder, 1)
+
+
+def test_jobs_read_images_and_features_from_their_nodes_own_disk(disturbed):
+    folder, _ = disturbed
+    copies = {path.suffix for path in (folder / "scratch").glob("fedloom-*/*")}
+    assert copies == {".arrow", ".safetensors"}
+
+
+def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight, monkeypatch):
+    folder, _ = disturbed
+    assert tiny_study.evaluations(folder, monkeypatch) == straight
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_evaluations_are_the_same_on_one_core_and_on_two(
+    prepared, straight, tmp_path, monkeypatch, cores
+):
+    """On two cores both runs train at once."""
+    folder = tiny_study.copy(prepared, tmp_path / "checkout")
+    seeds = tiny_study.SEEDS[:cores]
+    arguments = ("--cores", str(cores), *tiny_study.TARGETS[:cores])
+    assert tiny_study.start(folder, *arguments, environment=dict(os.environ)).wait() == 0
+    assert tiny_study.evaluations(folder, monkeypatch, seeds) == straight[:cores]
+
+
+def test_the_profile_of_slurms_own_executor(slurm, prepared, straight, tmp_path, monkeypatch):
+    folder = tiny_study.copy(prepared, tmp_path / "checkout")
+    arguments = (
+        *("--workflow-profile", "profiles/slurm", "--latency-wait", "10"),
+        *("--slurm-init-seconds-before-status-checks", "12", tiny_study.TARGETS[0]),
+    )
+    process = tiny_study.start(folder, *arguments, environment=slurm.environment)
+    assert process.wait() == 0, (folder / "snakemake.log").read_text()
+    assert slurm.states([job_of(folder, 0)]) == ["COMPLETED"]
+    assert tiny_study.evaluations(folder, monkeypatch, seeds=[0]) == straight[:1]

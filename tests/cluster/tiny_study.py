@@ -1,0 +1,97 @@
+"""A study of seconds in a checkout of its own, run by Snakemake with one profile or another."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import checkout
+import one_process
+from fedloom.plan.plan import Plan
+
+SEEDS = (0, 1)
+STUDY = """
+study:
+  name: tiny
+  rounds: 100
+  seeds: [0, 1]
+  clients_per_round: 3
+  rounds_per_job: 100
+  evaluate_every: 20
+  report: {last_evaluations: 1}
+  training: {epochs: 1, batch_size: 16, lr: 0.3}
+partitions:
+  six: {scheme: pathological, clients: 6, classes_per_client: 2, held_out: 0.17}
+select:
+  datasets: [digits]
+  partitions: [six]
+  methods: [head_tuning]
+  tables: [main]
+  figures: []
+"""
+RUN = "results/runs/digits/six/micro_vit/head_tuning/seed{}"
+# the last of what a training job writes
+TARGETS = tuple(f"{RUN.format(seed)}/rounds/0100.json" for seed in SEEDS)
+SCENARIO = partial(SimpleNamespace, dataset="digits", partition="six", backbone="micro_vit")
+COMMAND = (sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml")
+
+
+def prepare(folder: Path, monkeypatch) -> Path:
+    """Make a checkout with all that training needs, made in this process; return its folder."""
+    checkout.copy_to(folder)
+    (folder / "tiny.yaml").write_text(STUDY)
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        plan = Plan.load([Path("tiny.yaml")])
+        one_process.run("dataset", plan.dataset_job(SCENARIO()))
+        one_process.run("cache", plan.cache_job(SCENARIO(cache="features")))
+        for seed in SEEDS:
+            one_process.run("partition", plan.partition_job(SCENARIO(seed=seed)))
+    return folder
+
+
+def copy(prepared: Path, folder: Path) -> Path:
+    """Copy a prepared checkout, in which nothing is trained; return the copy."""
+    return Path(shutil.copytree(prepared, folder))
+
+
+def straight(folder: Path, monkeypatch) -> list[bytes]:
+    """Train all runs in this process, which neither dies nor starts again.
+
+    Returns:
+        Their evaluations, by seed.
+    """
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        plan = Plan.load([Path("tiny.yaml")])
+        for seed in SEEDS:
+            one_process.train(plan, SCENARIO(seed=seed), "head_tuning", artefacts=set())
+    return evaluations(folder, monkeypatch)
+
+
+def start(folder: Path, *arguments: str, environment: dict[str, str]) -> subprocess.Popen:
+    """Start Snakemake in a checkout; what it prints is appended to snakemake.log there."""
+    path = os.pathsep.join([str(folder / "workflow"), environment.get("PYTHONPATH", "")])
+    with (folder / "snakemake.log").open("a") as log:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            env=environment | {"PYTHONPATH": path},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def evaluations(folder: Path, monkeypatch, seeds: Sequence[int] = SEEDS) -> list[bytes]:
+    """Return the bytes of evaluation.parquet of runs that are trained, which is made here."""
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        plan = Plan.load([Path("tiny.yaml")])
+        for seed in seeds:
+            chosen = SCENARIO(seed=seed, method="head_tuning")
+            one_process.run("evaluate", plan.evaluate_job(chosen))
+    return [(folder / RUN.format(seed) / "evaluation.parquet").read_bytes() for seed in seeds]

@@ -1,0 +1,94 @@
+"""With FEDLOOM_SCRATCH, jobs read large inputs from copies on their node's own disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import sha256, write_receipt
+from fedloom.common.scratch import nearest
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A file of the shared file system, with its receipt."""
+    path = tmp_path / "shared/images.arrow"
+    path.parent.mkdir()
+    path.write_bytes(bytes(range(256)) * 100)
+    write_receipt(path, classes=["a", "b"])
+    return path
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    folder = tmp_path / "node"
+    folder.mkdir()
+    monkeypatch.setenv("FEDLOOM_SCRATCH", str(folder))
+    return folder
+
+
+def copies(scratch: Path) -> list[Path]:
+    return sorted(path for path in scratch.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_it_files_are_read_where_they_are(stored, monkeypatch, value):
+    if value is None:
+        monkeypatch.delenv("FEDLOOM_SCRATCH", raising=False)
+    else:
+        monkeypatch.setenv("FEDLOOM_SCRATCH", value)
+    path, facts = nearest(stored)
+    assert path == stored and facts["classes"] == ["a", "b"]
+    stored.write_bytes(b"other")
+    with pytest.raises(FedLoomError, match=r"images.arrow: missing, truncated or changed"):
+        nearest(stored)
+
+
+def test_the_first_job_copies_and_others_read_the_copy_alone(stored, scratch):
+    path, facts = nearest(stored)
+    assert copies(scratch) == [path]
+    assert path.read_bytes() == stored.read_bytes()
+    assert (path.stem, path.suffix) == (facts["sha256"], ".arrow")
+    stored.unlink()
+    assert nearest(stored) == (path, facts)
+
+
+def test_files_of_two_users_lie_in_folders_of_their_own(stored, scratch):
+    assert nearest(stored)[0].parent == scratch / f"fedloom-{os.getuid()}"
+
+
+def test_a_damaged_copy_is_made_again(stored, scratch):
+    path, _ = nearest(stored)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert nearest(stored)[0] == path
+    assert sha256(path) == sha256(stored)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"half"), Path.unlink])
+def test_no_copy_is_left_of_what_the_receipt_does_not_describe(stored, scratch, damage):
+    damage(stored)
+    with pytest.raises(FedLoomError, match=r"shared/images.arrow: missing, truncated or changed"):
+        nearest(stored)
+    assert copies(scratch) == []
+
+
+def test_a_file_that_was_made_anew_is_copied_anew(stored, scratch):
+    before, _ = nearest(stored)
+    stored.write_bytes(b"another dataset")
+    write_receipt(stored)
+    after, _ = nearest(stored)
+    assert after != before and after.read_bytes() == b"another dataset"
+
+
+def test_its_variables_are_filled_in_on_the_node(stored, scratch, monkeypatch):
+    monkeypatch.setenv("LOCAL_DISK", str(scratch))
+    monkeypatch.setenv("FEDLOOM_SCRATCH", "$LOCAL_DISK")
+    assert nearest(stored)[0].is_relative_to(scratch)
+
+
+def test_a_folder_that_is_not_there_is_named(stored, scratch, monkeypatch):
+    monkeypatch.setenv("FEDLOOM_SCRATCH", str(scratch / "none"))
+    with pytest.raises(FedLoomError, match=r"FEDLOOM_SCRATCH: .*/none is no folder") as error:
+        nearest(stored)
+    assert "\n" not in str(error.value)

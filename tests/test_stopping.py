@@ -1,0 +1,87 @@
+"""A scheduler's signal ends a job of training between two rounds, and the next one goes on."""
+
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fedloom import cli
+from fedloom.common.errors import StoppedError
+from fedloom.federated import training_job
+from fedloom.federated.round import train_round
+from fedloom.methods import manifest
+from fedloom.methods.contract import tiny_job, tiny_outputs
+
+SIGNALS = [signal.SIGTERM, signal.SIGUSR1]
+FILES = ("state", "evaluation", "clients")
+
+
+def _train(task, hooks, folder):
+    folder.mkdir(exist_ok=True)
+    job = replace(tiny_job(manifest.find(task.method), 0, 3), evaluate=(2, 3))
+    training_job.train(task, hooks, job, None, tiny_outputs(folder), "same")
+
+
+@pytest.fixture
+def signalled(monkeypatch):
+    """signalled(number, round): the signal comes in the middle of that round."""
+
+    def send(number: int, at: int) -> None:
+        def interrupted(task, *rest):
+            if task.round == at:
+                os.kill(os.getpid(), number)
+            return train_round(task, *rest)
+
+        monkeypatch.setattr(training_job, "train_round", interrupted)
+
+    return send
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_the_round_is_finished_and_the_next_job_goes_on_after_it(
+    tiny, tmp_path, signalled, monkeypatch, caplog, number
+):
+    task, hooks = tiny("pep_fedpt")
+    _train(task, hooks, tmp_path / "whole")
+    signalled(number, 2)
+    line = f"stopped by {number.name} after round 2 of 3; start the job again"
+    with pytest.raises(StoppedError, match=line):
+        _train(task, hooks, tmp_path / "stopped")
+    whole, stopped = (tiny_outputs(tmp_path / name) for name in ("whole", "stopped"))
+    assert stopped.checkpoint.exists()
+    assert not any(getattr(stopped, file).exists() for file in FILES)
+    monkeypatch.undo()
+    caplog.set_level(logging.INFO)
+    _train(task, hooks, tmp_path / "stopped")
+    assert "resumed after round 2" in caplog.text
+    for file in FILES:
+        assert getattr(whole, file).read_bytes() == getattr(stopped, file).read_bytes()
+
+
+def test_a_signal_in_the_last_round_lets_the_job_finish(tiny, tmp_path, signalled):
+    signalled(signal.SIGTERM, 3)
+    _train(*tiny("fedvpt"), tmp_path)
+    assert tiny_outputs(tmp_path).state.exists()
+
+
+def test_after_the_rounds_signals_mean_what_they_meant_before(tiny, tmp_path, signalled):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    signalled(signal.SIGUSR1, 1)
+    with pytest.raises(StoppedError):
+        _train(*tiny("fedvpt"), tmp_path)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_the_command_says_so_in_a_line_and_with_a_status_of_its_own(monkeypatch, capsys):
+    def stopped(args):
+        raise StoppedError("run: stopped by SIGTERM")
+
+    monkeypatch.setattr(cli, "stage", stopped)
+    monkeypatch.setattr(sys, "argv", ["fedloom", "train", "--job", "{}"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == StoppedError.status == 75
+    assert capsys.readouterr().err == "error: run: stopped by SIGTERM\n"

@@ -1,0 +1,76 @@
+"""Large inputs of a job, read from a disk of the machine it runs on where one is named.
+
+Training reads images and caches in random order, every round, which a shared file system serves
+slowly, and many jobs at once slower still. With the environment variable FEDLOOM_SCRATCH naming a
+folder on a disk of each node (`/scratch`, or `$TMPDIR`, which is filled in on the node), the first
+job on a node copies what it reads there, and others find the copy. It is named by its digest.
+"""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.io import replacing
+from fedloom.common.receipts import changed, check_receipt, read_receipt, sha256
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "FEDLOOM_SCRATCH"
+
+
+def nearest(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return where to read a file that has a receipt, and the facts of its receipt.
+
+    The file that is returned is the one that the receipt was written for: `path` itself, or its
+    copy in the folder that FEDLOOM_SCRATCH names.
+
+    Raises:
+        FedLoomError: the file is not what its receipt says, FEDLOOM_SCRATCH names no folder, or
+            the copy cannot be written.
+    """
+    folder = _folder()
+    if folder is None:
+        return path, check_receipt(path)
+    facts = read_receipt(path)
+    copy = folder / f"{facts['sha256']}{path.suffix}"
+    if not copy.is_file() or sha256(copy) != facts["sha256"]:
+        _copy(path, copy, facts["sha256"])
+    return copy, facts
+
+
+def _folder() -> Path | None:
+    """Return this user's folder for copies on this machine, or None if none is wanted.
+
+    Raises:
+        FedLoomError: the variable names no folder.
+    """
+    named = os.environ.get(VARIABLE, "")
+    if not named:
+        return None
+    folder = Path(os.path.expandvars(named)).expanduser()
+    if not folder.is_dir():
+        raise FedLoomError(
+            f"{VARIABLE}: {folder} is no folder on this machine; name one, or unset it"
+        )
+    return folder / f"fedloom-{os.getuid()}"
+
+
+def _copy(path: Path, copy: Path, digest: str) -> None:
+    """Copy a file, whole or not at all.
+
+    Raises:
+        FedLoomError: it has another digest than `digest`, or its copy cannot be written.
+    """
+    log.info("copying %s to %s", path, copy)
+    with replacing(copy) as temporary:
+        try:
+            shutil.copyfile(path, temporary)
+        except FileNotFoundError as error:
+            if error.filename != str(path):
+                raise
+            raise changed(path) from None
+        if sha256(temporary) != digest:
+            raise changed(path)
