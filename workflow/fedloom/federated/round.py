@@ -99,8 +99,6 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
-    clients = state.clients | {u.client: u.client_state for u in updates}
-    wrappers = state.wrappers | {u.client: u.wrapper_state for u in updates if u.wrapper_state}
     arrived = {update.client for update in accepted}
     rows = [
         {
@@ -129,10 +127,16 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         "updates": rows,
         **server.get("metrics", {}),
     }
-    participation = state.participation | {
-        row["client_id"]: _remember(state.participation.get(row["client_id"]), row) for row in rows
-    }
-    return State.of(State(server, clients, participation, wrappers).tree()), row
+    changes = State(
+        server,
+        {update.client: update.client_state for update in updates},
+        {
+            entry["client_id"]: _remember(state.participation.get(entry["client_id"]), entry)
+            for entry in rows
+        },
+        {update.client: update.wrapper_state for update in updates if update.wrapper_state},
+    )
+    return state.after(changes), row
 
 
 def select(task: Task, hooks: Hooks, state: State) -> list[int]:
@@ -145,13 +149,7 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     available = hooks.available_clients(task=task)
     checks.check_available(task, available)
     available = sorted(available)
-    known = state.participation
-    history = History(
-        num_examples={k: len(task.data.train[k]) for k in task.data.participating},
-        rounds={k: known[k].rounds if k in known else 0 for k in task.data.participating},
-        last_round={k: entry.last_round for k, entry in known.items()},
-        train_loss={k: e.train_loss for k, e in known.items() if e.train_loss is not None},
-    )
+    history = History(task.data, state.participation)
     chosen = hooks.select_clients(task=task, available=available, history=history)
     checks.check_selection(task, available, chosen)
     return sorted(chosen)
