@@ -24,8 +24,9 @@ def job(make):
 
 
 def sources(files):
-    """A parameter of a rule: the digest of its source files. They are inputs too, but Snakemake
-    keeps an input's checksum when the job ends, which may be after an edit."""
+    """A parameter of a rule: the digest of its source files. As inputs they would be some hundred
+    paths of every job, and Snakemake keeps an input's checksum when the job ends, which may be after
+    an edit."""
     return lambda wildcards: PLAN.digest(files(wildcards) if callable(files) else files)
 
 

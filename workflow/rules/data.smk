@@ -1,7 +1,5 @@
 rule dataset:
     """Images, labels and split as a memory-mapped Arrow file."""
-    input:
-        src=PLAN.dataset_sources,
     output:
         store=paths.STORE,
         receipt=paths.receipt(paths.STORE),
@@ -23,7 +21,6 @@ rule partition:
     input:
         store=ancient(rules.dataset.output.store),
         store_receipt=rules.dataset.output.receipt,
-        src=PLAN.partition_sources,
     output:
         partition=paths.PARTITION,
         receipt=paths.receipt(paths.PARTITION),

@@ -4,7 +4,6 @@ rule cache:
         store=ancient(rules.dataset.output.store),
         store_receipt=rules.dataset.output.receipt,
         weights=ancient(PLAN.weights),
-        src=PLAN.cache_sources,
     output:
         tensors=paths.CACHE,
         receipt=paths.receipt(paths.CACHE),
@@ -31,7 +30,6 @@ rule prototypes:
         partition_receipt=rules.partition.output.receipt,
         features=ancient(cached("features")),
         features_receipt=paths.receipt(cached("features")),
-        src=PLAN.stage_sources("prototypes"),
     output:
         tensors=paths.PROTOTYPES,
         receipt=paths.receipt(paths.PROTOTYPES),
@@ -55,7 +53,6 @@ rule block_accuracy:
         store_receipt=rules.dataset.output.receipt,
         features=ancient(cached("features")),
         features_receipt=paths.receipt(cached("features")),
-        src=PLAN.stage_sources("block_accuracy"),
     output:
         paths.BLOCK_ACCURACY,
     log:

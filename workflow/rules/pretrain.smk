@@ -1,7 +1,5 @@
 rule pretrain:
     """Make a shipped micro backbone again, beside the one in workflow/resources that runs use."""
-    input:
-        src=lambda w: PLAN.pretrain_sources(w.model),
     output:
         weights=paths.PRETRAINED,
         card=paths.PRETRAINED.replace(".safetensors", ".md"),

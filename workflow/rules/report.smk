@@ -8,7 +8,6 @@ rule table:
     """Numbers of the runs by method, over seeds."""
     input:
         results=lambda w: PLAN.shown_files("tables", w),
-        src=lambda w: PLAN.output_sources("tables", w),
     output:
         **{f: TABLE.replace(".md", f".{f}") for f in ("md", "csv", "tex", "parquet")},
         html=report(
@@ -35,7 +34,6 @@ rule figure:
     """A figure as PDF (vector) and PNG."""
     input:
         results=lambda w: PLAN.shown_files("figures", w),
-        src=lambda w: PLAN.output_sources("figures", w),
     output:
         pdf=FIGURE,
         png=report(
@@ -64,7 +62,6 @@ rule partition_chart:
         store_receipt=rules.dataset.output.receipt,
         partition=ancient(rules.partition.output.partition),
         partition_receipt=rules.partition.output.receipt,
-        src=PLAN.stage_sources("partition_chart"),
     output:
         png=report(
             paths.PARTITION_CHART,

@@ -4,7 +4,6 @@ rule train:
         **RUN_INPUTS,
         start=lambda w: ancient(PLAN.start(w, paths.STATE)),
         start_receipt=lambda w: PLAN.start(w, paths.receipt(paths.STATE)),
-        src=lambda w: PLAN.run_sources("train", w),
     output:
         **PLAN.if_confusion(confusion=paths.JOB_CONFUSION),
         state=paths.STATE,
@@ -29,7 +28,6 @@ rule choose:
     """The best of a method's trials (study.tune), by accuracy on images that they held back."""
     input:
         evaluations=PLAN.trials,
-        src=PLAN.stage_sources("choose"),
     output:
         trials=paths.TRIALS,
         chosen=paths.CHOICE,  # alone, so that runs stay when another trial's number changes
@@ -54,7 +52,6 @@ rule evaluate:
         rounds=lambda w: PLAN.job_files(w, paths.JOB_ROUNDS),
         receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
         clients=lambda w: PLAN.job_files(w, paths.JOB_CLIENTS),
-        src=PLAN.stage_sources("evaluate"),
     output:
         **PLAN.if_confusion(confusion=paths.CONFUSION),
         evaluation=paths.EVALUATION,
@@ -79,7 +76,6 @@ rule artefact:
         **RUN_INPUTS,
         state=lambda w: ancient(PLAN.last(w, paths.STATE)),
         state_receipt=lambda w: PLAN.last(w, paths.receipt(paths.STATE)),
-        src=lambda w: PLAN.run_sources("artefact", w),
     output:
         paths.ARTEFACT,
     log:

@@ -1,9 +1,9 @@
 """The plan of a study: what the Snakefile asks, rule by rule."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -186,18 +186,22 @@ class Plan:
         )
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
-        study, last = self.study(wildcards), int(wildcards.end)
-        first = (last - 1) // study.rounds_per_job * study.rounds_per_job
+        study, rounds = self.study(wildcards), self._rounds(wildcards)
         return jobs.TrainJob(
             spec=self.run_spec(_run(wildcards)),
-            first=first,
-            last=last,
-            evaluate=tuple(n for n in evaluated_rounds(study) if first < n <= last),
+            first=rounds.start,
+            last=rounds.stop,
+            evaluate=_evaluated(study, rounds),
             global_test=study.global_test,
             sources=self.digest(self.run_sources("train", wildcards)),
             confusion=study.confusion,
             trial=is_trial(self.settings, wildcards.partition),
         )
+
+    def _rounds(self, wildcards: Any) -> range:
+        """Return the rounds of a training job, from the last one before it to its last one."""
+        study, last = self.study(wildcards), int(wildcards.end)
+        return range((last - 1) // study.rounds_per_job * study.rounds_per_job, last)
 
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
         w, tuning = wildcards, self.settings.tuning
@@ -270,11 +274,11 @@ class Plan:
             return work.of_class_tokens(dataset, backbone)
         if rule == "artefact":
             return work.of_artefact(self.workload(w, w.method))
-        job = self.train_job(w)
-        rounds, evaluations = job.last - job.first, len(job.evaluate)
+        rounds = self._rounds(w)
+        evaluations = len(_evaluated(self.study(w), rounds))
         # a tuned run may get the options of any of its trials
         labels = (w.method, *(trial.label for trial in self.trials_of(w)))
-        most = [work.of_training(self.workload(w, m), rounds, evaluations) for m in labels]
+        most = [work.of_training(self.workload(w, m), len(rounds), evaluations) for m in labels]
         return Work(max(each.megabytes for each in most), max(each.operations for each in most))
 
     def workload(self, labels: Any, method: str) -> Workload:
@@ -309,8 +313,7 @@ class Plan:
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
-        first = self.train_job(wildcards).first
-        run = _run(wildcards)
+        first, run = self._rounds(wildcards).start, _run(wildcards)
         return [str(paths.at(pattern, run, end=paths.end(first)))] if first else []
 
     def last(self, wildcards: Any, pattern: str) -> str:
@@ -343,25 +346,33 @@ class Plan:
 
         It is a parameter of every rule: an edit while a job works is noticed at the next start.
         """
-        for file in sources:
-            if file not in self._hashes:
-                self._hashes.update(provenance.hashes([file]))
-        return digest({file: self._hashes[file] for file in sources})
+        return self._once(("digest", *sources), lambda: digest(self._hashes(sources)))
+
+    def _hashes(self, sources: Sequence[str]) -> dict[str, str]:
+        return {f: self._once((f,), partial(provenance.hashes, [f]))[f] for f in sources}
+
+    def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        """Return what jobs share, made by the first that asks: a study may have thousands."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     @cached_property
-    def _hashes(self) -> dict[str, str]:
+    def _made(self) -> dict[tuple[str, ...], Any]:
         return {}
 
     def stage_sources(self, stage: str) -> list[str]:
         """Return the sources of a stage that imports nothing by name."""
-        return code.of_stage(stage).files()
+        return self._once(("stage", stage), code.of_stage(stage).files)
 
     def dataset_sources(self, wildcards: Any) -> list[str]:
         return code.of_dataset(self.settings.datasets[wildcards.dataset]).files()
 
     def partition_sources(self, wildcards: Any) -> list[str]:
         scheme = self.settings.partitions[wildcards.partition].scheme
-        return code.of_data("partition", "scheme", scheme).files()
+        return self._once(
+            ("scheme", scheme), lambda: code.of_data("partition", "scheme", scheme).files()
+        )
 
     def cache_sources(self, wildcards: Any) -> list[str]:
         return code.of_cache(self.settings.backbones[wildcards.backbone].family).files()
@@ -371,7 +382,9 @@ class Plan:
         method = self.settings.methods[wildcards.method]
         names = [method.plugin, *(wrapper.plugin for wrapper in method.wrappers)]
         family = self.settings.backbones[wildcards.backbone].family
-        return staleness.run_sources(stage, family, names)
+        return self._once(
+            ("run", stage, family, *names), lambda: staleness.run_sources(stage, family, names)
+        )
 
     def output_sources(self, section: str, wildcards: Any) -> list[str]:
         """Return the sources of a table or figure of its kind."""
@@ -392,6 +405,11 @@ class Plan:
     def overview(self) -> dict[str, str]:
         """Return what the report's first page says of the study, by heading, as its markup."""
         return overview(self.settings)
+
+
+def _evaluated(study: Study, rounds: range) -> tuple[int, ...]:
+    """Return the rounds of a training job after which the run is evaluated."""
+    return tuple(n for n in evaluated_rounds(study) if rounds.start < n <= rounds.stop)
 
 
 def _run(wildcards: Any) -> Run:
