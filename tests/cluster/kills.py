@@ -9,6 +9,7 @@ again until it ends. Evaluations, rows of clients and states must be the bytes o
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -52,12 +53,17 @@ ATTEMPTS = 6
 
 
 def jobs_in(folder: Path) -> list[psutil.Process]:
-    """Return the processes that train in a checkout."""
+    """Return the processes that train in a checkout, and those that wait for them."""
     found = []
     for process in psutil.process_iter(["cwd", "cmdline"]):
         words = process.info["cmdline"] or []
-        if process.info["cwd"] == str(folder) and {"fedloom", "train"} <= set(words[:5]):
+        if process.info["cwd"] != str(folder):
+            continue
+        if {"fedloom.job", "train"} <= set(words):
             found.append(process)
+        if "fedloom.job_server" in words:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += process.children()
     return found
 
 
@@ -77,13 +83,13 @@ def processes_of_node(slurm: one_node.Slurm) -> list[psutil.Process]:
 
 def kill(processes: list[psutil.Process]) -> None:
     for process in processes:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
-def disturb(what: str, main: psutil.Popen, folder: Path, slurm: one_node.Slurm) -> bool:
+def disturb(
+    what: str, main: psutil.Popen, folder: Path, slurm: one_node.Slurm, rng: random.Random
+) -> bool:
     """Kill Snakemake, a job (once there is one), or the node, which starts again at once.
 
     Returns:
@@ -97,7 +103,7 @@ def disturb(what: str, main: psutil.Popen, folder: Path, slurm: one_node.Slurm) 
     if what == "snakemake":
         kill([main])
     elif what == "job":
-        kill(sorted(jobs, key=lambda job: job.pid)[:1])
+        kill([rng.choice(jobs)])
     else:
         kill(processes_of_node(slurm))
         slurm.run("slurmd")
@@ -163,7 +169,7 @@ def main() -> int:
             checkout = tiny_study.copy(prepared, folder / "checkout")
             process = start(checkout, where, environment)
             time.sleep(moment)
-            disturbed = disturb(what, process, checkout, slurm)
+            disturbed = disturb(what, process, checkout, slurm, rng)
             starts = finish(checkout, where, environment, process)
             equal = results(checkout, patch) == expected
             killed += disturbed
