@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
-from filelock import FileLock, Timeout
 
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.io import write_table
+from fedloom.common.locks import held
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
@@ -30,6 +30,7 @@ from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods.calls import Hooks
+from fedloom.plan import provenance
 from fedloom.plan.jobs import TrainJob
 
 log = logging.getLogger(__name__)
@@ -44,16 +45,9 @@ LIBRARIES = (
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        log.info("%s: another job is at work here; waiting for it", folder)
-        lock.acquire()
-    try:
+    waiting = f"{folder}: another job is at work here; waiting for it"
+    with held(folder / ".lock", waiting, log.info):
         yield
-    finally:
-        lock.release()
 
 
 @dataclass(frozen=True)
@@ -118,6 +112,7 @@ def train(
     start: Path | None,
     outputs: Outputs,
     fingerprint: str,
+    start_fingerprint: str | None = None,
 ) -> None:
     """Train the job's rounds and write its outputs.
 
@@ -126,6 +121,7 @@ def train(
     Args:
         start: the state after round `job.first`; None for the first job, which makes its own.
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
+        start_fingerprint: that of the job which wrote `start`, if its receipt is known.
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
@@ -136,6 +132,7 @@ def train(
     before, diverged = State({}), False
     if start is not None:
         tree, facts = tensor_files.load(start, device)
+        provenance.check_job(start, facts["fingerprint"], start_fingerprint)
         before, diverged = State.of(tree), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, job, device)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
@@ -172,12 +169,16 @@ def train(
         log.info("%s: training.augment: %s in this job", name, task.augmentation_timer)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
-    write_table(outputs.evaluation, rows.evaluation)
+    tables = {
+        outputs.evaluation: rows.evaluation,
+        outputs.rounds: rows.rounds,
+        outputs.clients: rows.clients,
+    }
     if job.confusion:
-        write_table(outputs.confusion, rows.confusion)
-    write_table(outputs.rounds, rows.rounds)
-    write_table(outputs.clients, rows.clients)
-    facts = {"run": name, "round": job.last, "diverged": diverged}
+        tables[outputs.confusion] = rows.confusion
+    for path, table in tables.items():
+        write_table(path, table, fingerprint=fingerprint)
+    facts = {"run": name, "round": job.last, "diverged": diverged, "fingerprint": fingerprint}
     tensor_files.save(outputs.state, current.tree(), **facts)
 
 

@@ -38,8 +38,9 @@ def run(job: TrainJob, threads: int) -> None:
         files = [*inputs(job.spec), *([start] if start else [])]
         receipts = [receipt_of(file) for file in files]
         fingerprint = training_job.fingerprint_of(job, receipts, task.data.device)
-        training_job.train(task, hooks, job, start, outputs, fingerprint)
-        write_receipt(state, **made_by)
+        before = None if before is None else before["fingerprint"]
+        training_job.train(task, hooks, job, start, outputs, fingerprint, before)
+        write_receipt(state, fingerprint=fingerprint, **made_by)
 
 
 def inputs(spec: RunSpec) -> list[Path]:
