@@ -157,8 +157,10 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> "pa.Table":
     import pyarrow.parquet as pq
 
     try:
-        # a folder named like a=b above the file is no column of it
-        table = pq.read_table(path, page_checksum_verification=True, partitioning=None)  # pyright: ignore[reportArgumentType]
+        with pa.OSFile(
+            str(path)
+        ) as file:  # a name would be opened twice, and may be replaced between
+            table = pq.read_table(file, page_checksum_verification=True)
         metadata = dict(table.schema.metadata or {})
         written = metadata.pop(SHAPE, None)
         table = table.replace_schema_metadata(metadata or None)
