@@ -110,9 +110,10 @@ def two_jobs(job, tmp_path, monkeypatch):
     files["receipt"] = files["state"].with_suffix(".json")
     written = []
     for seed in (0, 1):
-        training_job.train(replace(task, seed=seed), hooks, spec, None, outputs, str(seed))
+        digest = training_job.train(replace(task, seed=seed), hooks, spec, None, outputs, str(seed))
         write_receipt(files["state"], fingerprint=str(seed))
         written.append({name: path.read_bytes() for name, path in files.items()})
+        written[-1]["digest"] = digest
     assert written[0]["state"] != written[1]["state"]
     return run, files, written
 
@@ -137,8 +138,10 @@ def test_a_state_of_another_job_than_its_receipt_is_not_gone_on_from(two_jobs, j
     files["state"].write_bytes(written[0]["state"])
     task, hooks, _ = job
     later = tiny_job(manifest.find("head_tuning"), first=2, last=3)
-    with pytest.raises(FedLoomError, match=r"0002.safetensors: of another job than its receipt"):
-        training_job.train(task, hooks, later, files["state"], tiny_outputs(tmp_path), "x", "1")
+    arguments = (task, hooks, later, files["state"], tiny_outputs(tmp_path), "x")
+    with pytest.raises(FedLoomError, match=r"0002.safetensors: damaged since it was written"):
+        training_job.train(*arguments, written[1]["digest"])
+    training_job.train(*arguments, written[0]["digest"])
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])

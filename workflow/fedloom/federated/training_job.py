@@ -30,7 +30,6 @@ from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods.calls import Hooks
-from fedloom.plan import provenance
 from fedloom.plan.jobs import TrainJob
 
 log = logging.getLogger(__name__)
@@ -112,8 +111,8 @@ def train(
     start: Path | None,
     outputs: Outputs,
     fingerprint: str,
-    start_fingerprint: str | None = None,
-) -> None:
+    start_digest: str | None = None,
+) -> str:
     """Train the job's rounds and write its outputs.
 
     A trial that diverges ends before that round, without the evaluations that were due.
@@ -121,7 +120,10 @@ def train(
     Args:
         start: the state after round `job.first`; None for the first job, which makes its own.
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
-        start_fingerprint: that of the job which wrote `start`, if its receipt is known.
+        start_digest: what the job that wrote `start` returned, if its receipt is known.
+
+    Returns:
+        The digest of the state that was written, by which `tensor_files.load` knows it.
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
@@ -131,8 +133,7 @@ def train(
     name, device = job.spec.run.path, task.data.device
     before, diverged = State({}), False
     if start is not None:
-        tree, facts = tensor_files.load(start, device)
-        provenance.check_job(start, facts["fingerprint"], start_fingerprint)
+        tree, facts = tensor_files.load(start, device, start_digest)
         before, diverged = State.of(tree), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, job, device)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
@@ -178,8 +179,8 @@ def train(
         tables[outputs.confusion] = rows.confusion
     for path, table in tables.items():
         write_table(path, table, fingerprint=fingerprint)
-    facts = {"run": name, "round": job.last, "diverged": diverged, "fingerprint": fingerprint}
-    tensor_files.save(outputs.state, current.tree(), **facts)
+    facts = {"run": name, "round": job.last, "diverged": diverged}
+    return tensor_files.save(outputs.state, current.tree(), **facts)
 
 
 def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:
