@@ -4,6 +4,7 @@
 # make lint   style, spelling, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings, as ratios
+# make kills  30 kills at random moments, here and on a Slurm of one node: the same results
 # Each makes .venv first if it is missing, or older than the versions pinned in constraints.txt.
 
 PYTHON ?= python3.11
@@ -14,7 +15,7 @@ VENV := .venv/bin/python
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR); \
   } | sha256sum | cut -c1-12)
 
-.PHONY: run report test lint docs bench venv
+.PHONY: run report test lint docs bench kills venv
 
 run: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(ARGS)
@@ -39,6 +40,9 @@ docs: venv
 
 bench: venv
 	PYTHONPATH=workflow $(VENV) benchmarks/stacking.py $(ARGS)
+
+kills: venv
+	PYTHONPATH=workflow $(VENV) tests/cluster/kills.py $(ARGS)
 
 venv:
 	@test -x .venvs/$(STAMP)/bin/python -a "$$(readlink .venv)" = .venvs/$(STAMP) || { \

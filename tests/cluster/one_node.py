@@ -18,7 +18,7 @@ SlurmctldHost=localhost(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CredType=cred/munge
 SlurmctldPort={controller}
 SlurmdPort={daemon}
@@ -38,6 +38,7 @@ SchedulerParameters=batch_sched_delay=0,bf_interval=2
 MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
+SlurmdTimeout=30
 MinJobAge=3600
 KillWait=2
 SlurmdParameters=config_overrides

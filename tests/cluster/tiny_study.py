@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
+
 import checkout
 import one_process
 from fedloom.plan.plan import Plan
@@ -73,11 +75,11 @@ def straight(folder: Path, monkeypatch) -> list[bytes]:
     return evaluations(folder, monkeypatch)
 
 
-def start(folder: Path, *arguments: str, environment: dict[str, str]) -> subprocess.Popen:
+def start(folder: Path, *arguments: str, environment: dict[str, str]) -> psutil.Popen:
     """Start Snakemake in a checkout; what it prints is appended to snakemake.log there."""
     path = os.pathsep.join([str(folder / "workflow"), environment.get("PYTHONPATH", "")])
     with (folder / "snakemake.log").open("a") as log:
-        return subprocess.Popen(
+        return psutil.Popen(
             [*COMMAND, *arguments],
             cwd=folder,
             env=environment | {"PYTHONPATH": path},

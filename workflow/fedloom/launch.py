@@ -13,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
-from filelock import FileLock, Timeout
 from snakemake.cli import get_argument_parser, parse_config
 
+from fedloom.common.locks import held
 from fedloom.plan import paths
 from fedloom.plan.plan import Plan
 
@@ -136,20 +137,12 @@ def unlock(arguments: list[str]) -> int:
 @contextmanager
 def alone() -> Iterator[None]:
     """Hold this folder's lock, after the runs that other launchers started have ended."""
-    lock = FileLock(LOCK)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        print(WAITING, file=sys.stderr)
-        lock.acquire()
-    try:
+    with held(LOCK, WAITING, partial(print, file=sys.stderr)):
         orphan = running_snakemake()
         if orphan is not None and of_a_launcher(orphan):  # its launcher held the lock, and died
             print(WAITING, file=sys.stderr)
             orphan.wait()
         yield
-    finally:
-        lock.release()
 
 
 def main() -> int:

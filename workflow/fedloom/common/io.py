@@ -130,14 +130,18 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_table(path: Path, table: "pa.Table") -> None:
+def write_table(path: Path, table: "pa.Table", **facts: str) -> None:
     """Write a table as Parquet, whole or not at all, such that `read_table` notices damage.
 
     Every page of the file carries a checksum. What lies outside of pages is repeated in the
     metadata (see `_shape`).
+
+    Args:
+        facts: added to the metadata of the table's schema.
     """
     import pyarrow.parquet as pq  # takes 0.1 s, and Snakemake needs none of it
 
+    table = table.replace_schema_metadata((table.schema.metadata or {}) | facts)
     metadata = (table.schema.metadata or {}) | {SHAPE: _shape(table)}
     with replacing(path) as temporary:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, write_page_checksum=True)
@@ -153,8 +157,10 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> "pa.Table":
     import pyarrow.parquet as pq
 
     try:
-        # a folder named like a=b above the file is no column of it
-        table = pq.read_table(path, page_checksum_verification=True, partitioning=None)  # pyright: ignore[reportArgumentType]
+        with pa.OSFile(
+            str(path)
+        ) as file:  # a name would be opened twice, and may be replaced between
+            table = pq.read_table(file, page_checksum_verification=True)
         metadata = dict(table.schema.metadata or {})
         written = metadata.pop(SHAPE, None)
         table = table.replace_schema_metadata(metadata or None)

@@ -137,7 +137,7 @@ class Checkpoint:
         """Remove parts that the head does not name."""
         for file in _part(self._head, "0000").parent.glob("*.safetensors"):
             if file.stem not in self._digests:
-                file.unlink()
+                file.unlink(missing_ok=True)  # another job may sweep too
 
 
 def _part(head: Path, name: str) -> Path:

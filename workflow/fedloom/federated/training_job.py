@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
-from filelock import FileLock, Timeout
 
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.io import write_table
+from fedloom.common.locks import held
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
@@ -44,16 +44,9 @@ LIBRARIES = (
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the run's folder: a job that outlived its Snakemake and its rerun take turns."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        log.info("%s: another job is at work here; waiting for it", folder)
-        lock.acquire()
-    try:
+    waiting = f"{folder}: another job is at work here; waiting for it"
+    with held(folder / ".lock", waiting, log.info):
         yield
-    finally:
-        lock.release()
 
 
 @dataclass(frozen=True)
@@ -118,7 +111,8 @@ def train(
     start: Path | None,
     outputs: Outputs,
     fingerprint: str,
-) -> None:
+    start_digest: str | None = None,
+) -> str:
     """Train the job's rounds and write its outputs.
 
     A trial that diverges ends before that round, without the evaluations that were due.
@@ -126,6 +120,10 @@ def train(
     Args:
         start: the state after round `job.first`; None for the first job, which makes its own.
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
+        start_digest: what the job that wrote `start` returned, if its receipt is known.
+
+    Returns:
+        The digest of the state that was written, by which `tensor_files.load` knows it.
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
@@ -135,7 +133,7 @@ def train(
     name, device = job.spec.run.path, task.data.device
     before, diverged = State({}), False
     if start is not None:
-        tree, facts = tensor_files.load(start, device)
+        tree, facts = tensor_files.load(start, device, start_digest)
         before, diverged = State.of(tree), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, job, device)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
@@ -172,13 +170,17 @@ def train(
         log.info("%s: training.augment: %s in this job", name, task.augmentation_timer)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
-    write_table(outputs.evaluation, rows.evaluation)
+    tables = {
+        outputs.evaluation: rows.evaluation,
+        outputs.rounds: rows.rounds,
+        outputs.clients: rows.clients,
+    }
     if job.confusion:
-        write_table(outputs.confusion, rows.confusion)
-    write_table(outputs.rounds, rows.rounds)
-    write_table(outputs.clients, rows.clients)
+        tables[outputs.confusion] = rows.confusion
+    for path, table in tables.items():
+        write_table(path, table, fingerprint=fingerprint)
     facts = {"run": name, "round": job.last, "diverged": diverged}
-    tensor_files.save(outputs.state, current.tree(), **facts)
+    return tensor_files.save(outputs.state, current.tree(), **facts)
 
 
 def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:

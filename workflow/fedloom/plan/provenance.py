@@ -134,3 +134,22 @@ def check_same(run: Run, receipts: Mapping[str, Mapping[str, Any]]) -> None:
                 f"{run.path}: {first} and {name} were trained with a different {changed[0]}{more}; "
                 f"delete {folder} and run again"
             )
+
+
+def check_job(file: Path, found: str, expected: str) -> None:
+    """Check that a table of a job of training was written by the job that wrote its receipt.
+
+    Two jobs of the same rounds may be at work at once, where no lock keeps them apart.
+
+    Args:
+        found: the fingerprint in the file: what the job's numbers depend on.
+        expected: that in the receipt.
+
+    Raises:
+        FedLoomError: they differ.
+    """
+    if found != expected:
+        raise FedLoomError(
+            f"{file}: of another job than its receipt, which was trained by other code, settings "
+            f"or data; delete {file.parent} and run again"
+        )

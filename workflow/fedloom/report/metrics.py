@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
+from fedloom.plan import provenance
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.shown import ShownRun
 
@@ -42,15 +43,29 @@ def artefact_file(run: ShownRun) -> Path:
     return run.artefact
 
 
-def join(parts: Sequence[Path], out: Path, run: Run) -> None:
+def join(
+    parts: Sequence[Path], out: Path, run: Run, fingerprints: Sequence[str] | None = None
+) -> None:
     """Write the jobs' rows as one Parquet file, in the order given.
 
     The run's labels come first in every row, so that the files of many runs are one data frame.
     Names are dictionary-encoded columns; the seed is a number. A column that only some of the jobs
     have is null in the rows of the others.
+
+    Args:
+        fingerprints: of the jobs, as their receipts give them; None to take the parts as they are.
+
+    Raises:
+        FedLoomError: a part is damaged, or was not written by its job.
     """
     tables = [read_table(part) for part in parts]
-    table = pa.concat_tables(tables, promote_options="default")
+    if fingerprints is not None:
+        for part, table, expected in zip(parts, tables, fingerprints, strict=True):
+            found = (table.schema.metadata or {}).get(b"fingerprint", b"").decode()
+            provenance.check_job(part, found, expected)
+    table = pa.concat_tables(
+        (table.replace_schema_metadata(None) for table in tables), promote_options="default"
+    )
     for position, (name, value) in enumerate(vars(run).items()):
         kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
         column = pa.array([value] * len(table), kind)

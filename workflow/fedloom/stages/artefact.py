@@ -22,11 +22,11 @@ def run(job: ArtefactJob, threads: int) -> None:
     spec = choices.with_choice(job.spec)
     run = spec.run
     state = paths.at(paths.STATE, run, end=paths.end(job.last))
-    check_receipt(state)
+    receipt = check_receipt(state)
     task, hooks = prepare(spec, prepare_torch(threads, spec.backbone.precision))
     digest = partial(base.weights_digest, task.backbone)
     provenance.used("artefact", spec, job.sources, digest)
-    tree, facts = tensor_files.load(state, task.data.device)
+    tree, facts = tensor_files.load(state, task.data.device, receipt["digest"])
     table = artefact(task.at(facts["round"]), hooks, State.of(tree), job.artefact)
     out: Path = paths.at(paths.ARTEFACT, run, artefact=job.artefact)
     write_table(out, pa.table(table))

@@ -12,7 +12,9 @@ def run(job: EvaluateJob, threads: int) -> None:
     states = {
         f"the rounds up to {n}": paths.at(paths.STATE, job.run, end=paths.end(n)) for n in job.ends
     }
-    provenance.check_same(job.run, {name: read_receipt(path) for name, path in states.items()})
+    receipts = {name: read_receipt(path) for name, path in states.items()}
+    provenance.check_same(job.run, receipts)
+    fingerprints = [receipt["fingerprint"] for receipt in receipts.values()]
     files = [
         (paths.JOB_EVALUATION, paths.EVALUATION),
         (paths.JOB_ROUNDS, paths.ROUNDS),
@@ -22,4 +24,4 @@ def run(job: EvaluateJob, threads: int) -> None:
         files.append((paths.JOB_CONFUSION, paths.CONFUSION))
     for part, whole in files:
         parts = [paths.at(part, job.run, end=end) for end in ends]
-        metrics.join(parts, paths.at(whole, job.run), job.run)
+        metrics.join(parts, paths.at(whole, job.run), job.run, fingerprints)

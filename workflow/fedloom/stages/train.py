@@ -38,8 +38,10 @@ def run(job: TrainJob, threads: int) -> None:
         files = [*inputs(job.spec), *([start] if start else [])]
         receipts = [receipt_of(file) for file in files]
         fingerprint = training_job.fingerprint_of(job, receipts, task.data.device)
-        training_job.train(task, hooks, job, start, outputs, fingerprint)
-        write_receipt(state, **made_by)
+        known = None if before is None else before["digest"]
+        written = training_job.train(task, hooks, job, start, outputs, fingerprint, known)
+        # without a lock, another job may have replaced the state by its own: the digest tells
+        write_receipt(state, digest=written, fingerprint=fingerprint, **made_by)
 
 
 def inputs(spec: RunSpec) -> list[Path]:
