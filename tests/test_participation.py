@@ -11,8 +11,8 @@ import torch
 
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.rows import CLIENTS, with_metrics
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.methods import contract, defaults, loader, manifest
@@ -189,7 +189,7 @@ def test_selection_by_history_resumes_to_the_bit(greedy, tmp_path):
 
 
 def table(rows):
-    return training_job.clients_table(rows).to_pandas()
+    return with_metrics(rows, CLIENTS).to_pandas()
 
 
 ROW = {
@@ -209,7 +209,7 @@ def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     run, parts = contract.tiny_job(manifest.find("head_tuning")).spec.run, []
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
-        metrics.write_table(parts[-1], training_job.clients_table([ROW | {"round": end} | extra]))
+        metrics.write_table(parts[-1], with_metrics([ROW | {"round": end} | extra], CLIENTS))
     metrics.join(parts, tmp_path / "clients.parquet", run)
     frame = metrics.frame(tmp_path / "clients.parquet")
     assert frame["round"].tolist() == [1, 2] and frame["method"].tolist() == ["head_tuning"] * 2

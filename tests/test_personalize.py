@@ -148,7 +148,7 @@ def test_confusion_counts_the_personalised_answers(run):
     change["personalize"] = lambda task, own: {"bias": own["bias"] + 9 * torch.eye(4)[0]}
     confusion = Confusion()
     rows = evaluate_clients(task, hooks, state, confusion)
-    counts = confusion.table((1,)).to_pandas()
+    counts = confusion.table().to_pandas()
     hits = counts[counts["label"] == counts["predicted"]].groupby("client_id")["count"].sum()
     for client in range(6):
         (after,) = (r for r in rows if r["client_id"] == client and r["personalized"])

@@ -9,8 +9,8 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.rows import ROUNDS, with_metrics
 from fedloom.federated.state import State
-from fedloom.federated.training_job import rounds_table
 from fedloom.methods import contract, defaults, loader, manifest
 from fedloom.methods.calls import Hooks
 from fedloom.toolbox import hookimpl, tensor_map
@@ -98,7 +98,7 @@ def test_the_servers_metrics_are_columns_of_rounds(run):
         state, row = train_round(task.at(number), hooks, state)
         row.pop("updates")
         rows.append(row)
-    table = rounds_table(rows)
+    table = with_metrics(rows, ROUNDS)
     assert table["updates_so_far"].to_pylist() == [3.0, 6.0]
     assert table["clients"].to_pylist() == [3, 3]
 

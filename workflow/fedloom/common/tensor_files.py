@@ -21,17 +21,23 @@ from fedloom.common.tensors import Tree, build, leaves
 KEY = "fedloom"
 
 
-def save(path: Path, tree: Tree, **facts: object) -> None:
-    """Write the tree's tensors, and its scalars with `facts` as JSON, whole or not at all."""
+def save(path: Path, tree: Tree, **facts: object) -> str:
+    """Write the tree's tensors, and its scalars with `facts` as JSON, whole or not at all.
+
+    Returns:
+        The sha256 that `load` verifies.
+    """
     items = dict(leaves(tree))
     tensors = {
         k: v.detach().cpu().contiguous().clone() for k, v in items.items() if isinstance(v, Tensor)
     }
     scalars = {k: v for k, v in items.items() if not isinstance(v, Tensor)}
     content = {"scalars": scalars, "facts": facts}
-    metadata = canonical(content | {"sha256": _digest(tensors, content)})
+    digest = _digest(tensors, content)
+    metadata = canonical(content | {"sha256": digest})
     with replacing(path) as temporary:
         safetensors.torch.save_file(tensors, temporary, {KEY: metadata})
+    return digest
 
 
 def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
@@ -67,8 +73,13 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
         ) from None
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> tuple[Tree, dict[str, Any]]:
+def load(
+    path: Path, device: torch.device | str = "cpu", sha256: str | None = None
+) -> tuple[Tree, dict[str, Any]]:
     """Return the tree and the facts of a file that `save` wrote.
+
+    Args:
+        sha256: what `save` returned, where another file tells it.
 
     Raises:
         FedLoomError: it is missing, truncated, changed since it was written, or not FedLoom's.
@@ -86,7 +97,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> tuple[Tree, dict[str
         raise FedLoomError(
             f"{path}: truncated or not a FedLoom checkpoint ({reason}); delete it and run again"
         ) from None
-    if _digest(tensors, content) != written:
+    if _digest(tensors, content) != written or sha256 not in (None, written):
         raise FedLoomError(
             f"{path}: damaged since it was written (its numbers do not match its sha256); delete "
             "it and run again"

@@ -99,8 +99,6 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
-    clients = state.clients | {u.client: u.client_state for u in updates}
-    wrappers = state.wrappers | {u.client: u.wrapper_state for u in updates if u.wrapper_state}
     arrived = {update.client for update in accepted}
     rows = [
         {
@@ -129,10 +127,16 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         "updates": rows,
         **server.get("metrics", {}),
     }
-    participation = state.participation | {
-        row["client_id"]: _remember(state.participation.get(row["client_id"]), row) for row in rows
-    }
-    return State.of(State(server, clients, participation, wrappers).tree()), row
+    changes = State(
+        server,
+        {update.client: update.client_state for update in updates},
+        {
+            entry["client_id"]: _remember(state.participation.get(entry["client_id"]), entry)
+            for entry in rows
+        },
+        {update.client: update.wrapper_state for update in updates if update.wrapper_state},
+    )
+    return state.after(changes), row
 
 
 def select(task: Task, hooks: Hooks, state: State) -> list[int]:

@@ -1,10 +1,14 @@
 """The state that a run carries from one round to the next."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from typing import TypeVar
 
 import torch
 
 from fedloom.common.tensors import Tree, build, leaves
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,28 @@ class State:
         wrappers = {str(k): kept for k, kept in sorted(self.wrappers.items())}
         return tree | ({"wrappers": wrappers} if wrappers else {})
 
+    def of_clients(self, ids: Iterable[int]) -> "State":
+        """Return what is kept of some clients that took part, without the server's state."""
+        own = [
+            {k: entries[k] for k in ids if k in entries}
+            for entries in (self.clients, self.participation, self.wrappers)
+        ]
+        return State({}, *own)
+
+    def after(self, changes: "State") -> "State":
+        """Return the state after a round, in canonical form (see `of`).
+
+        Args:
+            changes: the server's state, and what changed of clients: those that took part.
+        """
+        new = State.of(changes.tree())
+        return State(
+            new.server,
+            _merged(self.clients, new.clients),
+            _merged(self.participation, new.participation),
+            _merged(self.wrappers, new.wrappers),
+        )
+
     @classmethod
     def of(cls, tree: Tree) -> "State":
         """Rebuild a State in canonical form (sorted keys, contiguous tensors).
@@ -68,3 +94,12 @@ class State:
             {k: known[k] for k in sorted(known)},
             {k: wrappers[k] for k in sorted(wrappers)},
         )
+
+
+def _merged(old: dict[int, Entry], new: dict[int, Entry]) -> dict[int, Entry]:
+    """Return entries by client id, ascending; the new ones replace the old.
+
+    Without a new client the order stays, and sorting thousands of ids every round is left out.
+    """
+    merged = old | new
+    return merged if new.keys() <= old.keys() else dict(sorted(merged.items()))

@@ -1,7 +1,8 @@
 """A job's rounds: resumed from the last finished one, written whole or not at all.
 
-A run has one checkpoint, overwritten after every round and never deleted. It belongs to a run's
-configuration and to the job it was written in; any other is left alone until overwritten.
+A run has one checkpoint (`checkpoint.py`), written after every round and never deleted. It belongs
+to a run's configuration and to the job that it was written in; any other is left alone until a
+round is finished.
 """
 
 import logging
@@ -21,9 +22,11 @@ from fedloom.common.io import write_table
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
+from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods.calls import Hooks
@@ -35,65 +38,6 @@ log = logging.getLogger(__name__)
 LIBRARIES = (
     "numpy", "opacus", "open_clip_torch", "scikit-learn", "scipy", "timm", "torch", "torchvision",
 )  # fmt: skip
-EVALUATION = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("client_id", pa.int32()),
-        ("domain", pa.string()),
-        ("participating", pa.bool_()),
-        ("personalized", pa.bool_()),
-        ("num_test", pa.int32()),
-        ("num_correct", pa.int32()),
-        ("loss", pa.float64()),
-    ]
-)
-ROUNDS = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("seconds", pa.float64()),
-        ("processor_seconds", pa.float64()),
-        ("threads", pa.int32()),
-        ("cores", pa.int32()),
-        ("bytes_up", pa.int64()),
-        ("bytes_up_used", pa.int64()),
-        ("bytes_down", pa.int64()),
-        ("train_loss", pa.float64()),
-        ("clients", pa.int32()),
-    ]
-)
-
-
-CLIENTS = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("client_id", pa.int32()),
-        ("num_examples", pa.int64()),
-        ("work", pa.float64()),
-        ("received", pa.bool_()),
-        ("bytes_up", pa.int64()),
-        ("bytes_down", pa.int64()),
-    ]
-)
-
-
-def clients_table(rows: list[dict]) -> pa.Table:
-    """Return a row per round and client: the columns of CLIENTS, then every metric by name.
-
-    A metric that a client did not report is null.
-    """
-    return _with_metrics(rows, CLIENTS)
-
-
-def rounds_table(rows: list[dict]) -> pa.Table:
-    """Return a row per round: the columns of ROUNDS, then the server's metrics by name."""
-    return _with_metrics(rows, ROUNDS)
-
-
-def _with_metrics(rows: list[dict], schema: pa.Schema) -> pa.Table:
-    """Return a table of rows: the columns of a schema, then what else there is, as numbers."""
-    names = sorted({name for row in rows for name in row} - set(schema.names))
-    full = pa.schema([*schema, *((name, pa.float64()) for name in names)])
-    return pa.Table.from_pylist(rows, schema=full)
 
 
 @contextmanager
@@ -146,28 +90,25 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     return digest([fixed, [sha256(file) for file in files], software])
 
 
-def _resume(
-    checkpoint: Path, fingerprint: str, job: TrainJob, device: torch.device
-) -> tuple[State, int, dict, Confusion] | None:
-    """Return state, round, rows and answers of the checkpoint, if this job can go on from it.
+def _resume(head: Path, fingerprint: str, job: TrainJob, device: torch.device) -> Saved | None:
+    """Return what the checkpoint holds, if this job can go on from it.
 
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
     """
-    if not checkpoint.exists():
+    if not head.exists():
         return None
     try:
-        tree, facts = tensor_files.load(checkpoint, device)
+        saved = read_checkpoint(head, fingerprint, device)
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
-    done, rows = facts["round"], facts["rows"]
-    due = {number for number in job.evaluate if number <= done}
-    evaluated = {row["round"] for row in rows["evaluation"]}
-    if facts["fingerprint"] != fingerprint or done > job.last or not due <= evaluated:
-        log.info("%s is of another configuration; starting after round %d", checkpoint, job.first)
-        return None
-    return State.of(tree), done, rows, Confusion(tree["confusion"].cpu())
+    if saved is not None and saved.round <= job.last:
+        due = {number for number in job.evaluate if number <= saved.round}
+        if due <= set(saved.rows.evaluation["round"].to_pylist()):
+            return saved
+    log.info("%s is of another configuration; starting after round %d", head, job.first)
+    return None
 
 
 def train(
@@ -191,19 +132,19 @@ def train(
             finite in a run that is no trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
-    name, diverged = job.spec.run.path, False
-    resumed = _resume(outputs.checkpoint, fingerprint, job, task.data.device)
-    if resumed is not None:
-        current, done, rows, confusion = resumed
+    name, device = job.spec.run.path, task.data.device
+    before, diverged = State({}), False
+    if start is not None:
+        tree, facts = tensor_files.load(start, device)
+        before, diverged = State.of(tree), facts["diverged"]
+    saved = _resume(outputs.checkpoint, fingerprint, job, device)
+    checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
+    done = job.first
+    if saved is not None:
+        current, done, diverged = before.after(saved.changes), saved.round, False
         log.info("%s: resumed after round %d", name, done)
     else:
-        done, confusion = job.first, Confusion()
-        rows = {"evaluation": [], "rounds": [], "clients": []}
-        if start is None:
-            current = initial_state(task, hooks)
-        else:
-            tree, facts = tensor_files.load(start, task.data.device)
-            current, diverged = State.of(tree), facts["diverged"]
+        current = initial_state(task, hooks) if start is None else before
     ahead = [] if diverged else range(done + 1, job.last + 1)
     with (
         progress(total=job.last - job.first, initial=done - job.first, what=name) as bar,
@@ -214,7 +155,7 @@ def train(
             now = task.at(number)
             try:
                 after, row = train_round(now, hooks, current)
-                evaluated = _evaluate(now, hooks, job, after, confusion)
+                evaluated, confusion = _evaluate(now, hooks, job, after)
             except NotFiniteError as error:
                 if not job.trial:
                     raise
@@ -222,41 +163,34 @@ def train(
                 diverged = True
                 break
             current = after
-            rows["clients"] += row.pop("updates")
-            rows["rounds"].append(row)
-            rows["evaluation"] += evaluated
-            tree = current.tree() | {"confusion": confusion.rows}
-            tensor_files.save(
-                outputs.checkpoint, tree, fingerprint=fingerprint, round=number, rows=rows
-            )
+            selected = [update["client_id"] for update in row["updates"]]
+            checkpoint.write(number, current, selected, Rows.of(row, evaluated, confusion))
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
             stop.check(name, number, job.last)
     if task.augmentation_timer.images:
         log.info("%s: training.augment: %s in this job", name, task.augmentation_timer)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
-    evaluation = [row for row in rows["evaluation"] if row["round"] in job.evaluate]
-    write_table(outputs.evaluation, pa.Table.from_pylist(evaluation, schema=EVALUATION))
+    rows = checkpoint.rows.evaluated(job.evaluate)
+    write_table(outputs.evaluation, rows.evaluation)
     if job.confusion:
-        write_table(outputs.confusion, confusion.table(job.evaluate))
-    write_table(outputs.rounds, rounds_table(rows["rounds"]))
-    write_table(outputs.clients, clients_table(rows["clients"]))
+        write_table(outputs.confusion, rows.confusion)
+    write_table(outputs.rounds, rows.rounds)
+    write_table(outputs.clients, rows.clients)
     facts = {"run": name, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, current.tree(), **facts)
 
 
-def _evaluate(
-    task: Task, hooks: Hooks, job: TrainJob, state: State, confusion: Confusion
-) -> list[dict]:
+def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:
     """Return the rows of what the job evaluates after this round; none after most.
 
-    Args:
-        confusion: answers are added to it if the job asks for them.
+    Returns:
+        Rows of evaluation.parquet; and of confusion.parquet, if the job asks for them.
     """
-    if task.round not in job.evaluate:
-        return []
-    counted = confusion if job.confusion else None
-    rows = evaluate_clients(task, hooks, state, counted)
-    if job.global_test:
-        rows.append(evaluate_globally(task, hooks, state, counted))
-    return rows
+    rows, confusion = list[dict](), Confusion()
+    if task.round in job.evaluate:
+        counted = confusion if job.confusion else None
+        rows = evaluate_clients(task, hooks, state, counted)
+        if job.global_test:
+            rows.append(evaluate_globally(task, hooks, state, counted))
+    return rows, confusion.table()

@@ -1,0 +1,198 @@
+"""The checkpoint's parts: what a round writes, and what is left when a job dies between writes."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedloom.common import io, tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.federated import checkpoint, training_job
+from fedloom.federated.checkpoint import Checkpoint
+from fedloom.federated.confusion import Confusion
+from fedloom.federated.rows import Rows
+from fedloom.federated.state import State
+from fedloom.methods import manifest
+from fedloom.methods.contract import tiny_job, tiny_outputs
+
+METHOD = "singleset_head"  # whose clients keep their heads
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def train(tiny, tmp_path):
+    """train(folder, last=..., fingerprint=...): a job of so many rounds, evaluated at its end."""
+    task, hooks = tiny(METHOD)
+
+    def run(name, last=4, fingerprint="same", first=0):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        job = replace(tiny_job(manifest.find(METHOD), first, last), evaluate=(last,))
+        start = tiny_outputs(folder, first).state if first else None
+        outputs = tiny_outputs(folder, last)
+        training_job.train(task, hooks, job, start, outputs, fingerprint)
+        return outputs
+
+    return run
+
+
+def _parts(outputs):
+    """What the parts on disk hold, by their names."""
+    folder = outputs.checkpoint.with_suffix("")
+    return {file.stem: tensor_files.load(file)[0] for file in sorted(folder.iterdir())}
+
+
+def _named(outputs):
+    return list(tensor_files.load(outputs.checkpoint)[1]["parts"])
+
+
+def _selected(outputs):
+    """The clients of every round."""
+    rows = io.read_table(outputs.clients).to_pandas()
+    return {f"{number:04}": sorted(own["client_id"]) for number, own in rows.groupby("round")}
+
+
+def _same(one, other):
+    kinds = ("state", "evaluation", "clients")
+    return all(getattr(one, k).read_bytes() == getattr(other, k).read_bytes() for k in kinds)
+
+
+def test_a_part_holds_the_states_of_a_rounds_clients_alone(train, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FOLD", 99)
+    outputs = train("run")
+    found = {name: list(State.of(part).clients) for name, part in _parts(outputs).items()}
+    assert found == _selected(outputs)
+    assert any(ids != [1, 2, 3, 4, 5] for ids in found.values())
+
+
+def test_parts_that_are_mostly_replaced_are_written_as_one(train, monkeypatch):
+    """Three of five clients a round: after four rounds, most states were replaced."""
+    outputs = train("run")
+    assert list(_parts(outputs)) == _named(outputs)
+    assert len(_named(outputs)) < 4
+    monkeypatch.setattr(checkpoint, "FOLD", 99)
+    assert _same(outputs, train("unfolded"))
+    monkeypatch.setattr(checkpoint, "MOST_PARTS", 2)
+    few = train("few")
+    assert _named(few) == ["0003", "0004"] and _same(outputs, few)
+
+
+@pytest.mark.parametrize("fold", [1, 99])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_job_that_dies_at_any_write_goes_on_to_the_same_bytes(train, monkeypatch, fold, done):
+    """Before or after the write; a folding round also removes the parts that it replaces."""
+    monkeypatch.setattr(checkpoint, "FOLD", fold)
+    whole, real, writes = train("whole", 3), tensor_files.save, 0
+
+    def dies(path, tree, **facts):
+        nonlocal writes
+        writes += 1
+        if writes == at and not done:
+            raise _Killed
+        digest = real(path, tree, **facts)
+        if writes == at:
+            raise _Killed
+        return digest
+
+    for at in range(1, 8):  # a part and a head a round, and the state
+        writes = 0
+        monkeypatch.setattr(tensor_files, "save", dies)
+        with pytest.raises(_Killed):
+            train(f"{at}", 3)
+        monkeypatch.setattr(tensor_files, "save", real)
+        resumed = train(f"{at}", 3)
+        assert _same(whole, resumed), at
+        assert set(_named(resumed)) <= set(_parts(resumed))
+
+
+def test_the_next_job_goes_on_from_its_start_and_what_it_changed(train, monkeypatch):
+    """Its parts hold what changed since; clients that it did not select come from its start."""
+    monkeypatch.setattr(checkpoint, "FOLD", 99)
+    whole = train("whole", 4)
+    train("chain", 2, "one")
+    real, asked = training_job.train_round, []
+
+    def dies(task, *rest):
+        asked.append(task.round)
+        if task.round == 4:
+            raise _Killed
+        return real(task, *rest)
+
+    monkeypatch.setattr(training_job, "train_round", dies)
+    with pytest.raises(_Killed):
+        train("chain", 4, "two", first=2)
+    monkeypatch.setattr(training_job, "train_round", real)
+    resumed = train("chain", 4, "two", first=2)
+    assert resumed.state.read_bytes() == whole.state.read_bytes()
+    assert list(_parts(resumed)) == ["0003", "0004"], "those of the job before are removed"
+    assert asked == [3, 4]
+
+
+def test_a_checkpoint_of_another_job_is_never_mixed_with_new_parts(train, monkeypatch, caplog):
+    """The first part of a job may take the place of one that the old head names."""
+    train("run", 2, "one")
+    real = tensor_files.save
+
+    def dies(path, tree, **facts):
+        if path.name == "checkpoint.safetensors":
+            raise _Killed
+        return real(path, tree, **facts)
+
+    monkeypatch.setattr(tensor_files, "save", dies)
+    with pytest.raises(_Killed):
+        train("run", 2, "two")
+    monkeypatch.setattr(tensor_files, "save", real)
+    caplog.set_level(logging.INFO)
+    train("run", 2, "one")
+    assert "resumed" not in caplog.text
+
+
+def test_a_part_that_is_not_the_one_that_the_head_names_is_refused(train, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FOLD", 99)
+    part = train("run").checkpoint.with_suffix("") / "0002.safetensors"
+    part.write_bytes(part.with_name("0001.safetensors").read_bytes())
+    line = r"0002.safetensors: damaged .* run again \(training then starts .* after round 0\)$"
+    with pytest.raises(FedLoomError, match=line):
+        train("run")
+
+
+def test_a_damaged_part_is_named_and_training_starts_again_without_it(train, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint, "FOLD", 99)
+    outputs = train("run")
+    before = outputs.state.read_bytes()
+    part = outputs.checkpoint.with_suffix("") / "0002.safetensors"
+    data = bytearray(part.read_bytes())
+    data[-3] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(FedLoomError, match=r"0002.safetensors: damaged .*delete it and run again"):
+        train("run")
+    part.unlink()
+    caplog.set_level(logging.INFO)
+    outputs.state.unlink()
+    train("run")
+    assert "starting after round 0" in caplog.text
+    assert outputs.state.read_bytes() == before
+
+
+def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
+    """safetensors refuses headers of more than 100 MB, which 700,000 rows would take."""
+    table, headers = Confusion().table(), []
+    for count in (1, 10_000):
+        row = {"round": 1, "train_loss": 0.5, "updates": []}
+        evaluated = [{"round": 1, "client_id": 2, "domain": "noise", "loss": 0.1 + 0.2}] * count
+        rows = Rows.of(row, evaluated, table)
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        written = Checkpoint(folder / "checkpoint.safetensors", "same")
+        written.write(1, State({}), [], rows)
+        files = sorted(folder.rglob("*.safetensors"))
+        headers.append([int.from_bytes(file.read_bytes()[:8], "little") for file in files])
+        saved = checkpoint.read_checkpoint(files[-1], "same", torch.device("cpu"))
+        assert saved.rows.evaluation.equals(rows.evaluation)
+        assert saved.rows.rounds.equals(rows.rounds) and saved.rows.size > 30 * count
+    few, many = headers
+    assert all(b <= a + 16 for a, b in zip(few, many, strict=True)), "but for a longer number"

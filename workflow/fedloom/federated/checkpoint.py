@@ -1,0 +1,151 @@
+"""A job's progress on disk: a part per round with what it changed, and a head that names the parts.
+
+The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
+holds what is kept of the clients that took part in round 7, and the round's rows. A round writes
+its part first and then the head. A job that is killed between the two goes on from the round
+before, which the head still names, and writes the part again. So what a round writes depends on
+the clients that take part in it, not on all that ever did.
+
+What later parts replace still takes space. When all parts would take FOLD times what counts of
+them, or would be more than MOST_PARTS, the round writes a single part of all that counts. On
+average, at most three times the bytes that change are written then.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from fedloom.common import tensor_files
+from fedloom.common.tensors import count_bytes
+from fedloom.federated.rows import Rows
+from fedloom.federated.state import State
+
+FOLD = 1.5
+MOST_PARTS = 100
+REMEMBERED = 64  # approximate bytes of what the server remembers of a client
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds.
+
+    Attributes:
+        round: the last finished round.
+        changes: the server's state after it, and all that is kept of the clients that took part
+            since the job began.
+        rows: of all rounds since the job began.
+        digests: of the parts, by their names.
+        size: bytes of what the parts hold, as `_size` counts.
+    """
+
+    round: int
+    changes: State
+    rows: Rows
+    digests: dict[str, str]
+    size: int
+
+
+def read_checkpoint(head: Path, fingerprint: str, device: torch.device) -> Saved | None:
+    """Return what a checkpoint holds; None if it is not there, or not of this fingerprint.
+
+    One that lacks a part is as good as none: the part was deleted because it was damaged.
+
+    Raises:
+        FedLoomError: the head or a part is truncated or damaged.
+    """
+    if not head.exists():
+        return None
+    tree, facts = tensor_files.load(head, device)
+    if facts["fingerprint"] != fingerprint:
+        return None
+    digests = facts["parts"]
+    if not all(_part(head, name).exists() for name in digests):
+        return None
+    changes, rows, size = State({}), list[Rows](), 0
+    for name, digest in digests.items():
+        part, _ = tensor_files.load(_part(head, name), device, digest)
+        rows.append(Rows.unpack(part.pop("rows")))
+        own = State.of(part)
+        size += rows[-1].size + sum(_size(own, client) for client in own.clients)
+        changes = changes.after(own)
+    changes = replace(changes, server=tree.get("server", {}))
+    return Saved(facts["round"], changes, Rows.join(rows), digests, size)
+
+
+class Checkpoint:
+    """The checkpoint of a job that trains, written after every round."""
+
+    def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
+        """Go on from what is saved, or begin.
+
+        Args:
+            head: the file that names the parts.
+            fingerprint: see `training_job.fingerprint_of`.
+        """
+        self._head, self._fingerprint = head, fingerprint
+        self._rows: list[Rows] = []
+        self._digests: dict[str, str] = {}
+        self._taken = 0  # bytes of what the parts hold
+        self._sizes: dict[int, int] = {}  # bytes that count of them, by client
+        self._counts = 0  # these, and those of the rows
+        if saved is not None:
+            self._rows, self._digests, self._taken = [saved.rows], saved.digests, saved.size
+            self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}
+            self._counts = sum(self._sizes.values()) + saved.rows.size
+
+    @property
+    def rows(self) -> Rows:
+        """Return the rows of all rounds since the job began."""
+        return Rows.join(self._rows)
+
+    def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
+        """Write what round `number` changed.
+
+        Args:
+            state: after the round.
+            clients: ids of those that took part in it.
+            rows: of the round.
+
+        Raises:
+            FedLoomError: a file cannot be written.
+        """
+        changed = {client: _size(state, client) for client in clients}
+        replaced = sum(self._sizes.get(client, 0) for client in changed)
+        new = rows.size + sum(changed.values())
+        self._counts += new - replaced
+        self._taken += new
+        self._sizes |= changed
+        self._rows.append(rows)
+        fold = self._taken > FOLD * self._counts or len(self._digests) >= MOST_PARTS
+        if fold:
+            changed, rows, self._taken = self._sizes, self.rows, self._counts
+            self._rows = [rows]
+        if not self._digests:  # the parts of another checkpoint may have the same names
+            self._head.unlink(missing_ok=True)
+        name = f"{number:04}"
+        tree = state.of_clients(changed).tree() | {"rows": rows.pack()}
+        digest = tensor_files.save(_part(self._head, name), tree)
+        self._digests = {name: digest} if fold else self._digests | {name: digest}
+        facts = {"fingerprint": self._fingerprint, "round": number, "parts": self._digests}
+        tensor_files.save(self._head, {"server": state.server}, **facts)
+        if len(self._digests) == 1:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove parts that the head does not name."""
+        for file in _part(self._head, "0000").parent.glob("*.safetensors"):
+            if file.stem not in self._digests:
+                file.unlink()
+
+
+def _part(head: Path, name: str) -> Path:
+    """Return where a part lies."""
+    return head.with_suffix("") / f"{name}{head.suffix}"
+
+
+def _size(state: State, client: int) -> int:
+    """Return about how many bytes a part takes for a client."""
+    kept = state.clients[client], state.wrappers.get(client, {})
+    return REMEMBERED + sum(map(count_bytes, kept))

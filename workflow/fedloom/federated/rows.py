@@ -1,0 +1,140 @@
+"""Rows of a job's result files: tables of one round each, joined at the job's end."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+EVALUATION = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client_id", pa.int32()),
+        ("domain", pa.string()),
+        ("participating", pa.bool_()),
+        ("personalized", pa.bool_()),
+        ("num_test", pa.int32()),
+        ("num_correct", pa.int32()),
+        ("loss", pa.float64()),
+    ]
+)
+ROUNDS = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("seconds", pa.float64()),
+        ("processor_seconds", pa.float64()),
+        ("threads", pa.int32()),
+        ("cores", pa.int32()),
+        ("bytes_up", pa.int64()),
+        ("bytes_up_used", pa.int64()),
+        ("bytes_down", pa.int64()),
+        ("train_loss", pa.float64()),
+        ("clients", pa.int32()),
+    ]
+)
+CLIENTS = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client_id", pa.int32()),
+        ("num_examples", pa.int64()),
+        ("work", pa.float64()),
+        ("received", pa.bool_()),
+        ("bytes_up", pa.int64()),
+        ("bytes_down", pa.int64()),
+    ]
+)
+CONFUSION = pa.schema(
+    [(name, pa.int32()) for name in ("round", "client_id", "label", "predicted", "count")]
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one round, or several, added to the job's tables.
+
+    Attributes:
+        evaluation: a row per client that was evaluated (two if it is personalised), and one of the
+            global test.
+        rounds: a row per round: the columns of ROUNDS, then the server's metrics by name.
+        clients: a row per round and client: the columns of CLIENTS, then every metric by name; one
+            that a client did not report is null.
+        confusion: a row per evaluated client, class and predicted class.
+    """
+
+    evaluation: pa.Table
+    rounds: pa.Table
+    clients: pa.Table
+    confusion: pa.Table
+
+    @classmethod
+    def of(cls, row: dict, evaluated: list[dict], confusion: pa.Table) -> "Rows":
+        """Return the rows of one round.
+
+        Args:
+            row: what `train_round` returns.
+            evaluated: rows of the evaluation after the round.
+        """
+        own = {key: value for key, value in row.items() if key != "updates"}
+        return cls(
+            pa.Table.from_pylist(evaluated, schema=EVALUATION),
+            with_metrics([own], ROUNDS),
+            with_metrics(row["updates"], CLIENTS),
+            confusion,
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["Rows"]) -> "Rows":
+        """Return the rows of all parts, in their order."""
+        return cls(
+            _join((part.evaluation for part in parts), EVALUATION),
+            _join((part.rounds for part in parts), ROUNDS),
+            _join((part.clients for part in parts), CLIENTS),
+            _join((part.confusion for part in parts), CONFUSION),
+        )
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all tables."""
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
+
+    def pack(self) -> dict[str, Tensor]:
+        """Return the tables as Arrow streams, uint8 [bytes], for a safetensors file."""
+        return {field.name: _packed(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def unpack(cls, packed: dict[str, Tensor]) -> "Rows":
+        """Return what was packed."""
+        return cls(**{k: pa.ipc.open_stream(v.cpu().numpy()).read_all() for k, v in packed.items()})
+
+    def evaluated(self, rounds: Iterable[int]) -> "Rows":
+        """Return the same without evaluations of other rounds."""
+        asked = pa.array(sorted(rounds), pa.int32())
+        evaluation, confusion = (
+            table.filter(pc.is_in(table["round"], asked)).combine_chunks()
+            for table in (self.evaluation, self.confusion)
+        )
+        return Rows(evaluation, self.rounds, self.clients, confusion)
+
+
+def with_metrics(rows: list[dict], schema: pa.Schema) -> pa.Table:
+    """Return a table of rows: the columns of a schema, then what else there is, as numbers."""
+    names = sorted({name for row in rows for name in row} - set(schema.names))
+    full = pa.schema([*schema, *((name, pa.float64()) for name in names)])
+    return pa.Table.from_pylist(rows, schema=full)
+
+
+def _join(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return the rows of tables that have the columns of a schema, and metrics of their own."""
+    table = pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
+    metrics = sorted(set(table.column_names) - set(schema.names))
+    return table.select([*schema.names, *metrics]).combine_chunks()
+
+
+def _packed(table: pa.Table) -> Tensor:
+    """Return a table as an Arrow stream, uint8 [bytes]."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
