@@ -20,7 +20,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.data.federation import Batch, Federation
-from fedloom.federated import training_job
+from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.methods.manifest import discover
@@ -293,5 +293,5 @@ def test_every_column_of_a_runs_files_is_documented():
     for name in ("evaluation", "rounds", "clients"):
         (row,) = re.findall(rf"^\| `{name}.parquet` .*$", page, re.MULTILINE)
         told = re.findall(r"`(\w+)`", row.split("|")[3])
-        columns = getattr(training_job, name.upper()).names
+        columns = getattr(rows_of_jobs, name.upper()).names
         assert list(dict.fromkeys(word for word in told if word in columns)) == columns

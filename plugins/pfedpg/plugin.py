@@ -58,14 +58,14 @@ def init_server(task: ViTTask) -> Tree:
 
 def generate(task: ViTTask, phi: Tree, clients: list[int]) -> Tensor:
     """Generate the prompts P_n [K, P, d] of participating clients with these ids."""
-    rows = [task.data.participating.index(client) for client in clients]
+    rows = [task.data.position[client] for client in clients]
     return GENERATORS[task.options.generator](phi, phi["descriptors"][rows])
 
 
 @hookimpl
 def download(task: ViTTask, server: Tree, client: int) -> Tree:
     phi = server["params"]
-    if client in task.data.participating:
+    if client in task.data.position:
         prompts = generate(task, phi, [client])[0]
     elif client == SERVER_MODEL and "basis" in phi:
         prompts = phi["basis"]

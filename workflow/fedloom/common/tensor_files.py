@@ -28,9 +28,7 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
         The sha256 that `load` verifies.
     """
     items = dict(leaves(tree))
-    tensors = {
-        k: v.detach().cpu().contiguous().clone() for k, v in items.items() if isinstance(v, Tensor)
-    }
+    tensors = _apart({k: v for k, v in items.items() if isinstance(v, Tensor)})
     scalars = {k: v for k, v in items.items() if not isinstance(v, Tensor)}
     content = {"scalars": scalars, "facts": facts}
     digest = _digest(tensors, content)
@@ -38,6 +36,21 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
     with replacing(path) as temporary:
         safetensors.torch.save_file(tensors, temporary, {KEY: metadata})
     return digest
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, contiguous; copies of those that share their memory.
+
+    safetensors refuses two tensors in one memory.
+    """
+    result: dict[str, Tensor] = {}
+    known: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        memory = own.untyped_storage().data_ptr()
+        result[name] = own.clone() if memory in known else own
+        known.add(memory)
+    return result
 
 
 def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:

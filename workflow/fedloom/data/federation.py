@@ -68,6 +68,11 @@ class Federation:
         """Return the number of clients, held out or not; ids count from 0."""
         return len(self.train)
 
+    @cached_property
+    def position(self) -> dict[int, int]:
+        """Return the position of every participating client's id in `participating`."""
+        return {client: position for position, client in enumerate(self.participating)}
+
     @property
     def num_classes(self) -> int:
         """Return C."""
@@ -278,14 +283,13 @@ def load(
     """
     table = read_table(partition)
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
-    ids = range(int(client.max()) + 1)
-    train_rows = [np.flatnonzero((client == k) & ~test) for k in ids]
+    train_rows, test_rows = (_rows_of_clients(client, half) for half in (~test, test))
     counts = np.stack([np.bincount(store.labels[r], minlength=len(classes)) for r in train_rows])
     domains = table["domain"].to_numpy(zero_copy_only=False)
     return Federation(
         store=store,
         train=train_rows,
-        test=[np.flatnonzero((client == k) & test) for k in ids],
+        test=test_rows,
         participating=sorted({int(k) for k in client[training]}),
         labels=torch.from_numpy(store.labels).to(device),
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
@@ -295,6 +299,19 @@ def load(
         classes=tuple(classes),
         device=device,
     )
+
+
+def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
+    """Return the rows of the image store of every client, ascending.
+
+    Args:
+        client: the client of every row [N].
+        half: True for the rows to return [N].
+    """
+    rows = np.flatnonzero(half)
+    rows = rows[np.argsort(client[rows], kind="stable")]
+    counts = np.bincount(client[rows], minlength=int(client.max()) + 1)
+    return np.split(rows, np.cumsum(counts)[:-1])
 
 
 def shuffled_batches(

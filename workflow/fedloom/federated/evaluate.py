@@ -126,7 +126,7 @@ def evaluate_clients(
                         "round": task.round,
                         "client_id": client,
                         "domain": task.data.domains[client],
-                        "participating": client in task.data.participating,
+                        "participating": client in task.data.position,
                         "personalized": personalized,
                         "num_test": len(images[k]),
                         "num_correct": correct[k],

@@ -149,13 +149,7 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     available = hooks.available_clients(task=task)
     checks.check_available(task, available)
     available = sorted(available)
-    known = state.participation
-    history = History(
-        num_examples={k: len(task.data.train[k]) for k in task.data.participating},
-        rounds={k: known[k].rounds if k in known else 0 for k in task.data.participating},
-        last_round={k: entry.last_round for k, entry in known.items()},
-        train_loss={k: e.train_loss for k, e in known.items() if e.train_loss is not None},
-    )
+    history = History(task.data, state.participation)
     chosen = hooks.select_clients(task=task, available=available, history=history)
     checks.check_selection(task, available, chosen)
     return sorted(chosen)

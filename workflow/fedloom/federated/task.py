@@ -1,7 +1,8 @@
 """The arguments and results of hooks: the task (what is fixed), the cohort, and the update."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import Tree, stack, tensor_map
 from fedloom.data.federation import Federation, to_device
+from fedloom.federated.state import Participation
 from fedloom.plan.settings import NOTHING_FIXED, FixedSeeds
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
@@ -144,22 +146,40 @@ class Task(Generic[FrozenBackbone]):
         return self if self.fixed.sampling is None else replace(self, seed=self.fixed.sampling)
 
 
-@dataclass(frozen=True)
 class History:
     """What the server knows of every participating client, before a round. Never test data.
 
-    Attributes:
-        num_examples: number of training images, by client id.
-        rounds: number of rounds that the client was selected in so far.
-        last_round: the last of them; clients that were never selected are not in it.
-        train_loss: `train_loss` of the client's last update that `aggregate` got; clients without
-            one are not in it.
+    What no hook asks for is not computed, since it takes longer the more clients there are.
     """
 
-    num_examples: dict[int, int]
-    rounds: dict[int, int]
-    last_round: dict[int, int]
-    train_loss: dict[int, float]
+    def __init__(self, data: Federation, participation: Mapping[int, Participation]):
+        """Look at what the server remembers of clients, by their ids."""
+        self._data, self._known = data, participation
+
+    @cached_property
+    def num_examples(self) -> dict[int, int]:
+        """Return the number of training images, by client id."""
+        return {k: len(self._data.train[k]) for k in self._data.participating}
+
+    @cached_property
+    def rounds(self) -> dict[int, int]:
+        """Return the number of rounds that the client was selected in so far."""
+        known = self._known
+        return {k: known[k].rounds if k in known else 0 for k in self._data.participating}
+
+    @cached_property
+    def last_round(self) -> dict[int, int]:
+        """Return the last of them; clients that were never selected are not in it."""
+        return {k: entry.last_round for k, entry in self._known.items()}
+
+    @cached_property
+    def train_loss(self) -> dict[int, float]:
+        """Return `train_loss` of the client's last update that `aggregate` got.
+
+        Clients without one are not in it.
+        """
+        losses = {k: entry.train_loss for k, entry in self._known.items()}
+        return {k: loss for k, loss in losses.items() if loss is not None}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         num_classes=classes,
         num_clients=1,
         participating=[0],
+        position={0: 0},
         classes=tuple(f"class {number}" for number in range(classes)),
     )
     task = Task(

@@ -1,0 +1,154 @@
+"""What a round, its checkpoint and an evaluation take in federations of more and more clients.
+
+    PYTHONPATH=workflow .venv/bin/python benchmarks/federation_size.py
+
+Ten clients are sampled in every round, whatever the size, on the micro ViT; a client has
+four training images and two test images of noise. All clients have taken part before, so that each
+has a personal state. Every line is a process of its own, with one thread: medians over rounds, in
+CPU seconds; `peak` is that of the process's memory.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from fedloom.backbones import vit
+from fedloom.common.checkout import ROOT
+from fedloom.common.device import prepare_torch
+from fedloom.common.tensors import tensor_map
+from fedloom.data import federation
+from fedloom.data.partition import divide, write_partition
+from fedloom.data.store import Example, ImageStore
+from fedloom.data.store import write as write_store
+from fedloom.federated.checkpoint import Checkpoint
+from fedloom.federated.confusion import Confusion
+from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.rows import Rows
+from fedloom.federated.state import Participation, State
+from fedloom.federated.task import Task
+from fedloom.methods import defaults, loader, manifest
+from fedloom.methods.calls import Hooks
+from fedloom.plan.reading import read
+from fedloom.plan.resolve import resolve
+
+CLASSES, TRAIN, TEST, SAMPLED = 10, 4, 2, 10
+COLUMNS = ("read, s", "round, ms", "checkpoint, ms", "checkpoint, KB", "evaluation, s", "peak, MB")
+
+
+def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
+    """Return a task of a method with so many clients, and the seconds to read their images' rows.
+
+    Args:
+        folder: where its files are written.
+    """
+    rng, each = np.random.default_rng(0), TRAIN + TEST
+    backbone = vit.load(resolve(read(ROOT / "config.yaml")).backbones["micro_vit"].settings)
+    examples = (
+        Example(rng.integers(0, 255, (8, 8, 1), np.uint8), n % CLASSES, n % each < TEST, "noise")
+        for n in range(clients * each)
+    )
+    names = [f"class {number}" for number in range(CLASSES)]
+    write_store(folder / "images.arrow", examples, (8, 8, 1), names, "noise")
+    store = ImageStore(folder / "images.arrow")
+    scheme = {"scheme": "iid", "clients": clients, "held_out": 0.0}
+    table = divide(store.labels, store.test, store.domains, scheme, seed=0)
+    write_partition(folder / "partition.parquet", table)
+    features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
+    started = time.process_time()
+    data = federation.load(
+        store, folder / "partition.parquet", names, torch.device("cpu"), lambda block: features
+    )
+    seconds = time.process_time() - started
+    method = manifest.find(name)
+    task = Task(
+        seed=0,
+        options=SimpleNamespace(**method.options({}, name)),
+        training=SimpleNamespace(
+            **method.training({"epochs": 1, "batch_size": TRAIN, "lr": 0.1}), rounds=1
+        ),
+        backbone=backbone,
+        data=data,
+        clients_per_round=SAMPLED,
+        method=name,
+        features_only=method.features_only,
+    )
+    return task, seconds
+
+
+def _everybody_trained(task: Task, hooks: Hooks) -> State:
+    """Return the state after round 0, as if every client had taken part before."""
+    start, ids = initial_state(task, hooks), task.data.participating
+    states = {k: tensor_map(torch.clone, hooks.init_client(task=task, client=k)) for k in ids}
+    return start.after(State(start.server, states, {k: Participation(1, 0, 1.0) for k in ids}))
+
+
+def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
+    """Return the medians of a method's rounds, by column."""
+    prepare_torch(1)
+    times: dict[str, list[float]] = {column: [] for column in COLUMNS}
+    with tempfile.TemporaryDirectory() as name_of_folder:
+        folder = Path(name_of_folder)
+        task, seconds = _task(name, clients, folder)
+        times["read, s"].append(seconds)
+        hooks = loader.load_hooks(manifest.find(name), defaults)
+        state, nothing = _everybody_trained(task, hooks), Confusion().table()
+        checkpoint = Checkpoint(folder / "checkpoint.safetensors", "benchmark")
+        for number in range(1, rounds + 2):
+            started = time.process_time()
+            state, row = train_round(task.at(number), hooks, state)
+            trained = time.process_time()
+            selected = [update["client_id"] for update in row["updates"]]
+            checkpoint.write(number, state, selected, Rows.of(row, [], nothing))
+            written = time.process_time()
+            if number > 1:  # the first round warms up
+                files = (
+                    folder / "checkpoint.safetensors",
+                    folder / f"checkpoint/{number:04}.safetensors",
+                )
+                times["round, ms"].append(1e3 * (trained - started))
+                times["checkpoint, ms"].append(1e3 * (written - trained))
+                times["checkpoint, KB"].append(sum(file.stat().st_size for file in files) / 1e3)
+        started = time.process_time()
+        evaluate_clients(task.at(rounds), hooks, state)
+        times["evaluation, s"].append(time.process_time() - started)
+    times["peak, MB"].append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+    return {column: statistics.median(values) for column, values in times.items()}
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--methods", nargs="+", default=["head_tuning", "pfedpg"])
+    parser.add_argument("--clients", nargs="+", type=int, default=[100, 1_000, 10_000])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--only", nargs=2, metavar=("METHOD", "CLIENTS"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.only:
+        method, clients = arguments.only
+        print(json.dumps(measure(method, int(clients), arguments.rounds)))
+        return
+    print(f"| method | clients | {' | '.join(COLUMNS)} |")
+    print("|---" * (2 + len(COLUMNS)) + "|")
+    for method in arguments.methods:
+        for clients in arguments.clients:
+            command = [sys.executable, __file__, "--rounds", str(arguments.rounds)]
+            command += ["--only", method, str(clients)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            found = json.loads(done.stdout)
+            numbers = " | ".join(f"{found[column]:,.1f}" for column in COLUMNS)
+            print(f"| {method} | {clients:,} | {numbers} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
