@@ -30,7 +30,7 @@ from fedloom.plan.protocols import is_trial, method_of, study_of
 from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources, asked_for
-from fedloom.plan.runs import Run, evaluated_rounds, job_ends
+from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
 from fedloom.plan.settings import Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
@@ -188,15 +188,19 @@ class Plan:
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
         study, last = self.study(wildcards), int(wildcards.end)
         first = (last - 1) // study.rounds_per_job * study.rounds_per_job
+        evaluated = tuple(n for n in evaluated_rounds(study) if first < n <= last)
+        sampled = tuple(n for n in sampled_rounds(study) if first < n <= last)
         return jobs.TrainJob(
             spec=self.run_spec(_run(wildcards)),
             first=first,
             last=last,
-            evaluate=tuple(n for n in evaluated_rounds(study) if first < n <= last),
+            evaluate=evaluated,
             global_test=study.global_test,
             sources=self.digest(self.run_sources("train", wildcards)),
             confusion=study.confusion,
             trial=is_trial(self.settings, wildcards.partition),
+            sampled=sampled,
+            evaluate_clients=study.evaluate_clients if sampled else None,
         )
 
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
@@ -271,10 +275,10 @@ class Plan:
         if rule == "artefact":
             return work.of_artefact(self.workload(w, w.method))
         job = self.train_job(w)
-        rounds, evaluations = job.last - job.first, len(job.evaluate)
+        rounds, evaluations = job.last - job.first, (len(job.evaluate), len(job.sampled))
         # a tuned run may get the options of any of its trials
         labels = (w.method, *(trial.label for trial in self.trials_of(w)))
-        most = [work.of_training(self.workload(w, m), rounds, evaluations) for m in labels]
+        most = [work.of_training(self.workload(w, m), rounds, *evaluations) for m in labels]
         return Work(max(each.megabytes for each in most), max(each.operations for each in most))
 
     def workload(self, labels: Any, method: str) -> Workload:
