@@ -10,7 +10,7 @@ import torch
 from fedloom.backbones import base, cache
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.receipts import write_receipt
+from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.common.tensors import leaves
 from fedloom.federated import setup
 from fedloom.federated.round import initial_state, train_round
@@ -44,7 +44,8 @@ def files(tmp_path, monkeypatch):
             path = paths.at(pattern, spec.run)
             path.parent.mkdir(parents=True)
             shutil.copy(tmp_path / file, path)
-            write_receipt(path, classes=list(task.data.classes))
+            facts = read_receipt(tmp_path / file) if pattern == paths.STORE else {}
+            write_receipt(path, **(facts | {"classes": list(task.data.classes)}))
         for needed in {"features", "patches"} & set(method.needs):
             path = paths.at(paths.CACHE, spec.run, cache=needed)
             cache.write(task.backbone, task.data.store, needed, path)

@@ -64,6 +64,6 @@ def check_receipt(path: Path) -> dict[str, Any]:
 def changed(path: Path) -> FedLoomError:
     """Return the error that says that a file is not the one that its receipt was written for."""
     return FedLoomError(
-        f"{path}: missing, truncated or changed since it was written (its sha256 is not that "
-        f"in {receipt_of(Path(path)).name}); delete it and run again"
+        f"{path}: missing, truncated or changed since it was written (it is not what its receipt "
+        "describes); delete it and run again"
     )

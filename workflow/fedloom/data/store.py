@@ -1,16 +1,17 @@
 """Images of one dataset as a memory-mapped Arrow file: uint8 pixels, label, split, domain."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import replacing
-from fedloom.common.receipts import write_receipt
+from fedloom.common.receipts import read_receipt, write_receipt
+from fedloom.data.checked import CheckedFile, checksums
 
 BATCH = 1024  # images of one chunk of the file, at most
 CHUNK = 32 << 20  # approximate bytes of one chunk, which is what writing keeps in memory
@@ -72,7 +73,15 @@ def write(
         "skipped": len(skipped),
     }
     facts |= {} if named else {"named": False}
+    facts |= checksums(store, _pixel_parts(store))
     write_receipt(store, **facts, provenance=provenance)
+
+
+def _pixel_parts(store: Path) -> list[tuple[int, int]]:
+    """Return position and length of every chunk's pixels in the file, in bytes."""
+    whole = pa.memory_map(str(store)).read_buffer()
+    pixels = [chunk.buffers()[1] for chunk in pa.ipc.open_file(whole).read_all()["image"].chunks]
+    return [(buffer.address - whole.address, buffer.size) for buffer in pixels]
 
 
 def _check_halves(counts: dict[bool, int], skipped: int) -> None:
@@ -114,18 +123,17 @@ class ImageStore:
         domains: str [N], name of each image's domain.
     """
 
-    def __init__(self, path: Path):
-        """Map the file into memory.
+    def __init__(self, path: Path, facts: Mapping[str, Any] | None = None):
+        """Map the file into memory, and verify all but the pixels.
+
+        Args:
+            facts: its receipt; default: the one beside it.
 
         Raises:
-            FedLoomError: it is missing or truncated.
+            FedLoomError: it is not the file that the receipt was written for.
         """
-        try:
-            self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        except FileNotFoundError:
-            raise FedLoomError(f"{path}: no such image store") from None
-        except pa.ArrowInvalid:
-            raise FedLoomError(f"{path}: not a whole Arrow file; delete it and run again") from None
+        self._file = CheckedFile(path, read_receipt(path) if facts is None else facts)
+        self._table = pa.ipc.open_file(self._file.buffer).read_all()
         meta = self._table.schema.metadata
         self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))
         self.labels = self._table["label"].to_numpy().astype(np.int64)
@@ -144,12 +152,17 @@ class ImageStore:
         return flat[chunk.offset * size :][: len(chunk) * size].reshape(len(chunk), *self.shape)
 
     def images(self, index: np.ndarray) -> np.ndarray:
-        """Return the images at `index` [...], as uint8 [..., H, W, channels]."""
+        """Return the images at `index` [...], as uint8 [..., H, W, channels].
+
+        Raises:
+            FedLoomError: the pixels of one of these chunks are not as they were written.
+        """
         rows = index.reshape(-1)
         # chunk by chunk: Arrow's `take` may copy the whole column before it takes from it
         chunk = np.searchsorted(self._starts, rows, side="right") - 1
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         for number in np.unique(chunk):
+            self._file.verify(number)
             wanted = chunk == number
             pixels[wanted] = self._chunks[number][rows[wanted] - self._starts[number]]
         return pixels.reshape(*index.shape, *self.shape)

@@ -1,6 +1,6 @@
 """Evaluation after a round: every client on its own test images, and the server's model on all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -68,10 +68,17 @@ def _width(task: Task, state: State) -> int:
     return min(CLIENTS_AT_ONCE, clients_at_once(task, sent, kept))
 
 
-def cohorts(task: Task, hooks: Hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
-    """Yield all clients, participating or not, in cohorts of about equally many test images."""
+def cohorts(
+    task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
+) -> Iterator[tuple[Tree, Cohort]]:
+    """Yield clients in cohorts of about equally many test images.
+
+    Args:
+        ids: of these clients; default: of all, participating or not.
+    """
+    ids = range(task.data.num_clients) if ids is None else ids
     width = _width(task, state)
-    by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
+    by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     for start in range(0, len(by_size), width):
         yield received_by(task, hooks, state, sorted(by_size[start : start + width]))
 
@@ -96,21 +103,26 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
 
 @torch.no_grad()
 def evaluate_clients(
-    task: Task, hooks: Hooks, state: State, confusion: Confusion | None = None
+    task: Task,
+    hooks: Hooks,
+    state: State,
+    confusion: Confusion | None = None,
+    ids: Sequence[int] | None = None,
 ) -> list[dict]:
-    """Evaluate every client on its own test images: rows of evaluation.parquet, by client id.
+    """Evaluate clients on their own test images: rows of evaluation.parquet, by client id.
 
     A method that personalises has two rows per client, without and with it.
 
     Args:
         confusion: where answers are counted by class and predicted class, if anywhere; those of
             personalised clients, if the method has them.
+        ids: of the clients; default: all.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
     """
     rows = []
-    for received, clients in cohorts(task, hooks, state):
+    for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]
         # scored before the hook is asked, which may write to the states that it gets
         scores = [(False, _scores_of_clients(task, hooks, received, clients, images))]
@@ -138,7 +150,11 @@ def evaluate_clients(
 
 @torch.no_grad()
 def evaluate_globally(
-    task: Task, hooks: Hooks, state: State, confusion: Confusion | None = None
+    task: Task,
+    hooks: Hooks,
+    state: State,
+    confusion: Confusion | None = None,
+    ids: Sequence[int] | None = None,
 ) -> dict:
     """Evaluate the server's model on all test images: a row of client SERVER_MODEL.
 
@@ -147,6 +163,7 @@ def evaluate_globally(
 
     Args:
         confusion: where answers are counted by class and predicted class, if anywhere.
+        ids: of the clients that answer in the server's stead, if they participate; default: all.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
@@ -155,7 +172,8 @@ def evaluate_globally(
     scored = _score(task, hooks, *received_by(task, hooks, state, [SERVER_MODEL]), [images])
     models = 1
     if scored is None:
-        ids, width = task.data.participating, _width(task, state)
+        asked = task.data.participating if ids is None else ids
+        ids, width = [k for k in asked if k in task.data.position], _width(task, state)
         models, scored = len(ids), ([], [], [])
         for start in range(0, len(ids), width):
             received, clients = received_by(task, hooks, state, ids[start : start + width])

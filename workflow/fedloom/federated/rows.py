@@ -8,6 +8,8 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from fedloom.common.ids import SERVER_MODEL
+
 EVALUATION = pa.schema(
     [
         ("round", pa.int32()),
@@ -107,6 +109,14 @@ class Rows:
     def unpack(cls, packed: dict[str, Tensor]) -> "Rows":
         """Return what was packed."""
         return cls(**{k: pa.ipc.open_stream(v.cpu().numpy()).read_all() for k, v in packed.items()})
+
+    def evaluated_clients(self) -> dict[int, set[int]]:
+        """Return the ids of the clients that were evaluated, by round."""
+        clients: dict[int, set[int]] = {}
+        pairs = (self.evaluation[name].to_pylist() for name in ("round", "client_id"))
+        for number, client in zip(*pairs, strict=True):
+            clients.setdefault(number, set()).add(client)
+        return {number: ids - {SERVER_MODEL} for number, ids in clients.items()}
 
     def evaluated(self, rounds: Iterable[int]) -> "Rows":
         """Return the same without evaluations of other rounds."""

@@ -31,7 +31,7 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
     """
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
-    store, facts = nearest(paths.at(paths.STORE, run))
+    store, facts = nearest(paths.at(paths.STORE, run), whole=False)
     partition = paths.at(paths.PARTITION, run)
     check_receipt(partition)
     if method.family == "clip":
@@ -49,7 +49,7 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
         training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
         backbone=base.load(spec.backbone.family, spec.backbone.settings, device),
         data=federation.load(
-            ImageStore(store),
+            ImageStore(store, facts),
             partition,
             facts["classes"],
             device,

@@ -25,6 +25,7 @@ from fedloom.federated import stopping
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated.evaluated_clients import evaluated_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
@@ -76,15 +77,18 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     Args:
         files: receipts of the inputs.
     """
-    fixed = {key: value for key, value in asdict(job).items() if key not in ("last", "evaluate")}
+    asked = ("last", "evaluate", "sampled", "evaluate_clients")
+    fixed = {key: value for key, value in asdict(job).items() if key not in asked}
     libraries = [version(name) for name in LIBRARIES]
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     software = [*libraries, hardware]
     return digest([fixed, [sha256(file) for file in files], software])
 
 
-def _resume(head: Path, fingerprint: str, job: TrainJob, device: torch.device) -> Saved | None:
+def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
     """Return what the checkpoint holds, if this job can go on from it.
+
+    It cannot if a due evaluation is missing, or one of other clients.
 
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
@@ -92,13 +96,14 @@ def _resume(head: Path, fingerprint: str, job: TrainJob, device: torch.device) -
     if not head.exists():
         return None
     try:
-        saved = read_checkpoint(head, fingerprint, device)
+        saved = read_checkpoint(head, fingerprint, task.data.device)
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
     if saved is not None and saved.round <= job.last:
-        due = {number for number in job.evaluate if number <= saved.round}
-        if due <= set(saved.rows.evaluation["round"].to_pylist()):
+        due = [number for number in job.evaluate if number <= saved.round]
+        found = saved.rows.evaluated_clients()
+        if all(found.get(n) == set(evaluated_clients(task.at(n), job)) for n in due):
             return saved
     log.info("%s is of another configuration; starting after round %d", head, job.first)
     return None
@@ -135,7 +140,7 @@ def train(
     if start is not None:
         tree, facts = tensor_files.load(start, device, start_digest)
         before, diverged = State.of(tree), facts["diverged"]
-    saved = _resume(outputs.checkpoint, fingerprint, job, device)
+    saved = _resume(outputs.checkpoint, fingerprint, task, job)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
     done = job.first
     if saved is not None:
@@ -191,8 +196,8 @@ def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[li
     """
     rows, confusion = list[dict](), Confusion()
     if task.round in job.evaluate:
-        counted = confusion if job.confusion else None
-        rows = evaluate_clients(task, hooks, state, counted)
+        counted, ids = confusion if job.confusion else None, evaluated_clients(task, job)
+        rows = evaluate_clients(task, hooks, state, counted, ids=ids)
         if job.global_test:
-            rows.append(evaluate_globally(task, hooks, state, counted))
+            rows.append(evaluate_globally(task, hooks, state, counted, ids=ids))
     return rows, confusion.table()

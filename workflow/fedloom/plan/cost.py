@@ -13,7 +13,7 @@ from fedloom.plan import paths, work
 from fedloom.plan.backbone_sizes import shape
 from fedloom.plan.plan import Plan
 from fedloom.plan.resources import RATE
-from fedloom.plan.runs import Run, evaluated_rounds, job_ends
+from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
 from fedloom.plan.shown import ShownRun, shown_runs
 from fedloom.plan.work import Work, contents
 
@@ -166,9 +166,9 @@ def _of_run(run: Run | ShownRun) -> _Job:
 def _training(plan: Plan, run: Run) -> Work:
     """Return what all jobs of a run take together."""
     study = plan.study(run)
-    rounds, evaluations = study.rounds, len(evaluated_rounds(study))
+    rounds, evaluations = study.rounds, (len(evaluated_rounds(study)), len(sampled_rounds(study)))
     labels = (run.method, *(trial.label for trial in plan.trials_of(run)))
-    each = [work.of_training(plan.workload(run, m), rounds, evaluations) for m in labels]
+    each = [work.of_training(plan.workload(run, m), rounds, *evaluations) for m in labels]
     return max(each, key=lambda one: one.operations)
 
 

@@ -114,11 +114,13 @@ class TrainJob:
     """Train the rounds after `first` up to and including `last`.
 
     Attributes:
-        evaluate: the rounds after which all clients are evaluated.
+        evaluate: the rounds after which clients are evaluated.
         global_test: also evaluate the server's model on all test images.
         sources: digest of the run's sources (see fedloom.plan.provenance).
         confusion: also count, at every evaluation, the answers by class and predicted class.
         trial: a run of study.tune, which is no error if it diverges.
+        sampled: those rounds of `evaluate` after which `evaluate_clients` clients are evaluated;
+            after the others, all are.
     """
 
     spec: RunSpec
@@ -129,6 +131,8 @@ class TrainJob:
     sources: str
     confusion: bool = False
     trial: bool = False
+    sampled: tuple[int, ...] = ()
+    evaluate_clients: int | None = None
 
 
 @dataclass(frozen=True)

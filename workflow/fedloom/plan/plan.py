@@ -1,7 +1,7 @@
 """The plan of a study: what the Snakefile asks, rule by rule."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from fedloom.plan.protocols import is_trial, method_of, study_of
 from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources, asked_for
-from fedloom.plan.runs import Run, evaluated_rounds, job_ends
+from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
 from fedloom.plan.settings import Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
@@ -187,19 +187,22 @@ class Plan:
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
         study, rounds = self.study(wildcards), self._rounds(wildcards)
+        sampled = _within(rounds, sampled_rounds(study))
         return jobs.TrainJob(
             spec=self.run_spec(_run(wildcards)),
             first=rounds.start,
             last=rounds.stop,
-            evaluate=_evaluated(study, rounds),
+            evaluate=_within(rounds, evaluated_rounds(study)),
             global_test=study.global_test,
             sources=self.digest(self.run_sources("train", wildcards)),
             confusion=study.confusion,
             trial=is_trial(self.settings, wildcards.partition),
+            sampled=sampled,
+            evaluate_clients=study.evaluate_clients if sampled else None,
         )
 
     def _rounds(self, wildcards: Any) -> range:
-        """Return the rounds of a training job, from the last one before it to its last one."""
+        """Return the rounds of a training job, counted from 0."""
         study, last = self.study(wildcards), int(wildcards.end)
         return range((last - 1) // study.rounds_per_job * study.rounds_per_job, last)
 
@@ -274,11 +277,14 @@ class Plan:
             return work.of_class_tokens(dataset, backbone)
         if rule == "artefact":
             return work.of_artefact(self.workload(w, w.method))
-        rounds = self._rounds(w)
-        evaluations = len(_evaluated(self.study(w), rounds))
+        study, rounds = self.study(w), self._rounds(w)
+        evaluations = (
+            len(_within(rounds, evaluated_rounds(study))),
+            len(_within(rounds, sampled_rounds(study))),
+        )
         # a tuned run may get the options of any of its trials
         labels = (w.method, *(trial.label for trial in self.trials_of(w)))
-        most = [work.of_training(self.workload(w, m), len(rounds), evaluations) for m in labels]
+        most = [work.of_training(self.workload(w, m), len(rounds), *evaluations) for m in labels]
         return Work(max(each.megabytes for each in most), max(each.operations for each in most))
 
     def workload(self, labels: Any, method: str) -> Workload:
@@ -407,9 +413,9 @@ class Plan:
         return overview(self.settings)
 
 
-def _evaluated(study: Study, rounds: range) -> tuple[int, ...]:
-    """Return the rounds of a training job after which the run is evaluated."""
-    return tuple(n for n in evaluated_rounds(study) if rounds.start < n <= rounds.stop)
+def _within(rounds: range, numbers: Iterable[int]) -> tuple[int, ...]:
+    """Return those of some rounds, counted from 1, that a training job trains."""
+    return tuple(number for number in numbers if number - 1 in rounds)
 
 
 def _run(wildcards: Any) -> Run:

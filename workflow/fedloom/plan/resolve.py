@@ -239,6 +239,7 @@ def _study(entry: dict[str, Any]) -> Study:
         gradient_checkpointing=entry["gradient_checkpointing"],
         seeds=tuple(entry["seeds"]),
         fixed=FixedSeeds(**_without(entry["fixed"], "partition")),
+        evaluate_clients=entry.get("evaluate_clients"),
         last_evaluations=entry["report"]["last_evaluations"],
         worst_of_evaluations=entry["report"].get("worst_of_evaluations"),
         global_test=entry["global_test"],

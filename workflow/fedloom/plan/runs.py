@@ -31,7 +31,7 @@ def job_ends(study: Study) -> list[int]:
 
 
 def evaluated_rounds(study: Study) -> list[int]:
-    """List the rounds after which all clients are evaluated.
+    """List the rounds after which clients are evaluated.
 
     A job's last round is always one of them, also when a later job follows: else extending a
     study would change what an earlier job was asked for, and run it again.
@@ -76,6 +76,17 @@ def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
             )
     rounds, worst = (tuple(evaluated[len(evaluated) - n :]) for n in counts.values())
     return Reported(rounds, worst)
+
+
+def sampled_rounds(study: Study) -> list[int]:
+    """List the rounds after which `study.evaluate_clients` clients are evaluated, and not all.
+
+    They are those that no table reports.
+    """
+    if study.evaluate_clients is None:
+        return []
+    shown = reported(study)
+    return sorted({*evaluated_rounds(study)} - {*shown.rounds, *shown.worst_of})
 
 
 def _wanted_rounds(study: Study) -> list[int]:

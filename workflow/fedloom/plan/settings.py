@@ -50,6 +50,8 @@ class Study:
     Attributes:
         fixed: seeds that all runs share; that of partitions is in their settings.
         evaluate_every: clients are evaluated after every n-th round.
+        evaluate_clients: so many clients are evaluated after rounds that no table reports; None:
+            all.
         last_evaluations: the tables average so many of the last evaluations.
         worst_of_evaluations: the worst accuracy is the lowest mean of so many of the last
             evaluations; None: that of the worst client.
@@ -67,6 +69,7 @@ class Study:
     clients_per_round: int
     rounds_per_job: int
     evaluate_every: int
+    evaluate_clients: int | None
     last_evaluations: int
     worst_of_evaluations: int | None
     global_test: bool

@@ -157,11 +157,11 @@ class Workload:
         return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
 
 
-def _evaluation(run: Workload) -> tuple[float, float]:
-    """Return megabytes and operations of one evaluation of all clients."""
+def _evaluation(run: Workload, share: float = 1) -> tuple[float, float]:
+    """Return megabytes and operations of one evaluation of this share of the clients."""
     images, _ = contents(run.dataset)
     size = shape(run.backbone)
-    passes = 2 if run.study.global_test else 1
+    passes = share + 1 if run.study.global_test else share
     cheap = run.backbone.family == "clip" and bool(run.method.needs)  # features are cached
     if cheap:
         return 0, 0
@@ -182,8 +182,12 @@ def _text(run: Workload) -> tuple[float, float]:
     return megabytes, operations
 
 
-def of_training(run: Workload, rounds: int, evaluations: int) -> Work:
-    """Estimate so many rounds and evaluations."""
+def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
+    """Estimate so many rounds and evaluations.
+
+    Args:
+        sampled: those of the evaluations that are of `study.evaluate_clients` clients.
+    """
     size, training = shape(run.backbone), run.method.training
     clients, steps = run.study.clients_per_round, training["local_steps"]
     images = run.images_of_a_client() * training["epochs"]
@@ -201,12 +205,16 @@ def of_training(run: Workload, rounds: int, evaluations: int) -> Work:
     else:
         step = run.at_once() * size.training
         of_round = 3 * clients * images * size.operations
-    whole, once = _evaluation(run)
-    if run.personal_epochs():
-        everyone = contents(run.dataset)[0] * run.personal_epochs()
-        once += 3 * everyone * size.operations + once
-    memory = 2 * size.weights + max(step, whole) + run.copies()
-    return Work(memory, rounds * of_round + evaluations * once)
+    few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
+    whole, _ = _evaluation(run)
+    operations = rounds * of_round
+    for share, number in ((1, evaluations - sampled), (few, sampled)):
+        _, once = _evaluation(run, share)
+        if run.personal_epochs():
+            everyone = contents(run.dataset)[0] * run.personal_epochs() * share
+            once += 3 * everyone * size.operations + once
+        operations += number * once
+    return Work(2 * size.weights + max(step, whole) + run.copies(), operations)
 
 
 def of_artefact(run: Workload) -> Work:

@@ -10,8 +10,10 @@ from fedloom.report import block_accuracy
 
 def run(job: BlockAccuracyJob, threads: int) -> None:
     """Write the accuracy by block as Parquet."""
-    store, _ = nearest(paths.at(paths.STORE, dataset=job.dataset))
+    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset), whole=False)
     labels = {"dataset": job.dataset, "backbone": job.backbone}
     features, _ = nearest(paths.at(paths.CACHE, cache="features", **labels))
     prepare_torch(threads)
-    block_accuracy.write(ImageStore(store), features, paths.at(paths.BLOCK_ACCURACY, **labels))
+    block_accuracy.write(
+        ImageStore(store, facts), features, paths.at(paths.BLOCK_ACCURACY, **labels)
+    )

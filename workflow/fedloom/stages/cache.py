@@ -13,7 +13,7 @@ from fedloom.plan.jobs import CacheJob
 
 def run(job: CacheJob, threads: int) -> None:
     """Write the tensors of the cache and their receipt."""
-    store, _ = nearest(paths.at(paths.STORE, dataset=job.dataset))
+    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset), whole=False)
     label = job.backbone.label
     out = paths.at(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
     device = prepare_torch(threads)
@@ -22,5 +22,5 @@ def run(job: CacheJob, threads: int) -> None:
     backbone = base.load(job.backbone.family, settings, device)
     digest = partial(base.weights_digest, backbone)
     weights = provenance.check_weights(str(out), job.backbone, digest)
-    cache.write(backbone, ImageStore(store), job.cache, out, AUTOCAST.get(precision))
+    cache.write(backbone, ImageStore(store, facts), job.cache, out, AUTOCAST.get(precision))
     write_receipt(out, weights=weights)

@@ -1,7 +1,7 @@
 """Divide a dataset's images over clients."""
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.receipts import check_receipt, write_receipt
+from fedloom.common.receipts import write_receipt
 from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import ImageStore
 from fedloom.plan import paths
@@ -13,7 +13,6 @@ def run(job: PartitionJob, threads: int) -> None:
     label, seed = job.partition.label, job.seed
     store = paths.at(paths.STORE, dataset=job.dataset)
     out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
-    check_receipt(store)
     images = ImageStore(store)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
     try:

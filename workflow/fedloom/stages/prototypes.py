@@ -17,14 +17,15 @@ from fedloom.toolbox.prototypes import warm_start
 def run(job: PrototypesJob, threads: int) -> None:
     """Write `mean`, `spread` and `count`, see fedloom.toolbox.prototypes.warm_start."""
     labels = {"dataset": job.dataset, "partition": job.partition, "seed": job.seed}
-    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset))
+    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset), whole=False)
     partition = paths.at(paths.PARTITION, **labels)
     cache = paths.at(paths.CACHE, cache="features", dataset=job.dataset, backbone=job.backbone)
     features, _ = nearest(cache)
     out = paths.at(paths.PROTOTYPES, **labels, backbone=job.backbone)
     prepare_torch(threads)
     check_receipt(partition)
-    data = federation.load(ImageStore(store), partition, facts["classes"], torch.device("cpu"))
+    images = ImageStore(store, facts)
+    data = federation.load(images, partition, facts["classes"], torch.device("cpu"))
     seed = job.seed if job.sampling is None else job.sampling
     chosen = sample_clients(data.participating, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]

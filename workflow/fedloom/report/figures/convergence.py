@@ -1,5 +1,6 @@
 """Draw accuracy or loss by round (PEP-FedPT, Fig. 3, 6 and 11)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
@@ -33,6 +34,17 @@ def curve(run: ShownRun, metric: str, personalized: bool = True) -> pd.Series:
     return (100 * rows["num_correct"] / rows["num_test"]).groupby(rows["round"]).mean()
 
 
+def clients_shown(runs: Sequence[ShownRun]) -> str:
+    """Return what the axis adds where rounds show some of the participating clients, or nothing."""
+    pairs: set[tuple[int, int]] = set()
+    for run in runs:
+        rows = metrics.frame(run.evaluation)
+        counts = rows[rows["participating"]].groupby("round")["client_id"].nunique()
+        pairs.add((counts.min(), counts.max()))
+    words = [f"{few:,} of {everyone:,}" for few, everyone in sorted(pairs) if few < everyone]
+    return f"\n({' or '.join(words)} clients; all in reported rounds)" if words else ""
+
+
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     """Draw a panel per scenario."""
     metric, groups = job.settings["metric"], style.scenarios(series)
@@ -41,6 +53,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     for axis, runs in zip(axes, groups.values(), strict=True):
         lines(axis, runs, bands(runs, metric, of), log=metric == "loss")
         axis.set_title(style.name(runs[0], series))
-    style.left_label(axes, AXES[metric])
+    shown = clients_shown(series) if metric == "accuracy" else ""
+    style.left_label(axes, AXES[metric] + shown)
     style.legend(figure, axes)
     return figure

@@ -1,0 +1,83 @@
+"""A damaged image store: what is read of it is what was written, or refused in one line."""
+
+import zlib
+
+import numpy as np
+import pytest
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import read_receipt
+from fedloom.data import checked, store
+
+SHAPE = (3, 2, 1)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A store of five images, two in a chunk."""
+    monkeypatch.setattr(store, "BATCH", 2)
+    rng = np.random.default_rng(0)
+    examples = [
+        store.Example(rng.integers(0, 256, SHAPE, np.uint8), k % 2, k < 2, f"domain {k}")
+        for k in range(5)
+    ]
+    store.write(tmp_path / "images.arrow", examples, SHAPE, ["ant", "bee"], "noise")
+    return tmp_path / "images.arrow"
+
+
+def _read(path):
+    images = store.ImageStore(path)
+    return images.images(np.arange(5)).tobytes(), images.labels, images.test, images.domains
+
+
+def test_every_flipped_bit_is_noticed_when_all_is_read(path):
+    """Pixels, labels, names of domains, Arrow's own structures, and the bytes between them."""
+    whole = _read(path)
+    assert len(whole[0]) == 30 and whole[3].tolist() == [f"domain {k}" for k in range(5)]
+    data = path.read_bytes()
+    pixels = [at for at, _, _ in read_receipt(path)["parts"]]
+    for position in (*range(0, len(data), 13), *pixels):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises(
+            FedLoomError, match=r"^[^\n]*images.arrow: missing, truncated or changed"
+        ):
+            _read(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "missing", "zeros", "empty"])
+def test_a_store_of_another_length_or_content_is_refused_when_it_is_opened(path, damage):
+    data = path.read_bytes()
+    changed = {"cut": data[:-1], "longer": data + b"\0", "zeros": bytes(len(data)), "empty": b""}
+    path.unlink()
+    if damage in changed:
+        path.write_bytes(changed[damage])
+    with pytest.raises(FedLoomError, match=r"images.arrow: missing, truncated or changed.*again$"):
+        store.ImageStore(path)
+
+
+def test_pixels_are_verified_chunk_by_chunk_when_they_are_first_read(path, monkeypatch):
+    at, length, _ = read_receipt(path)["parts"][1]
+    data = bytearray(path.read_bytes())
+    data[at + length - 1] ^= 1
+    path.write_bytes(data)
+    images, real, verified = store.ImageStore(path), zlib.crc32, []
+    monkeypatch.setattr(checked.zlib, "crc32", lambda part: verified.append(1) or real(part))
+    assert images.labels.tolist() == [0, 1, 0, 1, 0] and not verified
+    first = images.images(np.array([0, 1, 4]))
+    assert first.shape == (3, *SHAPE) and len(verified) == 2
+    images.images(np.array([[1, 4]]))
+    assert len(verified) == 2, "each chunk is verified once"
+    for _ in range(2):
+        with pytest.raises(FedLoomError, match=r"images.arrow: missing, truncated or changed"):
+            images.images(np.array([0, 2]))
+
+
+def test_a_store_with_the_receipt_of_another_is_refused(path, tmp_path):
+    facts = read_receipt(path)
+    examples = [store.Example(np.zeros(SHAPE, np.uint8), k % 2, k < 2, "x") for k in range(5)]
+    store.write(tmp_path / "other.arrow", examples, SHAPE, ["ant", "bee"], "noise")
+    for receipt in (facts, {"sha256": facts["sha256"]}):
+        with pytest.raises(FedLoomError, match=r"other.arrow: missing, truncated or changed"):
+            store.ImageStore(tmp_path / "other.arrow", receipt)
