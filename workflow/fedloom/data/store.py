@@ -146,10 +146,11 @@ class ImageStore:
     def images(self, index: np.ndarray) -> np.ndarray:
         """Return the images at `index` [...], as uint8 [..., H, W, channels]."""
         rows = index.reshape(-1)
-        # chunk by chunk: Arrow's `take` may copy the whole column before it takes from it
-        chunk = np.searchsorted(self._starts, rows, side="right") - 1
+        chunks = np.searchsorted(self._starts, rows, side="right") - 1
+        within = rows - self._starts[chunks]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
-        for number in np.unique(chunk):
-            wanted = chunk == number
-            pixels[wanted] = self._chunks[number][rows[wanted] - self._starts[number]]
+        # image by image, to copy each once: Arrow's `take` may copy the whole column before it
+        # takes from it, and numpy's indexing by a list makes an array of its own
+        for place, (chunk, row) in enumerate(zip(chunks.tolist(), within.tolist(), strict=True)):
+            pixels[place] = self._chunks[chunk][row]
         return pixels.reshape(*index.shape, *self.shape)
