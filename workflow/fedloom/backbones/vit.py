@@ -56,6 +56,7 @@ class FrozenViT:
         pixels: turns uint8 images into the model's input.
         width: d, the length of a token.
         depth: M, the number of blocks.
+        image_floats: T d, of the T tokens of an image.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
         gradient_checkpointing: True if nothing of the inside of a block is kept for the backward
             pass.
@@ -84,6 +85,8 @@ class FrozenViT:
         self._embedding = _Embedding(self.model)
         self.width: int = model.embed_dim
         self.depth = len(model.blocks)
+        tokens = model.num_prefix_tokens + model.patch_embed.num_patches
+        self.image_floats = tokens * self.width
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
         data = resolve_model_data_config(model)

@@ -13,13 +13,17 @@ from fedloom.data.federation import Batch
 from fedloom.federated import checks
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluation_batches import iterate_examples
-from fedloom.federated.groups import clients_at_once
+from fedloom.federated.groups import (
+    clients_at_once,
+    clients_evaluated_at_once,
+    groups,
+    groups_by_images,
+    images_at_once,
+)
 from fedloom.federated.round import download_to, personal_state
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.methods.calls import Hooks
-
-CLIENTS_AT_ONCE = 8
 
 # correct answers [K], summed losses [K], and the predicted class of every image of each client
 Scores = tuple[list[int], list[float], list[np.ndarray]]
@@ -50,30 +54,38 @@ def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple
 def _personalized(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
     """Return the clients with the states that `personalize` gives, or None if the method has none.
 
+    It may train, and is asked for as many clients at once as train as one batch.
+
     Raises:
         FedLoomError: personalize raises, or returns what it may not.
     """
-    with torch.enable_grad():
-        states = hooks.personalize(task=task, received=received, clients=clients)
-    if states is None:
-        return None
-    checks.check_personalized(task, clients, states)
-    return replace(clients, state=tensor_map(torch.Tensor.detach, states))
+    trees = []
+    single = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
+    for part in groups(len(clients), clients_at_once(task, *single)):
+        some = clients if len(part) == len(clients) else clients.subset(part)
+        given = tensor_map(lambda value: value[part.start : part.stop], received)  # noqa: B023
+        with torch.enable_grad():
+            states = hooks.personalize(task=task, received=given, clients=some)
+        if states is None:
+            return None
+        checks.check_personalized(task, some, states)
+        trees.append(tensor_map(torch.Tensor.detach, states))
+    return replace(clients, state=tensor_map(lambda *parts: torch.cat(parts), *trees))
 
 
 def _width(task: Task, state: State) -> int:
     """Return how many clients are evaluated as one batch."""
     sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
     kept = next(iter(state.clients.values()), {})
-    return min(CLIENTS_AT_ONCE, clients_at_once(task, sent, kept))
+    return clients_evaluated_at_once(task, sent, kept)
 
 
 def cohorts(task: Task, hooks: Hooks, state: State) -> Iterator[tuple[Tree, Cohort]]:
     """Yield all clients, participating or not, in cohorts of about equally many test images."""
-    width = _width(task, state)
     by_size = sorted(range(task.data.num_clients), key=lambda k: (len(task.data.test[k]), k))
-    for start in range(0, len(by_size), width):
-        yield received_by(task, hooks, state, sorted(by_size[start : start + width]))
+    sizes = [len(task.data.test[k]) for k in by_size]
+    for part in groups_by_images(sizes, _width(task, state), images_at_once(task)):
+        yield received_by(task, hooks, state, sorted(by_size[k] for k in part))
 
 
 @torch.no_grad()

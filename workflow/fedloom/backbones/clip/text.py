@@ -129,6 +129,10 @@ class TextTower:
         """Return how many tokens a context may have that all `endings` fit behind."""
         return self.places - 1 - max(group.longest for group in self._grouped(endings))
 
+    def floats(self, endings: Sequence[str]) -> int:
+        """Return the size S d of all `endings`, of S tokens."""
+        return sum(group.embedded.numel() for group in self._grouped(endings))
+
     def __call__(
         self,
         context: Tensor,
