@@ -1,7 +1,7 @@
 """Evaluation after a round: every client on its own test images, and the server's model on all."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,12 +21,27 @@ from fedloom.federated.groups import (
     images_at_once,
 )
 from fedloom.federated.round import download_to, personal_state
+from fedloom.federated.shared_model import SharedModel, WatchedCohort
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.methods.calls import Hooks
 
-# correct answers [K], summed losses [K], and the predicted class of every image of each client
-Scores = tuple[list[int], list[float], list[np.ndarray]]
+
+@dataclass
+class Scores:
+    """How K clients answered their images.
+
+    Attributes:
+        correct: number of correct answers [K].
+        loss: sum of the losses [K].
+        answers: the predicted class of every image of each client, K arrays.
+        noticed: the fields of the cohort that `predict` read.
+    """
+
+    correct: list[int]
+    loss: list[float]
+    answers: list[np.ndarray]
+    noticed: set[str]
 
 
 def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
@@ -108,13 +123,18 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
 
 @torch.no_grad()
 def evaluate_clients(
-    task: Task, hooks: Hooks, state: State, confusion: Confusion | None = None
+    task: Task,
+    hooks: Hooks,
+    state: State,
+    confusion: Confusion | None = None,
+    shared: SharedModel | None = None,
 ) -> list[dict]:
     """Evaluate every client on its own test images: rows of evaluation.parquet, by client id.
 
     A method that personalises has two rows per client, without and with it.
 
     Args:
+        shared: where the answers without `personalize` are kept, for `evaluate_globally`.
         confusion: where answers are counted by class and predicted class, if anywhere; those of
             personalised clients, if the method has them.
 
@@ -125,14 +145,18 @@ def evaluate_clients(
     for received, clients in cohorts(task, hooks, state):
         images = [task.data.test[k] for k in clients.ids]
         # scored before the hook is asked, which may write to the states that it gets
-        scores = [(False, _scores_of_clients(task, hooks, received, clients, images))]
+        own = _scores_of_clients(task, hooks, received, clients, images)
+        scores = [(False, own)]
+        if shared is not None:
+            answered = (images, own.correct, own.loss, own.answers)
+            shared.add(received, clients, own.noticed, *answered)
         personal = _personalized(task, hooks, received, clients)
         if personal is not None:
             scores.append((True, _scores_of_clients(task, hooks, received, personal, images)))
-        for personalized, (correct, loss, answers) in scores:
+        for personalized, scored in scores:
             for k, client in enumerate(clients.ids):
                 if confusion is not None and personalized is scores[-1][0]:
-                    confusion.add(task, client, images[k], answers[k])
+                    confusion.add(task, client, images[k], scored.answers[k])
                 rows.append(
                     {
                         "round": task.round,
@@ -141,8 +165,8 @@ def evaluate_clients(
                         "participating": client in task.data.participating,
                         "personalized": personalized,
                         "num_test": len(images[k]),
-                        "num_correct": correct[k],
-                        "loss": loss[k] / len(images[k]),
+                        "num_correct": scored.correct[k],
+                        "loss": scored.loss[k] / len(images[k]),
                     }
                 )
     return sorted(rows, key=lambda row: (row["client_id"], row["personalized"]))
@@ -150,7 +174,11 @@ def evaluate_clients(
 
 @torch.no_grad()
 def evaluate_globally(
-    task: Task, hooks: Hooks, state: State, confusion: Confusion | None = None
+    task: Task,
+    hooks: Hooks,
+    state: State,
+    confusion: Confusion | None = None,
+    shared: SharedModel | None = None,
 ) -> dict:
     """Evaluate the server's model on all test images: a row of client SERVER_MODEL.
 
@@ -159,24 +187,32 @@ def evaluate_globally(
 
     Args:
         confusion: where answers are counted by class and predicted class, if anywhere.
+        shared: what `evaluate_clients` filled in after this round. The images are not passed
+            through the server's model again if all clients have answered with it.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
     """
     images = np.sort(np.concatenate(task.data.test))
-    scored = _score(task, hooks, *received_by(task, hooks, state, [SERVER_MODEL]), [images])
+    received, server_model = received_by(task, hooks, state, [SERVER_MODEL])
     models = 1
-    if scored is None:
-        ids, width = task.data.participating, _width(task, state)
-        models, scored = len(ids), ([], [], [])
-        for start in range(0, len(ids), width):
-            received, clients = received_by(task, hooks, state, ids[start : start + width])
-            rows = [images] * len(clients)
-            more = _scores_of_clients(task, hooks, received, clients, rows)
-            scored = tuple(old + new for old, new in zip(scored, more, strict=True))
-    correct, loss = map(sum, scored[:2])
+    if shared is not None and shared.answered(received, server_model, images):
+        correct, loss = shared.correct, shared.loss
+        asked, answers = shared.images, shared.answers
+    else:
+        scored = [_score(task, hooks, received, server_model, [images])]
+        if scored[0] is None:
+            ids, width = task.data.participating, _width(task, state)
+            models, scored = len(ids), []
+            for start in range(0, len(ids), width):
+                received, clients = received_by(task, hooks, state, ids[start : start + width])
+                rows = [images] * len(clients)
+                scored.append(_scores_of_clients(task, hooks, received, clients, rows))
+        correct = sum(hits for part in scored for hits in part.correct)
+        loss = sum(value for part in scored for value in part.loss)
+        asked, answers = [images] * models, [row for part in scored for row in part.answers]
     if confusion is not None:
-        confusion.add(task, SERVER_MODEL, np.tile(images, models), np.concatenate(scored[2]))
+        confusion.add(task, SERVER_MODEL, np.concatenate(asked), np.concatenate(answers))
     return {
         "round": task.round,
         "client_id": SERVER_MODEL,
@@ -204,16 +240,15 @@ def _score(
     """Count correct answers and sum the loss of each client on its rows of `images`.
 
     Returns:
-        The counts, the losses and the predicted classes of each client's images; None if the
-        cohort is the server's model and the method has none.
+        None if the cohort is the server's model and the method has none.
 
     Raises:
         FedLoomError: a prediction that is missing, of another shape or not finite.
     """
-    answers = []
+    answers, watched = [], WatchedCohort.of(clients)
     correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each
     for batch in iterate_examples(task, images):
-        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        logits = hooks.predict(task=task, received=received, clients=watched, batch=batch)
         if logits is None and clients.is_server_model:
             return None
         logits = checks.check_logits(task, clients, batch.labels, logits)
@@ -227,4 +262,4 @@ def _score(
     checks.check_scores(task, clients, bad, loss)
     predicted = torch.cat(answers, 1).cpu().numpy()
     own = [row[: len(mine)] for row, mine in zip(predicted, images, strict=True)]
-    return [int(hits) for hits in correct], loss, own
+    return Scores([int(hits) for hits in correct], loss, own, watched.noticed)

@@ -24,6 +24,7 @@ from fedloom.federated import stopping
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods.calls import Hooks
@@ -256,7 +257,8 @@ def _evaluate(
     if task.round not in job.evaluate:
         return []
     counted = confusion if job.confusion else None
-    rows = evaluate_clients(task, hooks, state, counted)
+    shared = SharedModel() if job.global_test else None
+    rows = evaluate_clients(task, hooks, state, counted, shared)
     if job.global_test:
-        rows.append(evaluate_globally(task, hooks, state, counted))
+        rows.append(evaluate_globally(task, hooks, state, counted, shared))
     return rows
