@@ -47,7 +47,7 @@ def federation(
     folder: Path, clients: int, images: int, tested: int, classes: int, shape: tuple[int, int, int]
 ) -> Federation:
     """Make clients of so many training and test images, of noise; their features are noise too."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     count = clients * (images + tested)
     rng = np.random.default_rng(0)
 
@@ -292,7 +292,9 @@ PARTS = {"rounds": rounds, "text": texts, "evaluation": evaluation, "images": im
 def main() -> None:
     """Print Markdown tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "classes", "empty"], default=[*PARTS])
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, "classes", "empty", "all"], default="all"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs per line")
     parser.add_argument("--profile", action="store_true", help="where an empty round's time goes")
     parser.add_argument("--classes", type=int, help=argparse.SUPPRESS)
@@ -309,7 +311,7 @@ def main() -> None:
             classes(folder, given.pairs)
         else:
             print("| what | without, s | with, s | ratio |\n|---|---|---|---|")
-            for part in given.parts:
+            for part in PARTS if "all" in given.parts else given.parts:
                 PARTS[part](folder / part, given.pairs)
 
 

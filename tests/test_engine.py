@@ -258,7 +258,7 @@ def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_l
     rows = [np.arange(5), np.arange(4)]
     for clients, features_only, widths in (
         (2, False, [3, 2]),
-        (2, True, [4, 1]),
+        (2, True, [3, 2]),  # of about equal size
         (8, False, [1] * 5),
         (10, True, [1] * 5),
     ):

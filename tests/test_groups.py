@@ -56,11 +56,12 @@ def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypat
     width, tokens = task.backbone.width, 0
     for name in task.data.classes:
         tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # the EOT
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 2 * tokens * width)
-    assert groups.clients_at_once(task, PROMPTS) == 2
-    assert groups.clients_evaluated_at_once(task, PROMPTS) == 2
+    monkeypatch.setattr(groups, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width)
+    assert groups.clients_at_once(task, PROMPTS) == 3
+    assert groups.clients_evaluated_at_once(task, PROMPTS) == 3
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
     both = replace(task, encodes=("images", "texts"))
-    assert groups.clients_at_once(both, PROMPTS) == 1
+    assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
 
 
 def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny, monkeypatch):

@@ -18,8 +18,9 @@ def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
     Args:
         rows: rows of the image store of each of the K clients, not empty.
     """
-    width = max(1, images_at_once(task) // len(rows))
+    longest = max(map(len, rows))
+    parts = -(-longest // max(1, images_at_once(task) // len(rows)))
+    width = -(-longest // parts)  # batches of about equal size
     first = [int(row[0]) for row in rows]
-    starts = range(0, max(map(len, rows)), width)
-    parts = [[row[start : start + width] for row in rows] for start in starts]
-    yield from read_ahead(task.data.batches(parts, first))
+    batches = [[row[k : k + width] for row in rows] for k in range(0, longest, width)]
+    yield from read_ahead(task.data.batches(batches, first))
