@@ -169,6 +169,7 @@ def compare(backbone: clip.FrozenCLIP, data: federation.Federation, name: str, p
         clients_per_round=len(data.participating),
         method=method.name,
         features_only=method.features_only,
+        encodes=method.encodes,
     ).at(1)
     start = initial_state(task, hooks)
     context = start.server["params"]["context"]

@@ -112,6 +112,7 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         clients_per_round=COHORT,
         method=name,
         features_only=method.features_only,
+        encodes=method.encodes,
         warm_start=prototypes,
     )
     return task, loader.load_hooks(method, defaults)

@@ -79,6 +79,8 @@ def main() -> None:
                     data=data,
                     clients_per_round=10,
                     method=name,
+                    features_only=method.features_only,
+                    encodes=method.encodes,
                     warm_start=WarmStart(**prototypes),
                 )
                 state = initial_state(task, hooks)

@@ -161,11 +161,14 @@ def test_any_leading_axes():
 def test_nothing_behind_the_longest_eot_is_computed(monkeypatch):
     model = _model("clip")
     backbone, seen = _frozen(model), []
-    model.transformer.register_forward_hook(lambda m, x, y: seen.append(y.shape))
+    first, last = model.transformer.resblocks
+    for module in (first, last.ln_1, last.ln_2):
+        module.register_forward_hook(lambda m, x, y: seen.append(y.shape))
     backbone.text_features(torch.randn(3, 4, 32), NAMES)
     names = [name.replace("_", " ") for name in NAMES]
     own = sum(len(open_clip.SimpleTokenizer().encode(f"{name}.")) + 1 for name in names)
-    assert seen == [(3, 1 + 4 + own, 32)]
+    everything, read = (3, 1 + 4 + own, 32), (1, 3, len(NAMES), 32)
+    assert seen == [everything, (1, *everything), read], "the last block at the EOTs alone"
 
 
 @pytest.mark.parametrize("kind", ["clip", "resnet", "custom"])

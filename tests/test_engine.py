@@ -14,7 +14,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import stack
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated import evaluation_batches
+from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.optimizers import learning_rate
@@ -252,13 +252,13 @@ def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
 def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_least(
     tiny, monkeypatch
 ):
-    monkeypatch.setattr(evaluation_batches, "IMAGES_AT_ONCE", 7)
-    monkeypatch.setattr(evaluation_batches, "FEATURES_AT_ONCE", 9)
+    monkeypatch.setattr(groups, "IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr(groups, "FEATURES_AT_ONCE", 9)
     task, _ = tiny("fedvpt")
     rows = [np.arange(5), np.arange(4)]
     for clients, features_only, widths in (
         (2, False, [3, 2]),
-        (2, True, [4, 1]),
+        (2, True, [3, 2]),  # of about equal size
         (8, False, [1] * 5),
         (10, True, [1] * 5),
     ):

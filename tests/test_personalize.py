@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ import torch
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.federated import groups
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
@@ -59,11 +61,23 @@ def test_every_client_is_evaluated_without_and_with_it(run):
 def test_it_may_train_once_per_cohort_and_never_per_batch(run, monkeypatch):
     task, hooks, state, change = run
     asked, batches = [], []
-    monkeypatch.setattr("fedloom.federated.evaluation_batches.IMAGES_AT_ONCE", 12)  # 2 a client
-    change["personalize"] = lambda task, own: asked.append(own["bias"].shape) or own
+    monkeypatch.setattr(groups, "FEATURES_AT_ONCE", 8)  # a client is a cohort of several batches
+    change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     change["predict"] = lambda task, logits: batches.append(len(logits)) or logits
     evaluate_clients(task, hooks, state)
-    assert asked == [(6, task.num_classes)] and len(batches) > 4
+    assert asked == [1] * 6 and len(batches) > 12
+
+
+def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
+    task, hooks, state, change = run
+    asked = []
+    change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
+    whole = evaluate_clients(task, hooks, state)
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
+    apart = evaluate_clients(replace(task, encodes=("images",)), hooks, state)
+    assert asked == [6, 2, 2, 2], "two clients of four images"
+    for one, other in zip(whole, apart, strict=True):
+        assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
 
 
 def test_it_is_thrown_away(run):

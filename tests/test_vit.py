@@ -7,6 +7,7 @@ import timm
 import torch
 
 from fedloom.backbones import vit
+from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.vit import FrozenViT, insert, replace
 from fedloom.common.errors import FedLoomError
 
@@ -175,3 +176,21 @@ def test_an_unreachable_hub_is_one_line(monkeypatch):
     with pytest.raises(FedLoomError, match=r"cannot load weights 'hub'") as error:
         vit.load({"name": "vit_tiny_patch16_224.augreg_in21k", "weights": "hub"})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("channels", "given", "side"), [(3, 3, 8), (3, 1, 8), (1, 3, 8), (3, 3, 5)]
+)
+def test_pixels_are_resized_recoloured_and_normalised_and_the_images_stay(channels, given, side):
+    mean, std = [0.4, 0.5, 0.6][:channels], [0.2, 0.3, 0.4][:channels]
+    images = torch.randint(0, 256, (2, side, side, given)).float()
+    before = images.clone()
+    actual = Pixels((8, 8), channels, mean, std, "bilinear")(images)
+    x = before.movedim(-1, 1).double() / 255
+    if channels < given:
+        x = 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
+    if side != 8:
+        x = torch.nn.functional.interpolate(x, (8, 8), mode="bilinear", antialias=True)
+    expected = (x - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
+    torch.testing.assert_close(actual.double(), expected, atol=1e-5, rtol=0)
+    assert torch.equal(images, before)

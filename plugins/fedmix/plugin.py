@@ -103,7 +103,7 @@ def logits_of_tokens(task: ViTTask, params: Tree, tokens: Tensor) -> Tensor:
     vit, weights = task.backbone, params.get("weights")
     if "shared_prompts" in params:
         tokens = insert(tokens, params["shared_prompts"])
-    return linear(vit.pool(vit.blocks(tokens, weights=weights), weights), params["head"])
+    return linear(vit.pool(vit.blocks(tokens, weights=weights, read=1), weights), params["head"])
 
 
 def loss(

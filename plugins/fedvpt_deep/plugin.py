@@ -50,7 +50,7 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
         if j in blocks:
             prompts = params["shared_prompts"][:, blocks.index(j)]  # [K, P, d]
             tokens = insert(tokens, prompts) if j == blocks[0] else replace(tokens, prompts)
-        tokens = vit.block(j, tokens)
+        tokens = vit.block(j, tokens, read=1)
     return vit.logits(tokens, params["head"])
 
 

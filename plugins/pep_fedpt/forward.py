@@ -14,7 +14,7 @@ class Forward:
     """The forward pass up to the input of a block.
 
     Attributes:
-        tokens: [K, B, T, d] at the input of that block.
+        tokens: [K, B, T, d] at the input of that block; [K, B, 1, d], the class token, for M + 1.
         class_tokens: the class token [K, B, d] at the input of every block up to that one.
         weights: the mixing weights [K, B, C] of every chosen block up to that one.
     """
@@ -60,5 +60,5 @@ def forward(
             mixings.append(weights)
         class_tokens.append(cls)
         if j < until:
-            tokens = vit.block(j, tokens)
+            tokens = vit.block(j, tokens, read=1)
     return Forward(tokens, class_tokens, mixings)

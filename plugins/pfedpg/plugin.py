@@ -109,7 +109,7 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with prompts [K, P, d] and heads [K, C, d]."""
     vit = task.backbone
     tokens = insert(vit.embed(batch.images), params["prompts"])  # [c, P_n, z]: [K, B, T + P, d]
-    return vit.logits(vit.blocks(tokens), params["head"])
+    return vit.logits(vit.blocks(tokens, read=1), params["head"])
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:

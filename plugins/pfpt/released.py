@@ -140,7 +140,7 @@ def pick(task: ViTTask, params: Tree, features: Tensor, mask: Tensor) -> tuple[T
 def features_with(task: ViTTask, batch: Batch, prompts: Tensor) -> Tensor:
     """Return the final class tokens [K, B, d] with prompts [K, P, d] or [K, B, P, d]."""
     vit = task.backbone
-    return vit.pool(vit.blocks(insert(vit.embed(batch.images), prompts)))
+    return vit.pool(vit.blocks(insert(vit.embed(batch.images), prompts), read=1))
 
 
 def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:

@@ -33,8 +33,8 @@ def logits(task: ViTTask, params: Tree, batch: Batch, groups: Tensor | None = No
         if j in deep:
             prompts, put = deep[j]
             tokens = put(tokens, prompts)  # Eq. 2, Eq. 3
-        tokens = vit.block(j, tokens)
-    return linear(vit.final_norm(tokens[..., : 1 + count, :]).mean(-2), params["head"])
+        tokens = vit.block(j, tokens, read=1 + count)
+    return linear(vit.final_norm(tokens).mean(-2), params["head"])
 
 
 def _slots(blocks: Sequence[int], prompts: Sequence[Tensor], keeps: bool) -> Slots:

@@ -21,10 +21,12 @@ class Backbone(Protocol):
     Attributes:
         device: where the frozen weights are.
         pixels: turns images of the store into the backbone's input.
+        image_floats: size of what an image is within the backbone: T d of T tokens.
     """
 
     device: torch.device
     pixels: Pixels
+    image_floats: int
 
     @property
     def model(self) -> nn.Module:

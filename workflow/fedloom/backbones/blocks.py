@@ -14,6 +14,9 @@ An insert is a function of (what entered the place, what comes out of it), both 
 [K, B, tokens], that returns what goes on in place of the latter. Adapters, LoRA, prefixes and deep
 prompts are each one such function; `fedloom.toolbox` has them.
 
+Where only some tokens of a block's output are read, as the class token behind the last block, the
+others are not computed (`read_block`): they are needed as keys and values alone.
+
 Shapes: K clients, B batch, T tokens, d width.
 """
 
@@ -37,10 +40,13 @@ from fedloom.common.errors import FedLoomError
 Weights = Mapping[str, Tensor]  # name of a parameter -> its values of every client [K, ...]
 Insert = Callable[[Tensor, Tensor], Tensor]
 Inserts = Mapping[int, Mapping[str, Insert]]  # number of a block, from 1 -> place -> insert
+Read = slice | Tensor  # the tokens of a block's output that are read: an index of the axis T
 
 # shapes of a module's parameters by name, which every training step asks for and never change
 SHAPES: WeakKeyDictionary[nn.Module, dict[str, torch.Size]] = WeakKeyDictionary()
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
+BEFORE = {"input", "k", "v"}  # the places that a token passes which is a key and value alone
+EVERY = slice(None)
 
 
 @dataclass(frozen=True)
@@ -64,16 +70,30 @@ class Parts:
 
 
 @singledispatch
+def known_parts(block: nn.Module) -> Parts | None:
+    """Return the parts of a block, None if it is of a kind whose inside is not known.
+
+    A library's kind of block is registered where it is known.
+    """
+    return None
+
+
 def parts_of(block: nn.Module) -> Parts:
-    """Return the parts of a block; a library's kind of block is registered where it is known.
+    """Return the parts of a block.
 
     Raises:
         FedLoomError: it is a block of another kind, whose inside is not known.
     """
-    raise FedLoomError(
-        f"a block of the kind {type(block).__name__}: its inside cannot be trained, and nothing "
-        "put in; use a backbone of timm's Block or open_clip's ResidualAttentionBlock"
-    )
+    parts = known_parts(block)
+    if parts is None:
+        inside = (getattr(block, name, None) for name in ("attn", "mlp"))
+        kinds = [type(module).__name__ for module in (block, *inside) if module is not None]
+        raise FedLoomError(
+            f"a block of the kind {' with '.join(kinds)}: its inside cannot be trained, and "
+            "nothing put in; use a backbone of timm's Block, with timm's Attention and Mlp, or of "
+            "open_clip's ResidualAttentionBlock"
+        )
+    return parts
 
 
 TIMM = {
@@ -94,13 +114,10 @@ TIMM = {
 }
 
 
-@parts_of.register
-def _(block: Block) -> Parts:
+@known_parts.register
+def _(block: Block) -> Parts | None:
     if type(block.attn) is not Attention or type(block.mlp) is not Mlp:
-        raise FedLoomError(
-            f"a block with {type(block.attn).__name__} and {type(block.mlp).__name__}: its inside "
-            "cannot be trained, and nothing put in; use a backbone with timm's Attention and Mlp"
-        )
+        return None
     gate = {} if block.attn.gate is None else {"gate": "attn.gate"}
     return Parts(block, TIMM | gate, block.attn.num_heads)
 
@@ -153,6 +170,7 @@ def run_block(
     weights: Weights,
     inserts: Mapping[str, Insert],
     mask: Tensor | None = None,
+    read: Read = EVERY,
 ) -> Tensor:
     """Apply a block to tokens [K, B, T, d].
 
@@ -161,7 +179,13 @@ def run_block(
         inserts: by place.
         mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B, heads, T, T].
             Keys that an insert puts in front of the others are seen by all.
+        read: the R tokens whose output is computed, counted behind the place "input".
+
+    Returns:
+        Tokens [K, B, R, d].
     """
+    if not inserts.keys() <= BEFORE and read is not EVERY:  # a function may mix tokens
+        return run_block(block, tokens, weights, inserts, mask)[..., read, :]
     parts = parts_of(block)
 
     def step(role: str, x: Tensor) -> Tensor:
@@ -174,9 +198,12 @@ def run_block(
     x = place("input", tokens, tokens)  # [K, B, T, d]; T may have changed
     normed = step("norm1", x)
     w: Any = _parameter(parts, "in_weight", weights)  # [3 d, d] or [K, 3 d, d]
-    q, k, v = linear_layer(normed, w, _parameter(parts, "in_bias", weights)).chunk(3, -1)
+    q, k, v = _project(normed, w, _parameter(parts, "in_bias", weights), read)
     q, k, v = place("q", normed, q), place("k", normed, k), place("v", normed, v)
-    mixed = _attend(step, q, k, v, parts.heads, mask)  # [K, B, T, d]
+    if read is not EVERY:
+        x, normed = x[..., read, :], normed[..., read, :]  # [K, B, R, d]
+        mask = None if mask is None else mask[..., read, :]
+    mixed = _attend(step, q, k, v, parts.heads, mask)  # [K, B, R, d]
     if "gate" in parts.names:
         mixed = mixed * step("gate", normed).sigmoid()
     out = place("proj", mixed, step("proj", mixed))
@@ -188,6 +215,21 @@ def run_block(
     return x + place("mlp", normed, step("scale2", out))
 
 
+def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
+    """Return the output [N, R, d] of a frozen block, on tokens [N, T, d], at the R that are read.
+
+    The library's own block computes all tokens, where all are read or its inside is not known.
+
+    Args:
+        mask: as the block takes it: [T, T], or [N heads, T, T].
+    """
+    if read is EVERY or known_parts(block) is None:
+        return (block(tokens) if mask is None else block(tokens, attn_mask=mask))[:, read]
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unflatten(0, (len(tokens), -1))  # [N, heads, T, T]
+    return run_block(block, tokens[None], {}, {}, mask, read)[0]
+
+
 def run_blocks(
     blocks: nn.ModuleList,
     tokens: Tensor,
@@ -195,6 +237,7 @@ def run_blocks(
     inserts: Inserts | None = None,
     mask: Tensor | None = None,
     gradient_checkpointing: bool = False,
+    read: Read = EVERY,
 ) -> Tensor:
     """Apply all of a tower's blocks to tokens [K, B, T, d].
 
@@ -203,6 +246,10 @@ def run_blocks(
         inserts: by number of the block and place.
         mask: see `run_block`.
         gradient_checkpointing: see `recomputed`.
+        read: the R tokens of the last block's output that are read.
+
+    Returns:
+        Tokens [K, B, R, d].
 
     Raises:
         FedLoomError: `inserts` name a block or place that there is not.
@@ -210,7 +257,8 @@ def run_blocks(
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
         own, places = below(weights, f"{number - 1}."), (inserts or {}).get(number, {})
-        step = partial(run_block, block, weights=own, inserts=places, mask=mask)
+        wanted = read if number == len(blocks) else EVERY
+        step = partial(run_block, block, weights=own, inserts=places, mask=mask, read=wanted)
         tokens = recomputed(step, tokens, gradient_checkpointing)
     return tokens
 
@@ -224,6 +272,24 @@ def _parameter(parts: Parts, role: str, weights: Weights) -> Tensor | None:
     return getattr(parts.block.get_submodule(module), last)
 
 
+def _project(
+    normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the queries [K, B, R, d] of the tokens that are read, keys and values [K, B, T, d].
+
+    Args:
+        weight, bias: of queries, keys and values, one below the other (see `linear_layer`).
+    """
+    if read is EVERY:
+        q, k, v = linear_layer(normed, weight, bias).chunk(3, -1)
+        return q, k, v
+    rows = weight.shape[-2] // 3
+    one, two = weight.split([rows, 2 * rows], -2)
+    b, c = (None, None) if bias is None else bias.split([rows, 2 * rows], -1)
+    k, v = linear_layer(normed, two, c).chunk(2, -1)
+    return linear_layer(normed[..., read, :], one, b), k, v
+
+
 def _attend(
     step: Callable[[str, Tensor], Tensor],
     q: Tensor,
@@ -232,7 +298,7 @@ def _attend(
     heads: int,
     mask: Tensor | None,
 ) -> Tensor:
-    """Return what T queries [K, B, T, d] read of S keys and values [K, B, S, d]."""
+    """Return what R queries [K, B, R, d] read of S keys and values [K, B, S, d]."""
     shape = q.shape[:3]
     q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     q, k = (  # [K B, heads, tokens, d / heads]; a norm's own weights have the client axis in front

@@ -41,11 +41,11 @@ class Pixels:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Convert uint8 [N, H, W, channels] to normalised floats [N, channels', H', W']."""
-        x = images.movedim(-1, 1).float() / 255
+        x = images.movedim(-1, 1) / 255  # of its own memory, which all that follows writes to
         if x.shape[1] == 1 and self.channels == 3:
-            x = x.expand(-1, 3, -1, -1)
+            x = x.repeat(1, 3, 1, 1)
         elif x.shape[1] == 3 and self.channels == 1:
             x = (x * self._luma).sum(1, keepdim=True)
         if x.shape[-2:] != self.size:
-            x = F.interpolate(x, self.size, mode=self._interpolation, antialias=True).clamp(0, 1)
-        return (x - self._mean) / self._std
+            x = F.interpolate(x, self.size, mode=self._interpolation, antialias=True).clamp_(0, 1)
+        return x.sub_(self._mean).div_(self._std)

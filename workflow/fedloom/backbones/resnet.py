@@ -137,6 +137,7 @@ class FrozenResNet:
         device: where its weights are.
         pixels: turns uint8 images into the model's input.
         width: d, the length of a feature.
+        image_floats: size of an image's first feature map, which is the largest.
     """
 
     def __init__(
@@ -157,7 +158,9 @@ class FrozenResNet:
         self.pixels = Pixels((size, size), 3, MEAN, STD, "bilinear", device)
         with torch.no_grad():
             where = next(model.parameters()).device
-            self.width: int = model(torch.zeros(1, 3, size, size, device=where)).shape[1]
+            image = torch.zeros(1, 3, size, size, device=where)
+            self.width: int = model(image).shape[1]
+            self.image_floats: int = model.get_submodule("conv1")(image).numel()
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return the pretrained weights by name, as `layer1.0.conv1.weight`, without client axis.

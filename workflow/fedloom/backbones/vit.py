@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
 from fedloom.backbones.blocks import (
+    EVERY,
     Inserts,
     Weights,
     below,
@@ -27,6 +28,7 @@ from fedloom.backbones.blocks import (
     check_weights,
     layer,
     per_client,
+    read_block,
     recomputed,
     run_block,
 )
@@ -45,6 +47,8 @@ class FrozenViT:
 
         weights: {name: [K, ...]}, the clients' own values of some or all of `init_weights()`.
         inserts: {block: {place: function}}, see `fedloom.backbones.blocks`.
+        read: how many of the first tokens are read behind block M, which then computes no others:
+            1 where the class token alone is. Blocks before it compute all tokens.
 
     Attributes:
         model: the timm model.
@@ -52,6 +56,7 @@ class FrozenViT:
         pixels: turns uint8 images into the model's input.
         width: d, the length of a token.
         depth: M, the number of blocks.
+        image_floats: T d, of the T tokens of an image.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
         gradient_checkpointing: True if nothing of the inside of a block is kept for the backward
             pass.
@@ -80,6 +85,8 @@ class FrozenViT:
         self._embedding = _Embedding(self.model)
         self.width: int = model.embed_dim
         self.depth = len(model.blocks)
+        tokens = model.num_prefix_tokens + model.patch_embed.num_patches
+        self.image_floats = tokens * self.width
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
         data = resolve_model_data_config(model)
@@ -125,20 +132,24 @@ class FrozenViT:
         tokens: Tensor,
         weights: Weights | None = None,
         inserts: Inserts | None = None,
+        read: int | None = None,
     ) -> Tensor:
         """Apply block `j` (from 1) to tokens [..., T, d].
 
         Args:
             weights, inserts: see the class; tokens are then [K, B, T, d].
+            read: see the class; None: all tokens.
         """
         module = self.model.blocks[j - 1]
         own, places = below(weights, f"blocks.{j - 1}."), (inserts or {}).get(j, {})
+        wanted = EVERY if read is None or j < self.depth else slice(read)
 
         def apply(x: Tensor) -> Tensor:
             with arithmetic(self.precision, self.device):
                 if own or places:
-                    return run_block(module, x, own, places)
-                return module(x.flatten(0, -3)).view_as(x)
+                    return run_block(module, x, own, places, read=wanted)
+                flat, shape = x.flatten(0, -3), x.shape[:-2]
+                return read_block(module, flat, wanted).unflatten(0, shape)
 
         return recomputed(apply, tokens, self.gradient_checkpointing)
 
@@ -149,8 +160,12 @@ class FrozenViT:
         last: int | None = None,
         weights: Weights | None = None,
         inserts: Inserts | None = None,
+        read: int | None = None,
     ) -> Tensor:
         """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d].
+
+        Args:
+            weights, inserts, read: see `block`.
 
         Raises:
             FedLoomError: `weights` or `inserts` name what there is not.
@@ -158,14 +173,14 @@ class FrozenViT:
         check_weights(weights, self.model)
         check_inserts(inserts, self.depth)
         for j in range(first, (self.depth if last is None else last) + 1):
-            tokens = self.block(j, tokens, weights, inserts)
+            tokens = self.block(j, tokens, weights, inserts, read)
         return tokens
 
     def logits(self, tokens: Tensor, head: Tensor) -> Tensor:
         """Compute the logits [K, B, C] of the class token after the last block.
 
         Args:
-            tokens: output of the last block [K, B, T, d].
+            tokens: output of the last block [K, B, T, d], or of its class token [K, B, 1, d].
             head: a linear head per client [K, C, d].
         """
         return linear(self.pool(tokens), head)
@@ -178,7 +193,7 @@ class FrozenViT:
             prompts: [K, P, d], or [K, B, P, d] where every example has its own.
             head: a linear head per client [K, C, d].
         """
-        return self.logits(self.blocks(insert(self.embed(images), prompts)), head)
+        return self.logits(self.blocks(insert(self.embed(images), prompts), read=1), head)
 
     def features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
@@ -192,7 +207,8 @@ class FrozenViT:
         Raises:
             FedLoomError: `weights` or `inserts` name what there is not.
         """
-        tokens = self.blocks(self.embed(images, weights), weights=weights, inserts=inserts)
+        tokens = self.embed(images, weights)
+        tokens = self.blocks(tokens, weights=weights, inserts=inserts, read=1)
         return self.pool(tokens, weights)
 
     def forward(
@@ -226,7 +242,7 @@ class FrozenViT:
         seen = []
         for j in range(1, self.depth + 1):
             seen.append(tokens[..., 0, :])
-            tokens = self.block(j, tokens)
+            tokens = self.block(j, tokens, read=1)
         return torch.stack([*seen, self.pool(tokens)], -2)
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:

@@ -158,11 +158,13 @@ class ImageStore:
             FedLoomError: the pixels of one of these chunks are not as they were written.
         """
         rows = index.reshape(-1)
-        # chunk by chunk: Arrow's `take` may copy the whole column before it takes from it
-        chunk = np.searchsorted(self._starts, rows, side="right") - 1
+        chunks = np.searchsorted(self._starts, rows, side="right") - 1
+        within = rows - self._starts[chunks]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
-        for number in np.unique(chunk):
-            self._file.verify(number)
-            wanted = chunk == number
-            pixels[wanted] = self._chunks[number][rows[wanted] - self._starts[number]]
+        for chunk in np.unique(chunks):
+            self._file.verify(chunk)
+        # image by image, to copy each once: Arrow's `take` may copy the whole column before it
+        # takes from it, and numpy's indexing by a list makes an array of its own
+        for place, (chunk, row) in enumerate(zip(chunks.tolist(), within.tolist(), strict=True)):
+            pixels[place] = self._chunks[chunk][row]
         return pixels.reshape(*index.shape, *self.shape)

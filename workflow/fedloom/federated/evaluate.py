@@ -1,7 +1,7 @@
 """Evaluation after a round: every client on its own test images, and the server's model on all."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,16 +13,35 @@ from fedloom.data.federation import Batch
 from fedloom.federated import checks
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluation_batches import iterate_examples
-from fedloom.federated.groups import clients_at_once
+from fedloom.federated.groups import (
+    clients_at_once,
+    clients_evaluated_at_once,
+    groups,
+    groups_by_images,
+    images_at_once,
+)
 from fedloom.federated.round import download_to, personal_state
+from fedloom.federated.shared_model import SharedModel, WatchedCohort
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.methods.calls import Hooks
 
-CLIENTS_AT_ONCE = 8
 
-# correct answers [K], summed losses [K], and the predicted class of every image of each client
-Scores = tuple[list[int], list[float], list[np.ndarray]]
+@dataclass
+class Scores:
+    """How K clients answered their images.
+
+    Attributes:
+        correct: number of correct answers [K].
+        loss: sum of the losses [K].
+        answers: the predicted class of every image of each client, K arrays.
+        noticed: the fields of the cohort that `predict` read.
+    """
+
+    correct: list[int]
+    loss: list[float]
+    answers: list[np.ndarray]
+    noticed: set[str]
 
 
 def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
@@ -50,22 +69,30 @@ def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple
 def _personalized(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
     """Return the clients with the states that `personalize` gives, or None if the method has none.
 
+    It may train, and is asked for as many clients at once as train as one batch.
+
     Raises:
         FedLoomError: personalize raises, or returns what it may not.
     """
-    with torch.enable_grad():
-        states = hooks.personalize(task=task, received=received, clients=clients)
-    if states is None:
-        return None
-    checks.check_personalized(task, clients, states)
-    return replace(clients, state=tensor_map(torch.Tensor.detach, states))
+    trees = []
+    single = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
+    for part in groups(len(clients), clients_at_once(task, *single)):
+        some = clients if len(part) == len(clients) else clients.subset(part)
+        given = tensor_map(lambda value: value[part.start : part.stop], received)  # noqa: B023
+        with torch.enable_grad():
+            states = hooks.personalize(task=task, received=given, clients=some)
+        if states is None:
+            return None
+        checks.check_personalized(task, some, states)
+        trees.append(tensor_map(torch.Tensor.detach, states))
+    return replace(clients, state=tensor_map(lambda *parts: torch.cat(parts), *trees))
 
 
 def _width(task: Task, state: State) -> int:
     """Return how many clients are evaluated as one batch."""
     sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
     kept = next(iter(state.clients.values()), {})
-    return min(CLIENTS_AT_ONCE, clients_at_once(task, sent, kept))
+    return clients_evaluated_at_once(task, sent, kept)
 
 
 def cohorts(
@@ -77,10 +104,10 @@ def cohorts(
         ids: of these clients; default: of all, participating or not.
     """
     ids = range(task.data.num_clients) if ids is None else ids
-    width = _width(task, state)
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
-    for start in range(0, len(by_size), width):
-        yield received_by(task, hooks, state, sorted(by_size[start : start + width]))
+    sizes = [len(task.data.test[k]) for k in by_size]
+    for part in groups_by_images(sizes, _width(task, state), images_at_once(task)):
+        yield received_by(task, hooks, state, sorted(by_size[k] for k in part))
 
 
 @torch.no_grad()
@@ -108,12 +135,14 @@ def evaluate_clients(
     state: State,
     confusion: Confusion | None = None,
     ids: Sequence[int] | None = None,
+    shared: SharedModel | None = None,
 ) -> list[dict]:
     """Evaluate clients on their own test images: rows of evaluation.parquet, by client id.
 
     A method that personalises has two rows per client, without and with it.
 
     Args:
+        shared: where the answers without `personalize` are kept, for `evaluate_globally`.
         confusion: where answers are counted by class and predicted class, if anywhere; those of
             personalised clients, if the method has them.
         ids: of the clients; default: all.
@@ -125,14 +154,18 @@ def evaluate_clients(
     for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]
         # scored before the hook is asked, which may write to the states that it gets
-        scores = [(False, _scores_of_clients(task, hooks, received, clients, images))]
+        own = _scores_of_clients(task, hooks, received, clients, images)
+        scores = [(False, own)]
+        if shared is not None:
+            answered = (images, own.correct, own.loss, own.answers)
+            shared.add(received, clients, own.noticed, *answered)
         personal = _personalized(task, hooks, received, clients)
         if personal is not None:
             scores.append((True, _scores_of_clients(task, hooks, received, personal, images)))
-        for personalized, (correct, loss, answers) in scores:
+        for personalized, scored in scores:
             for k, client in enumerate(clients.ids):
                 if confusion is not None and personalized is scores[-1][0]:
-                    confusion.add(task, client, images[k], answers[k])
+                    confusion.add(task, client, images[k], scored.answers[k])
                 rows.append(
                     {
                         "round": task.round,
@@ -141,8 +174,8 @@ def evaluate_clients(
                         "participating": client in task.data.position,
                         "personalized": personalized,
                         "num_test": len(images[k]),
-                        "num_correct": correct[k],
-                        "loss": loss[k] / len(images[k]),
+                        "num_correct": scored.correct[k],
+                        "loss": scored.loss[k] / len(images[k]),
                     }
                 )
     return sorted(rows, key=lambda row: (row["client_id"], row["personalized"]))
@@ -155,6 +188,7 @@ def evaluate_globally(
     state: State,
     confusion: Confusion | None = None,
     ids: Sequence[int] | None = None,
+    shared: SharedModel | None = None,
 ) -> dict:
     """Evaluate the server's model on all test images: a row of client SERVER_MODEL.
 
@@ -164,25 +198,33 @@ def evaluate_globally(
     Args:
         confusion: where answers are counted by class and predicted class, if anywhere.
         ids: of the clients that answer in the server's stead, if they participate; default: all.
+        shared: what `evaluate_clients` filled in after this round. The images are not passed
+            through the server's model again if all clients have answered with it.
 
     Raises:
         FedLoomError: a hook raises, or returns what it may not.
     """
     images = np.sort(np.concatenate(task.data.test))
-    scored = _score(task, hooks, *received_by(task, hooks, state, [SERVER_MODEL]), [images])
+    received, server_model = received_by(task, hooks, state, [SERVER_MODEL])
     models = 1
-    if scored is None:
-        asked = task.data.participating if ids is None else ids
-        ids, width = [k for k in asked if k in task.data.position], _width(task, state)
-        models, scored = len(ids), ([], [], [])
-        for start in range(0, len(ids), width):
-            received, clients = received_by(task, hooks, state, ids[start : start + width])
-            rows = [images] * len(clients)
-            more = _scores_of_clients(task, hooks, received, clients, rows)
-            scored = tuple(old + new for old, new in zip(scored, more, strict=True))
-    correct, loss = map(sum, scored[:2])
+    if shared is not None and shared.answered(received, server_model, images):
+        correct, loss = shared.correct, shared.loss
+        asked, answers = shared.images, shared.answers
+    else:
+        scored = [_score(task, hooks, received, server_model, [images])]
+        if scored[0] is None:
+            asked = task.data.participating if ids is None else ids
+            ids, width = [k for k in asked if k in task.data.position], _width(task, state)
+            models, scored = len(ids), []
+            for start in range(0, len(ids), width):
+                received, clients = received_by(task, hooks, state, ids[start : start + width])
+                rows = [images] * len(clients)
+                scored.append(_scores_of_clients(task, hooks, received, clients, rows))
+        correct = sum(hits for part in scored for hits in part.correct)
+        loss = sum(value for part in scored for value in part.loss)
+        asked, answers = [images] * models, [row for part in scored for row in part.answers]
     if confusion is not None:
-        confusion.add(task, SERVER_MODEL, np.tile(images, models), np.concatenate(scored[2]))
+        confusion.add(task, SERVER_MODEL, np.concatenate(asked), np.concatenate(answers))
     return {
         "round": task.round,
         "client_id": SERVER_MODEL,
@@ -210,16 +252,15 @@ def _score(
     """Count correct answers and sum the loss of each client on its rows of `images`.
 
     Returns:
-        The counts, the losses and the predicted classes of each client's images; None if the
-        cohort is the server's model and the method has none.
+        None if the cohort is the server's model and the method has none.
 
     Raises:
         FedLoomError: a prediction that is missing, of another shape or not finite.
     """
-    answers = []
+    answers, watched = [], WatchedCohort.of(clients)
     correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each
     for batch in iterate_examples(task, images):
-        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        logits = hooks.predict(task=task, received=received, clients=watched, batch=batch)
         if logits is None and clients.is_server_model:
             return None
         logits = checks.check_logits(task, clients, batch.labels, logits)
@@ -233,4 +274,4 @@ def _score(
     checks.check_scores(task, clients, bad, loss)
     predicted = torch.cat(answers, 1).cpu().numpy()
     own = [row[: len(mine)] for row, mine in zip(predicted, images, strict=True)]
-    return [int(hits) for hits in correct], loss, own
+    return Scores([int(hits) for hits in correct], loss, own, watched.noticed)

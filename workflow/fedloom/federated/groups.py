@@ -1,4 +1,11 @@
-"""How many clients train, or are evaluated, as one batch: as many models as fit into memory."""
+"""How many clients train, or are evaluated, as one batch, and how many images at once.
+
+As many as fit into memory. On a CPU, what a step has in flight should also fit its caches: a larger
+batch is then no faster, and needs more memory.
+"""
+
+from itertools import pairwise
+from typing import Any
 
 from fedloom.common.tensors import Tree, count_bytes
 from fedloom.federated.task import Task
@@ -7,21 +14,94 @@ from fedloom.federated.task import Task
 # moments of the optimiser. A ViT-B/16 of 343 MB is thus a group of its own, prompts never are.
 BYTES_AT_ONCE = 256 * 2**20
 
+# What is between two blocks of a backbone, on a CPU: 80 images of the micro ViT. A client, or
+# FEWEST images, may be more: else a large backbone would read its weights for every image.
+FLOATS_AT_ONCE = 2**17
+FEWEST = 16
 
-def clients_at_once(task: Task, *states: Tree) -> int:
-    """Return how many clients may be stacked, at least one.
+# What prompts before all classes are, on a CPU: those of 1,000 classes of four clients, with the
+# text tower of the micro CLIP. All of it is kept for the backward pass, in every block.
+TEXT_FLOATS_AT_ONCE = 2**19
 
-    It follows from sizes alone, so that a run is divided alike on every machine.
+IMAGES_AT_ONCE = 256  # of a pass without training
+FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB
+
+
+def clients_at_once(task: Task[Any], *states: Tree) -> int:
+    """Return how many clients may train as one batch, at least one.
+
+    It follows from sizes and the kind of device alone, so that a run is divided alike on every
+    machine.
 
     Args:
         states: what one client receives and keeps.
     """
     if not task.stacked:
         return 1
-    size = sum(count_bytes(state) for state in states)
-    return max(1, BYTES_AT_ONCE // max(1, size))
+    fit = _stackable(*states)
+    if task.whole_cohorts or task.data.device.type != "cpu":
+        return fit
+    batch, part = task.training.batch_size, task.training.micro_batch
+    images = min(batch, part or batch) if "images" in task.encodes else 0
+    share = images * task.backbone.image_floats / FLOATS_AT_ONCE + _text_share(task)
+    return max(1, min(fit, int(1 / share)) if share else fit)
+
+
+def clients_evaluated_at_once(task: Task[Any], *states: Tree) -> int:
+    """Return how many clients may be evaluated as one batch, however few images they have.
+
+    Args:
+        states: see `clients_at_once`.
+    """
+    if not task.stacked:
+        return 1
+    fit, share = min(_stackable(*states), images_at_once(task)), _text_share(task)
+    return max(1, min(fit, int(1 / share)) if share else fit)
+
+
+def images_at_once(task: Task[Any]) -> int:
+    """Return how many images a pass without training encodes, or reads features of, at once."""
+    if task.features_only:
+        return FEATURES_AT_ONCE
+    if task.data.device.type != "cpu":
+        return IMAGES_AT_ONCE
+    return min(IMAGES_AT_ONCE, max(FEWEST, FLOATS_AT_ONCE // task.backbone.image_floats))
 
 
 def groups(count: int, width: int) -> list[range]:
-    """Divide `count` clients in order into groups of at most `width`."""
-    return [range(start, min(start + width, count)) for start in range(0, count, width)]
+    """Divide `count` >= 1 clients in order into as few groups of at most `width` as there can be.
+
+    They are of equal size, or differ by one.
+    """
+    parts = -(-count // width)
+    starts = [-(-count * part // parts) for part in range(parts + 1)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
+
+
+def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
+    """Divide clients in order into groups of at most `width`, each of which is one batch.
+
+    Args:
+        sizes: number of images of each client, ascending.
+        images: size of a batch, in which every client has as many images as the last one; a client
+            with more is a group of its own.
+    """
+    parts, start = [], 0
+    for stop in range(1, len(sizes) + 1):
+        full = stop == len(sizes) or stop - start == width
+        if full or (stop + 1 - start) * sizes[stop] > images:
+            parts.append(range(start, stop))
+            start = stop
+    return parts
+
+
+def _stackable(*states: Tree) -> int:
+    """Return how many clients' states fit into memory."""
+    return BYTES_AT_ONCE // max(1, sum(count_bytes(state) for state in states))
+
+
+def _text_share(task: Task[Any]) -> float:
+    """Return which part of what is in flight at once a client's prompts before all classes are."""
+    if "texts" not in task.encodes:
+        return 0.0
+    return task.backbone.text_floats(task.data.classes) / TEXT_FLOATS_AT_ONCE

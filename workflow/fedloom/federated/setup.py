@@ -59,6 +59,8 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
         clients_per_round=spec.clients_per_round,
         stacked=method.stacked and spec.stacked,
         features_only=method.features_only,
+        encodes=method.encodes,
+        whole_cohorts=method.needs_whole_cohorts(spec.method.options),
         method=method.name,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         sum_of_updates=method.sum_of_updates(spec.method.options),

@@ -80,6 +80,8 @@ class Task(Generic[FrozenBackbone]):
         method: name of the plugin.
         stacked: True if the round's clients train as one cohort, else each is a cohort of its own.
         features_only: True if the method never reads pixels or patches, only cached features.
+        encodes: what it runs through the backbone in a training step: "images", "texts".
+        whole_cohorts: True if all clients of a round must train as one cohort.
         wrappers: options of each of the method's wrappers, by the wrapper's name.
         sum_of_updates: the only sum of the updates that the method's server uses, "plain" or
             "weighted" by training images; None if it uses each update.
@@ -100,6 +102,8 @@ class Task(Generic[FrozenBackbone]):
     fixed: FixedSeeds = NOTHING_FIXED
     stacked: bool = True
     features_only: bool = False
+    encodes: tuple[str, ...] = ("images",)
+    whole_cohorts: bool = False
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     sum_of_updates: str | None = None
     warm_start: WarmStart | None = None

@@ -28,6 +28,7 @@ from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.evaluated_clients import evaluated_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Rows
+from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods.calls import Hooks
@@ -197,7 +198,9 @@ def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[li
     rows, confusion = list[dict](), Confusion()
     if task.round in job.evaluate:
         counted, ids = confusion if job.confusion else None, evaluated_clients(task, job)
-        rows = evaluate_clients(task, hooks, state, counted, ids=ids)
+        shared = SharedModel() if job.global_test else None
+        rows = evaluate_clients(task, hooks, state, counted, ids=ids, shared=shared)
         if job.global_test:
-            rows.append(evaluate_globally(task, hooks, state, counted, ids=ids))
+            row = evaluate_globally(task, hooks, state, counted, ids=ids, shared=shared)
+            rows.append(row)
     return rows, confusion.table()

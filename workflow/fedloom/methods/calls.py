@@ -58,7 +58,8 @@ def _round_and_clients(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the round and the client ids that a hook was called with, as far as it was."""
     ids = [arguments["client"]] if "client" in arguments else []
     if "clients" in arguments:
-        ids = list(arguments["clients"].ids)
+        # a cohort may note what a hook reads of it, and no hook reads it here
+        ids = list(object.__getattribute__(arguments["clients"], "ids"))
     return {"number": arguments["task"].round, "ids": ids}
 
 

@@ -31,6 +31,7 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
 }
 
 
+ENCODED = {"vit": ("images",), "clip": ("images", "texts")}  # by a method that does not say
 PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
 FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
@@ -69,6 +70,7 @@ class Plugin(Located):
         family: the kind of backbone that a method trains on, vit or clip.
         also_on: other kinds that it trains on as they are.
         needs: the caches that a method reads: features, patches, prototypes.
+        encodes: what it runs through the backbone in a training step: images, texts.
         artefacts: description of each table that its artefact hook gives, and the options
             without which there is none.
         trained: False if there is nothing to train.
@@ -95,6 +97,7 @@ class Plugin(Located):
     family: str | None
     also_on: tuple[str, ...]
     needs: tuple[str, ...]
+    encodes: tuple[str, ...]
     artefacts: dict[str, dict]
     trained: bool
     stacked: bool
@@ -116,12 +119,12 @@ class Plugin(Located):
 
     @property
     def features_only(self) -> bool:
-        """True if the method never reads pixels or patches, only cached features.
+        """True if the method never reads pixels or patches, only cached features."""
+        return "images" not in self.encodes and "patches" not in self.needs
 
-        A ViT method puts prompts into the image tower; a CLIP method that leaves that tower alone
-        asks for its features and nothing else.
-        """
-        return self.family == "clip" and self.needs == ("features",)
+    def needs_whole_cohorts(self, options: dict) -> bool:
+        """Return True if, with these options, all clients of a round must train as one cohort."""
+        return _holds(self.whole_cohorts, options)
 
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the tables that the artefact hook gives with these options, all filled in."""
@@ -146,7 +149,7 @@ class Plugin(Located):
                 "with these options the loss of an image depends on the other images of its batch; "
                 "set training.micro_batch: null"
             )
-        if not stacked and _holds(self.whole_cohorts, options):
+        if not stacked and self.needs_whole_cohorts(options):
             return (
                 "with these options a client's update depends on the other clients of its round; "
                 "set study.stacked: true"
@@ -229,6 +232,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         family=content.get("family"),
         also_on=tuple(content["also_on"]),
         needs=tuple(content["needs"]),
+        encodes=tuple(content.get("encodes", ENCODED.get(content.get("family"), ()))),
         artefacts=content["artefacts"],
         trained=content["trained"],
         stacked=content["stacked"],

@@ -2,7 +2,7 @@
 
 from open_clip.transformer import ResidualAttentionBlock
 
-from fedloom.backbones.blocks import Parts, parts_of
+from fedloom.backbones.blocks import Parts, known_parts
 
 NAMES = {
     "norm1": "ln_1",
@@ -18,6 +18,6 @@ NAMES = {
 }
 
 
-@parts_of.register
+@known_parts.register
 def _(block: ResidualAttentionBlock) -> Parts:
     return Parts(block, NAMES, block.attn.num_heads)

@@ -68,6 +68,16 @@ def width(tower: Any) -> int:
     return tower.output_dim if isinstance(tower, ModifiedResNet) else tower.trunk.embed_dim
 
 
+def floats(tower: Any) -> int:
+    """Return the size T d of an image's T tokens, of a ResNet those of its pool."""
+    if isinstance(tower, VisionTransformer):
+        return tower.positional_embedding.numel()
+    if isinstance(tower, ModifiedResNet):
+        return tower.attnpool.positional_embedding.numel()
+    trunk = tower.trunk
+    return (trunk.num_prefix_tokens + trunk.patch_embed.num_patches) * trunk.embed_dim
+
+
 def trained_tokens(
     tower: Any,
     x: Tensor,

@@ -39,6 +39,7 @@ class FrozenCLIP:
         device: where it lies.
         width: d, the width of a context's tokens.
         image_width: the width of the image tower's tokens.
+        image_floats: T d, of the T tokens of an image in the image tower.
         text_depth, image_depth: numbers of blocks of the towers; a ResNet has none.
         gradient_checkpointing: True if nothing of the inside of a block that clients have weights
             or inserts in is kept for the backward pass.
@@ -76,6 +77,7 @@ class FrozenCLIP:
         self.text_depth: int = self._text.depth
         self.image_depth = len(clip_image.blocks(visual))
         self.image_width = clip_image.width(visual)
+        self.image_floats = clip_image.floats(visual)
         data = self.model.visual.preprocess_cfg
         size = data["size"]
         self.pixels = Pixels(
@@ -223,6 +225,10 @@ class FrozenCLIP:
     def max_context_length(self, classes: Sequence[str]) -> int:
         """Return how many tokens a context before these classes may have at most."""
         return self._text.max_context_length(_endings(tuple(classes)))
+
+    def text_floats(self, classes: Sequence[str]) -> int:
+        """Return S d, of the S tokens behind a context that name all classes, one after another."""
+        return self._text.floats(_endings(tuple(classes)))
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:

@@ -8,8 +8,9 @@ computed once. The classes of a context make one sequence,
     SOS context | ending of class 1, EOT | ending of class 2, EOT | ...
 
 under a mask by which an ending sees [SOS, context] and itself alone, with the position embeddings
-that it would have right behind the context. A context may be shorter than the longest of its batch:
-the ending then follows it directly, and nothing sees the padding between.
+that it would have right behind the context. The last block computes the output of EOTs alone. A
+context may be shorter than the longest of its batch: the ending then follows it directly, and
+nothing sees the padding between.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.backbones.blocks import Inserts, Weights, below, layer, run_blocks
+from fedloom.backbones.blocks import (
+    EVERY,
+    Inserts,
+    Read,
+    Weights,
+    below,
+    layer,
+    read_block,
+    run_blocks,
+)
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 
@@ -119,6 +129,10 @@ class TextTower:
         """Return how many tokens a context may have that all `endings` fit behind."""
         return self.places - 1 - max(group.longest for group in self._grouped(endings))
 
+    def floats(self, endings: Sequence[str]) -> int:
+        """Return the size S d of all `endings`, of S tokens."""
+        return sum(group.embedded.numel() for group in self._grouped(endings))
+
     def __call__(
         self,
         context: Tensor,
@@ -173,17 +187,27 @@ class TextTower:
         """Return [N, ...] as [K, n, ...] if clients have weights or inserts of their own."""
         return states if own is None else states.unflatten(0, (-1, own.contexts))
 
-    def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None) -> Tensor:
-        """Apply the blocks to sequences [N, S, d] under a mask [S, S] or [N heads, S, S]."""
+    def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: Read) -> Tensor:
+        """Apply the blocks to sequences [N, S, d] under a mask [S, S] or [N heads, S, S].
+
+        Args:
+            read: the R tokens of the last block's output that are read.
+
+        Returns:
+            States [N, R, d].
+        """
         if own is None:
-            return self._text.transformer(x, attn_mask=mask)
+            *earlier, last = self._text.transformer.resblocks
+            for block in earlier:
+                x = block(x, attn_mask=mask)
+            return read_block(last, x, read, mask)
         if mask.dim() == 3:
             mask = mask.unflatten(0, (len(x), -1))  # [N, heads, S, S]
         blocks = self._text.transformer.resblocks
         weights = below(own.weights, "transformer.resblocks.")
         x = self._by_client(x, own)
         return run_blocks(
-            blocks, x, weights, own.inserts, mask, own.gradient_checkpointing
+            blocks, x, weights, own.inserts, mask, own.gradient_checkpointing, read
         ).flatten(0, 1)
 
     def _run(
@@ -216,10 +240,11 @@ class TextTower:
             ending = ending.masked_fill(cut[..., None], 0)
         position = embedding[self._held(position)]  # [Q, d] or [N, Q, d]
         x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
+        ends = EVERY if eot_offset is not None else prefix + group.ends  # [C]
         with arithmetic(self._precision, x.device):
-            x = self._blocks(x, mask, own)  # [N, S, d]
+            x = self._blocks(x, mask, own, ends)  # [N, C, d], with eot_offset [N, S, d]
         if eot_offset is None:
-            return x[:, prefix + group.ends]
+            return x
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]
         return x.gather(1, read[..., None].expand(-1, -1, x.shape[-1]))
 

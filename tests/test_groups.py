@@ -1,0 +1,90 @@
+"""How many clients and images are in flight at once, by what they take."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedloom.federated import groups
+from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.round import initial_state, train_round
+
+PROMPTS = {"prompts": torch.zeros(4, 16)}
+
+
+def test_groups_are_few_and_of_equal_size():
+    assert groups.groups(10, 7) == [range(5), range(5, 10)]
+    assert groups.groups(10, 4) == [range(4), range(4, 7), range(7, 10)]
+    assert groups.groups(3, 256) == [range(3)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width", "expected"),
+    [
+        ([1, 1, 2, 2, 3, 9, 20], 99, [4, 1, 1, 1]),  # a fifth client of 3 would make 15
+        ([1, 1, 2, 2, 3, 9, 20], 2, [2, 2, 1, 1, 1]),
+        ([10, 10], 99, [1, 1]),
+        ([3] * 7, 99, [3, 3, 1]),
+        ([0, 0, 0], 99, [3]),
+        ([], 99, []),
+    ],
+)
+def test_a_cohort_has_as_many_clients_as_one_batch_holds_the_images_of(sizes, width, expected):
+    parts = groups.groups_by_images(sizes, width, images=10)
+    assert [len(part) for part in parts] == expected
+    assert [k for part in parts for k in part] == list(range(len(sizes)))
+
+
+def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkeypatch):
+    task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats
+    assert task.backbone.image_floats == 5 * 16
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 3 * 4 * 5 * 16)
+    assert groups.clients_at_once(task, PROMPTS) == 3
+    parts = replace(task, training=type(task.training)(**vars(task.training) | {"micro_batch": 2}))
+    assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
+    for unbound in ({"encodes": ()}, {"whole_cohorts": True}):
+        assert groups.clients_at_once(replace(task, **unbound), PROMPTS) > 1000, unbound
+    assert groups.clients_at_once(replace(task, stacked=False), PROMPTS) == 1
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 1)
+    assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
+    gpu = replace(task, data=replace(task.data, device=torch.device("cuda")))
+    assert groups.clients_at_once(gpu, PROMPTS) > 1000, "memory alone bounds it"
+
+
+def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypatch):
+    task, _ = tiny("promptfl")
+    width, tokens = task.backbone.width, 0
+    for name in task.data.classes:
+        tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # the EOT
+    monkeypatch.setattr(groups, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width)
+    assert groups.clients_at_once(task, PROMPTS) == 3
+    assert groups.clients_evaluated_at_once(task, PROMPTS) == 3
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
+    both = replace(task, encodes=("images", "texts"))
+    assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
+
+
+def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny, monkeypatch):
+    task, _ = tiny("fedvpt")
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 50 * 5 * 16)
+    assert groups.images_at_once(task) == 50
+    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 5 * 16)
+    assert groups.images_at_once(task) == groups.FEWEST
+    assert groups.images_at_once(replace(task, features_only=True)) == groups.FEATURES_AT_ONCE
+
+
+def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypatch):
+    task, hooks = tiny("pep_fedpt")
+    ends = []
+    for floats in (2**17, 2 * 4 * 5 * 16):
+        monkeypatch.setattr(groups, "FLOATS_AT_ONCE", floats)
+        state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
+        ends.append(
+            (state.server["params"], row["train_loss"], evaluate_clients(task, hooks, state))
+        )
+    (whole, loss, rows), (split, again, others) = ends
+    for name, value in whole.items():
+        torch.testing.assert_close(split[name], value, atol=1e-5, rtol=1e-5)
+    assert again == pytest.approx(loss, rel=1e-5)
+    assert [r["client_id"] for r in rows] == [r["client_id"] for r in others] == list(range(6))
+    assert [r["loss"] for r in others] == pytest.approx([r["loss"] for r in rows], rel=1e-5)

@@ -1,0 +1,125 @@
+"""The last block computes no token that nobody reads, against the library's own block in full."""
+
+import copy
+
+import open_clip
+import pytest
+import timm
+import torch
+from timm.models.vision_transformer import ParallelScalingBlock
+
+import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
+from fedloom.backbones.clip.model import FrozenCLIP
+from fedloom.backbones.vit import FrozenViT
+from fedloom.federated.task import cohort
+from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.toolbox import adapter, deep_prompts, prefix, stack
+
+K, B, T, D, P = 2, 3, 5, 16, 2
+KINDS = {
+    "plain": {},
+    "scaled": {"init_values": 0.5},
+    "normed": {"qk_norm": True},
+    "unbiased": {"qkv_bias": False},
+    "of another kind": {"block_fn": ParallelScalingBlock},
+}
+CLOSE = {"atol": 1e-10, "rtol": 1e-10}
+
+
+def _vit(**more):
+    torch.manual_seed(0)
+    shape = {"img_size": 16, "embed_dim": D, "depth": 3, "num_heads": 2, "mlp_ratio": 2}
+    model = timm.create_model("micro_vit", num_classes=0, **(shape | more)).eval().double()
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return FrozenViT(model)
+
+
+def _random(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def _gradients(out, *inputs):
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    return torch.autograd.grad((out * weight).sum(), inputs)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_that_are_read_equal_those_of_whole_blocks(kind, count):
+    vit, tokens = _vit(**KINDS[kind]), _random(K, B, T, D).requires_grad_()
+    x = tokens.flatten(0, 1)
+    for block in vit.model.blocks:
+        x = block(x)
+    expected = x.unflatten(0, (K, B))[:, :, :count]
+    actual = vit.blocks(tokens, read=count)
+    torch.testing.assert_close(actual, expected, **CLOSE)
+    assert vit.blocks(tokens, last=2, read=count).shape == (K, B, T, D), "not the last block"
+    for ours, theirs in zip(_gradients(actual, tokens), _gradients(expected, tokens), strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+INSERTS = {
+    "deep prompts": {"input": deep_prompts(_random(K, P, D), first=True)},
+    "prefix": {place: prefix(_random(K, P, D)) for place in "kv"},
+    "a mean of tokens": {"mlp": lambda x, y: y + y.mean(-2, keepdim=True)},
+    "an adapter": {
+        "attention": adapter(
+            {
+                "down": _random(K, 4, D),
+                "down_bias": _random(K, 4),
+                "up": _random(K, D, 4),
+                "up_bias": _random(K, D),
+            }
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", [*INSERTS, "weights"])
+def test_a_block_with_inserts_or_clients_own_weights_gives_the_same_class_token(case):
+    vit, tokens = _vit(), _random(K, B, T, D)
+    inserts = {3: INSERTS.get(case, {})}
+    own = vit.init_weights(r"blocks\.2\.") if case == "weights" else {}
+    weights = {name: value + 0.1 * _random(K, *value.shape) for name, value in own.items()}
+    whole = vit.blocks(tokens, weights=weights, inserts=inserts)
+    actual = vit.blocks(tokens, weights=weights, inserts=inserts, read=1)
+    torch.testing.assert_close(actual, whole[:, :, :1], **CLOSE)
+
+
+# what a method reads behind its prompts: the class token, of SGPT that and the group prompts
+READ = {
+    **dict.fromkeys(("fedvpt", "fedvpt_deep", "pep_fedpt", "p_pt", "pfedpg", "pfpt", "fedmix"), 1),
+    "sgpt": 2,
+    "head_tuning": None,  # reads the cache
+}
+OPTIONS = {"fedmix": {"train": "prompts"}}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_methods_ask_the_last_block_for_what_they_read(name, tmp_path, monkeypatch):
+    method = manifest.find(name)
+    task = contract.tiny_task(method, tmp_path, **OPTIONS.get(name, {}))
+    hooks = loader.load_hooks(method, defaults)
+    sizes, last = [], task.backbone.model.blocks[-1]
+    last.norm2.register_forward_hook(lambda module, given, out: sizes.append(out.shape[-2]))
+    server, ids = hooks.init_server(task=task), [1, 2]
+    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
+    clients = cohort(task, ids, [hooks.init_client(task=task, client=k) for k in ids])
+    batch = task.data.batch([task.data.test[k] for k in ids])
+    hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    assert set(sizes) == ({READ[name]} if READ[name] else set())
+
+
+def test_the_text_tower_equals_open_clips_own_in_float64():
+    torch.manual_seed(0)
+    vision = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16}
+    model = open_clip.CLIP(24, vision, {"width": 32, "heads": 4, "layers": 2}).eval().double()
+    tokenizer = open_clip.SimpleTokenizer()
+    texts = ["a cat.", "a great white shark."]
+    open_clip.set_model_preprocess_cfg(
+        model, {"size": 16, "mean": (0.5,), "std": (0.5,), "interpolation": "bicubic"}
+    )
+    whole = copy.deepcopy(model).encode_text(tokenizer(texts), normalize=True)
+    backbone = FrozenCLIP(model, tokenizer, "tiny")
+    torch.testing.assert_close(backbone.encode(texts), whole, **CLOSE)
