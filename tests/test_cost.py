@@ -11,7 +11,7 @@ from snakemake.cli import main as snakemake
 
 from fedloom import costs
 from fedloom.common.checkout import ROOT
-from fedloom.plan.cost import START_UP, study_cost
+from fedloom.plan.cost import FORK, study_cost
 from fedloom.plan.plan import Plan
 
 MICRO = ROOT / "workflow/studies"
@@ -64,7 +64,7 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
     )
     assert cost.longest == pytest.approx(cost.operations / 3)
     assert cost.jobs["train"] == 9 and cost.runs == 3
-    assert cost.seconds >= START_UP * sum(cost.jobs.values())
+    assert cost.seconds >= FORK * sum(cost.jobs.values())
     assert cost.gpu_hours(1e12) == pytest.approx(cost.operations / 3.6e15)
     assert replace(cost, precision="bf16").gpu_hours() < cost.gpu_hours()
 

@@ -274,6 +274,12 @@ def test_pooled_counts_images_and_not_clients():
     )
 
 
+def test_a_chain_of_jobs_that_snakemake_cannot_walk_along_is_refused():
+    with pytest.raises(FedLoomError, match=r"rounds_per_job to at least 2$") as error:
+        _plan(study={"rounds": 1001, "rounds_per_job": 1, "evaluate_every": 1001})
+    assert "1001 rounds are a chain of 1001 jobs" in str(error.value)
+
+
 def test_a_caption_says_whose_rounds_differ():
     short, long = Reported((8, 10)), Reported((40,), worst_of=(20, 30, 40))
     runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]

@@ -20,7 +20,8 @@ from fedloom.plan.work import Work, contents
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
 # float32 (67 tera), a third in the two others (494 and 989)
 RATES = {"float32": 4e13, "tf32": 1.6e14, "bf16": 3e14}
-START_UP = 5.0  # seconds of a job's imports
+START_UP = 5.0  # seconds of the imports of a job that has no job server to share them with
+FORK = 0.2  # seconds that a job starts in that has one
 FEATURE = 4  # bytes of a cached number; patches are kept in half of it
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
 NEEDS = ("features", "patches", "prototypes")
@@ -59,7 +60,10 @@ class Cost:
         return (self.operations / RATE + self.seconds) / 3600
 
     def start_up_share(self, rate: float) -> float:
-        """Return the share of a training job's time, on average, that is its start-up."""
+        """Return the share of a training job's time, on average, that is its start-up.
+
+        It is that of a job alone, as on a cluster; jobs of one machine share it.
+        """
         jobs = self.jobs["train"]
         return START_UP * jobs / (START_UP * jobs + self.operations / rate) if jobs else 0.0
 
@@ -77,7 +81,7 @@ def study_cost(plan: Plan) -> Cost:
         trials=len(every) - len(finals),
         jobs=count,
         operations=sum(each.operations for each in (*takes, *trained)),
-        seconds=sum(each.seconds for each in takes) + START_UP * sum(count.values()),
+        seconds=sum(each.seconds for each in takes) + FORK * sum(count.values()),
         longest=max((each.operations for each in trained), default=0.0),
         disk=_disk(plan, jobs),
         precision=plan.settings.study.precision,

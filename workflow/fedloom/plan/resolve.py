@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedloom.plan.methods import check_parts, expand, implied, resolve_methods
 from fedloom.plan.outputs import published_paper, resolve_output
 from fedloom.plan.protocols import methods_of, protocol_of, study_of
 from fedloom.plan.reading import CONFIG, locate
-from fedloom.plan.runs import reported
+from fedloom.plan.runs import job_ends, reported
 from fedloom.plan.settings import (
     About,
     Backbone,
@@ -35,6 +36,7 @@ from fedloom.plan.tuning import with_trials
 from fedloom.plan.weights import local_weights
 
 STUDY = f"{CONFIG} study"
+LONGEST_CHAIN = 1000  # Snakemake walks along it by recursion: 1,200 jobs went, 2,000 failed
 # keys of a dataset of several that its parts cannot have
 OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
 KINDS = {  # the key that names what an entry is checked against
@@ -319,10 +321,29 @@ def _check_runs(settings: Settings) -> None:
     for label in settings.select.partitions:
         _check_cohort(settings, label)
         where = f"{CONFIG} partitions.{label}.protocol" if _protocol(settings, label) else STUDY
-        reported(study_of(settings, label), where)
+        studies = {where: study_of(settings, label)}
         for method in settings.select.methods:
             if settings.methods[method].rounds is not None:
-                reported(study_of(settings, label, method), f"{CONFIG} methods.{method}: {where}")
+                name = f"{CONFIG} methods.{method}: {where}"
+                studies[name] = study_of(settings, label, method)
+        for name, study in studies.items():
+            reported(study, name)
+            _check_chain(study, name)
+
+
+def _check_chain(study: Study, where: str) -> None:
+    """Check that the jobs of a run are few enough for Snakemake.
+
+    Raises:
+        FedLoomError: says how long a job must be.
+    """
+    chain = len(job_ends(study))
+    if chain > LONGEST_CHAIN:
+        raise FedLoomError(
+            f"{where}: {study.rounds} rounds are a chain of {chain} jobs, and Snakemake fails on "
+            f"chains much longer than {LONGEST_CHAIN}; set study.rounds_per_job to at least "
+            f"{ceil(study.rounds / LONGEST_CHAIN)}"
+        )
 
 
 def _protocol(settings: Settings, partition: str) -> bool:
