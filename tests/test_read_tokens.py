@@ -9,6 +9,7 @@ import torch
 from timm.models.vision_transformer import ParallelScalingBlock
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
+from fedloom.backbones.clip import text
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.federated.task import cohort
@@ -123,3 +124,22 @@ def test_the_text_tower_equals_open_clips_own_in_float64():
     whole = copy.deepcopy(model).encode_text(tokenizer(texts), normalize=True)
     backbone = FrozenCLIP(model, tokenizer, "tiny")
     torch.testing.assert_close(backbone.encode(texts), whole, **CLOSE)
+
+
+def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, monkeypatch):
+    task, _ = tiny("promptfl")
+    clip, context = task.backbone, torch.randn(2, 3, task.backbone.width)
+    monkeypatch.setattr(text, "TOKENS_AT_ONCE", 4)  # a class is a sequence
+    clip._text._groups.clear()
+    ends, gradients, kept = [], [], []
+    for room in (2**30, 0):
+        monkeypatch.setitem(text.KEPT_BYTES, "cpu", room)
+        own, sizes = context.clone().requires_grad_(), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t
+        ):
+            ends.append(clip.text_features(own, task.data.classes))
+        gradients += _gradients(ends[-1], own)
+        kept.append(sum(sizes))
+    assert torch.equal(*ends) and torch.equal(*gradients)
+    assert kept[1] < kept[0] / 3

@@ -206,23 +206,16 @@ def evaluate_globally(
     """
     images = np.sort(np.concatenate(task.data.test))
     received, server_model = received_by(task, hooks, state, [SERVER_MODEL])
-    models = 1
     if shared is not None and shared.answered(received, server_model, images):
-        correct, loss = shared.correct, shared.loss
+        models, correct, loss = 1, shared.correct, shared.loss
         asked, answers = shared.images, shared.answers
     else:
-        scored = [_score(task, hooks, received, server_model, [images])]
-        if scored[0] is None:
-            asked = task.data.participating if ids is None else ids
-            ids, width = [k for k in asked if k in task.data.position], _width(task, state)
-            models, scored = len(ids), []
-            for start in range(0, len(ids), width):
-                received, clients = received_by(task, hooks, state, ids[start : start + width])
-                rows = [images] * len(clients)
-                scored.append(_scores_of_clients(task, hooks, received, clients, rows))
-        correct = sum(hits for part in scored for hits in part.correct)
-        loss = sum(value for part in scored for value in part.loss)
-        asked, answers = [images] * models, [row for part in scored for row in part.answers]
+        scored = _score(task, hooks, received, server_model, [images])
+        parts = _scores_of_each(task, hooks, state, images, ids) if scored is None else [scored]
+        correct = sum(hits for part in parts for hits in part.correct)
+        loss = sum(value for part in parts for value in part.loss)
+        answers = [row for part in parts for row in part.answers]
+        models, asked = len(answers), [images] * len(answers)
     if confusion is not None:
         confusion.add(task, SERVER_MODEL, np.concatenate(asked), np.concatenate(answers))
     return {
@@ -235,6 +228,23 @@ def evaluate_globally(
         "num_correct": correct,
         "loss": loss / (models * len(images)),
     }
+
+
+def _scores_of_each(
+    task: Task, hooks: Hooks, state: State, images: np.ndarray, ids: Sequence[int] | None
+) -> list[Scores]:
+    """Return the scores of every participating client's own model on the same images.
+
+    Args:
+        ids: of these clients alone; None: of all.
+    """
+    wanted = task.data.participating if ids is None else ids
+    chosen, parts = [k for k in wanted if k in task.data.position], []
+    for group in groups(len(chosen), _width(task, state)):
+        received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
+        rows = [images] * len(clients)
+        parts.append(_scores_of_clients(task, hooks, received, clients, rows))
+    return parts
 
 
 def _scores_of_clients(

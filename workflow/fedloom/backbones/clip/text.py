@@ -15,7 +15,7 @@ nothing sees the padding between.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from fedloom.backbones.blocks import (
     below,
     layer,
     read_block,
+    recomputed,
     run_blocks,
 )
 from fedloom.common.device import arithmetic
@@ -39,6 +40,11 @@ from fedloom.common.errors import FedLoomError
 # context again. By count of multiplications, behind 16 tokens, this is within an eighth of the best
 # at widths 64 and 512.
 TOKENS_AT_ONCE = 192
+
+# Bytes that the sequences of all classes may keep for the backward pass, by the kind of device: the
+# rest is computed again there. A frozen block keeps about 12 floats for each of a token's.
+KEPT_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
+KEPT_IN_A_BLOCK = 12
 
 FILLER = 0  # the token with which CLIP's tokenizer fills a text up to all places
 
@@ -169,8 +175,12 @@ class TextTower:
                 f"class name do not fit into the {self.places} places of its text tower; at most "
                 f"{room} tokens"
             )
-        groups = self._grouped(endings, filling)
-        states = torch.cat([self._run(context, g, length, eot_offset, own) for g in groups], 1)
+        parts, left = [], KEPT_BYTES[context.device.type]
+        for group in self._grouped(endings, filling):
+            run = partial(self._run, group=group, length=length, eot_offset=eot_offset, own=own)
+            left -= self._kept_bytes(context, group)
+            parts.append(recomputed(run, context, wanted=left < 0))
+        states = torch.cat(parts, 1)
         weights = {} if own is None else own.weights
         states = self._by_client(states, own)  # [N, C, d] or [K, n, C, d]
         states = layer(self._text.ln_final, states, below(weights, "ln_final."))
@@ -209,6 +219,11 @@ class TextTower:
         return run_blocks(
             blocks, x, weights, own.inserts, mask, own.gradient_checkpointing, read
         ).flatten(0, 1)
+
+    def _kept_bytes(self, context: Tensor, group: Group) -> int:
+        """Estimate what a pass of N contexts [N, L, d] keeps for its backward pass."""
+        tokens = len(context) * (1 + context.shape[1] + len(group.step))
+        return 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
 
     def _run(
         self,
