@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -120,9 +120,9 @@ class Rows:
 
     def evaluated(self, rounds: Iterable[int]) -> "Rows":
         """Return the same without evaluations of other rounds."""
-        asked = pa.array(sorted(rounds), pa.int32())
+        asked = list(rounds)
         evaluation, confusion = (
-            table.filter(pc.is_in(table["round"], asked)).combine_chunks()
+            table.filter(pa.array(np.isin(table["round"].to_numpy(), asked))).combine_chunks()
             for table in (self.evaluation, self.confusion)
         )
         return Rows(evaluation, self.rounds, self.clients, confusion)

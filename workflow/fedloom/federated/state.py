@@ -54,11 +54,9 @@ class State:
 
     def of_clients(self, ids: Iterable[int]) -> "State":
         """Return what is kept of some clients that took part, without the server's state."""
-        own = [
-            {k: entries[k] for k in ids if k in entries}
-            for entries in (self.clients, self.participation, self.wrappers)
-        ]
-        return State({}, *own)
+        ids = tuple(ids)
+        clients, wrappers = (_some(entries, ids) for entries in (self.clients, self.wrappers))
+        return State({}, clients, _some(self.participation, ids), wrappers)
 
     def after(self, changes: "State") -> "State":
         """Return the state after a round, in canonical form (see `of`).
@@ -94,6 +92,11 @@ class State:
             {k: known[k] for k in sorted(known)},
             {k: wrappers[k] for k in sorted(wrappers)},
         )
+
+
+def _some(entries: dict[int, Entry], ids: Iterable[int]) -> dict[int, Entry]:
+    """Return the entries of these clients that have one."""
+    return {k: entries[k] for k in ids if k in entries}
 
 
 def _merged(old: dict[int, Entry], new: dict[int, Entry]) -> dict[int, Entry]:
