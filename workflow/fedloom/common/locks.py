@@ -40,7 +40,7 @@ def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[Non
 
 
 def is_held(file: Path) -> bool:
-    """Return True if a process holds the lock that a file stands for; False where there are none."""
+    """Return True if a process holds the lock that a file stands for; never without locks."""
     if not file.exists():
         return False
     with file.open() as opened:
