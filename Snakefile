@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
+from fedloom.common import gpus
 from fedloom.common.checkout import in_shell
 from fedloom.job import SERVER
 from fedloom.plan import paths

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
 
-from fedloom import costs, data_commands
+from fedloom import costs, data_commands, doctor
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import log_to
 from fedloom.plan.jobs import from_json
@@ -136,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     )
     data_commands.add_to(commands)
     costs.add_to(commands)
+    doctor.add_to(commands)
     jobs = [add(stage, name, f"a rule's job: {_summary(file)}") for name, file in STAGES.items()]
     for sub in jobs:
         sub.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 from snakemake.cli import get_argument_parser, parse_config
 
+from fedloom.common import processes
 from fedloom.common.locks import held
 from fedloom.plan import paths
 from fedloom.plan.plan import Plan
@@ -31,12 +32,8 @@ WAITING = "another run is at work in this folder; waiting for it to end"
 
 def running_snakemake() -> psutil.Process | None:
     """Return a Snakemake at work in this folder that we did not start."""
-    here = str(Path.cwd())
-    for process in psutil.process_iter(["pid", "cwd", "cmdline"]):
-        words = process.info["cmdline"] or []
-        if process.info["cwd"] == here and any(
-            Path(word).name == "snakemake" for word in words[:3]
-        ):
+    for process, words in processes.of_folder(Path.cwd()):
+        if processes.is_snakemake(words):
             return process
     return None
 

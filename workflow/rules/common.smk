@@ -13,9 +13,11 @@ wildcard_constraints:
     cache="features|patches",
 
 
-def stage(name, checks=" --sources {params.sources}"):
-    """The command of a rule: its job is described by `params.job`, its files follow from that."""
-    return f"python -m fedloom.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
+def stage(name, checks=" --sources {params.sources}", gpu=False):
+    """The command of a rule: its job is described by `params.job`, its files follow from that. One
+    that can use a GPU learns from `resources.gpu` whether to take one."""
+    asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
+    return f"{asks}python -m fedloom.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
 
 
 def job(make):

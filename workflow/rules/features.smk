@@ -18,7 +18,7 @@ rule cache:
         job=job(PLAN.cache_job),
         sources=sources(PLAN.cache_sources),
     shell:
-        stage("cache")
+        stage("cache", gpu=True)
 
 
 rule prototypes:

@@ -21,7 +21,7 @@ rule train:
     params:
         job=job(PLAN.train_job),
     shell:
-        stage("train", checks="")
+        stage("train", checks="", gpu=True)
 
 
 rule choose:
@@ -88,4 +88,4 @@ rule artefact:
     params:
         job=job(PLAN.artefact_job),
     shell:
-        stage("artefact", checks="")
+        stage("artefact", checks="", gpu=True)

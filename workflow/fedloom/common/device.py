@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedloom.common import gpus
 from fedloom.common.errors import FedLoomError
 
 AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of caches alone
@@ -21,13 +22,19 @@ AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     """Fix threads and arithmetic, and return the device to compute on.
 
+    A job that asks for a GPU gets one of its own, or waits until one is free.
+
     Raises:
-        FedLoomError: tf32 without a GPU, which alone has it.
+        FedLoomError: tf32 without a GPU, which alone has it; or the job asks for a GPU, and none
+            is visible or torch cannot use it.
     """
+    taken = gpus.take()
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if taken is not None and device.type == "cpu":
+        raise FedLoomError(f"GPU {taken}: torch {torch.__version__} cannot use it (driver, build?)")
     # On a GPU an operation without a deterministic form stops the run: only so does torch choose
     # fused attention whose backward pass gives the same bits twice.
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")

@@ -73,7 +73,7 @@ def scratch(path: Path) -> Iterator[Path]:
 
 def _temporary(path: Path) -> Path:
     """Return the name under which this process writes `path`."""
-    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{host()}.{os.getpid()}.tmp")
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def _sweep(folder: Path) -> None:
     """
     for file in folder.glob(".*.tmp"):
         name = TEMPORARY.fullmatch(file.name)
-        if name and name["host"] == _host() and not _alive(int(name["process"])):
+        if name and name["host"] == host() and not _alive(int(name["process"])):
             if file.is_dir():
                 shutil.rmtree(file, ignore_errors=True)
             else:
@@ -108,7 +108,7 @@ def _sweep(folder: Path) -> None:
 
 
 @functools.cache
-def _host() -> str:
+def host() -> str:
     """Return this machine's name, without what would be mistaken for another part of a name."""
     return re.sub(r"[^\w-]", "-", socket.gethostname()) or "localhost"
 

@@ -1,6 +1,7 @@
 """Locks that keep two processes out of one folder, on file systems that have them."""
 
 import errno
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,3 +37,17 @@ def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[Non
         yield
     finally:
         lock.release()
+
+
+def is_held(file: Path) -> bool:
+    """Return True if a process holds the lock that a file stands for; never without locks."""
+    if not file.exists():
+        return False
+    with file.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NONE_HERE | {errno.EWOULDBLOCK}:
+                raise
+            return error.errno == errno.EWOULDBLOCK
+    return False

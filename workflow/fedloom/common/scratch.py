@@ -34,17 +34,17 @@ def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
         FedLoomError: the file is not what its receipt says, FEDLOOM_SCRATCH names no folder, or
             the copy cannot be written.
     """
-    folder = _folder()
-    if folder is None:
+    copies = folder()
+    if copies is None:
         return path, check_receipt(path) if whole else read_receipt(path)
     facts = read_receipt(path)
-    copy = folder / f"{facts['sha256']}{path.suffix}"
+    copy = copies / f"{facts['sha256']}{path.suffix}"
     if not copy.is_file() or (whole and sha256(copy) != facts["sha256"]):
         _copy(path, copy, facts["sha256"])
     return copy, facts
 
 
-def _folder() -> Path | None:
+def folder() -> Path | None:
     """Return this user's folder for copies on this machine, or None if none is wanted.
 
     Raises:
