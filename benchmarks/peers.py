@@ -154,12 +154,18 @@ def arms_at_hand() -> list[Arm]:
     return arms
 
 
-def write_world(folder: Path, cases: tuple[Case, ...], rounds: int) -> World:
-    """Prepare FedLoom's runs of all cases, and write what the other arms need of them."""
+def write_world(folder: Path, cases: tuple[Case, ...], rounds: int, images: int | None) -> World:
+    """Prepare FedLoom's runs of all cases, and write what the other arms need of them.
+
+    Args:
+        images: how many training images there are; None: all digits.
+    """
     labels = {
         case.name: {"plugin": case.method, "training": {"batch_size": case.batch}} for case in cases
     }
-    plan = make_files(labels, rounds, {"source": "sklearn_digits"}, "micro_vit")
+    digits = {"source": "sklearn_digits", "max_train": images}
+    digits = {key: value for key, value in digits.items() if value is not None}
+    plan = make_files(labels, rounds, digits, "micro_vit")
     tensors: dict[str, torch.Tensor] = {}
     for case in cases:
         tensors |= _tensors_of(plan, case, rounds)
@@ -307,6 +313,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="of every case, the first included")
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
+    parser.add_argument("--images", type=int, help="fewer training images, for a look")
     parser.add_argument("--core", type=int, help="that all are bound to; default: the last")
     parser.add_argument("--figure", type=Path, help="PNG to draw the ratios into")
     given = parser.parse_args()
@@ -319,7 +326,7 @@ def main() -> None:
     arms = arms_at_hand()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
-        world = write_world(Path(name), cases, given.rounds)
+        world = write_world(Path(name), cases, given.rounds, given.images)
         try:
             largest = measure(world, arms)
         finally:
