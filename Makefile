@@ -3,7 +3,7 @@
 # make test   everything of make lint, documentation, workflow and unit tests
 # make lint   style, spelling, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
-# make bench  timings, as ratios
+# make bench  timings beside other tools', as ratios, and a roofline: minutes on idle cores
 # make kills  30 kills at random moments, here and on a Slurm of one node: the same results
 # Each makes .venv first if it is missing, or older than the versions pinned in constraints.txt.
 
@@ -15,7 +15,7 @@ VENV := .venv/bin/python
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR); \
   } | sha256sum | cut -c1-12)
 
-.PHONY: run report test lint docs bench kills venv
+.PHONY: run report test lint docs bench peers kills venv
 
 run: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(ARGS)
@@ -38,8 +38,21 @@ lint: venv
 docs: venv
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=workflow $(VENV) -m mkdocs build --strict
 
-bench: venv
-	PYTHONPATH=workflow $(VENV) benchmarks/stacking.py $(ARGS)
+bench: peers
+	@mkdir -p results/bench
+	PYTHONPATH=workflow $(VENV) benchmarks/peers.py --figure results/bench/peers.png $(ARGS)
+	PYTHONPATH=workflow $(VENV) benchmarks/roofline.py
+
+# The tools that `make bench` compares with, over the packages of .venv. Without them it goes on.
+peers: venv
+	@test -f build/peers/$(STAMP) -a build/peers/$(STAMP) -nt benchmarks/peers.txt || { \
+	  echo "making build/peers from benchmarks/peers.txt (400 MB)" && rm -rf build/peers && \
+	  $(VENV) -m venv build/peers && \
+	  $(VENV) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > "$$(ls -d build/peers/lib/python*/site-packages)/fedloom.pth" && \
+	  build/peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
+	    --requirement benchmarks/peers.txt && touch build/peers/$(STAMP) || { \
+	    rm -rf build/peers; echo "not made: make bench goes on without other tools" >&2; }; }
 
 kills: venv
 	PYTHONPATH=workflow $(VENV) tests/cluster/kills.py $(ARGS)

@@ -1,0 +1,1 @@
+"""The arms of benchmarks/peers.py: the same training, written with different tools."""

@@ -1,0 +1,34 @@
+"""FedLoom's own engine: `train_round` on a task that is prepared as a job prepares it.
+
+With the argument `one_by_one`, every client is a cohort of its own (`study.stacked: false`).
+"""
+
+import os
+import sys
+from dataclasses import replace
+
+from prepared import STUDY, prepared
+
+from fedloom.federated.round import initial_state, train_round
+from fedloom.plan.plan import Plan
+from peer_arms.world import begin
+
+
+def main() -> None:
+    """Train all cases."""
+    arm = sys.argv[2]
+    pace = begin(arm)
+    os.chdir(pace.world.folder)
+    plan = Plan.load([STUDY])
+    for case in pace.world.cases:
+        task, hooks = prepared(plan, case.name)
+        task = replace(task, stacked=arm != "one_by_one")
+        state = initial_state(task, hooks)
+        for number in range(1, pace.world.rounds + 1):
+            pace.start()
+            state, _ = train_round(task.at(number), hooks, state)
+            pace.stop(case, number, state.server["params"])
+
+
+if __name__ == "__main__":
+    main()

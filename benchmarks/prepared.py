@@ -1,0 +1,86 @@
+"""Prepare the runs of a small study in this process, for benchmarks of single rounds.
+
+Files of the study lie below the working directory, as those of every study do.
+"""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace as Wildcards
+from typing import Any
+
+import yaml
+
+from fedloom.common.device import prepare_torch
+from fedloom.federated.setup import prepare
+from fedloom.federated.task import Task
+from fedloom.methods.calls import Hooks
+from fedloom.plan import paths
+from fedloom.plan.plan import Plan
+
+STUDY = Path("study.yaml")
+SGD = {"lr": 0.1, "schedule": "constant", "momentum": 0.9, "clip": 10.0}
+PARTITION = {"scheme": "pathological", "clients": 10, "classes_per_client": 2, "held_out": 0}
+
+
+def make_files(
+    methods: Mapping[str, Any], rounds: int, dataset: Mapping[str, Any], backbone: str
+) -> Plan:
+    """Write a study into the working directory, and the files that its runs read.
+
+    All ten clients take part in every round, with one epoch.
+
+    Args:
+        methods: entries of `methods`, by label.
+        dataset: the entry of `datasets`.
+        backbone: "micro_vit" or "micro_clip".
+    """
+    study = {
+        "study": {
+            "name": "benchmark",
+            "rounds": rounds,
+            "rounds_per_job": rounds,
+            "evaluate_every": rounds,
+            "report": {"last_evaluations": 1},
+            "seeds": [0],
+            "clients_per_round": PARTITION["clients"],
+            "training": {"epochs": 1, "batch_size": 16, **SGD},
+        },
+        "datasets": {"images": dict(dataset)},
+        "partitions": {"ten": PARTITION},
+        "methods": dict(methods),
+        "select": {
+            "datasets": ["images"],
+            "partitions": ["ten"],
+            "backbones": [backbone],
+            "methods": list(methods),
+            "tables": [],
+            "figures": [],
+        },
+    }
+    STUDY.write_text(yaml.safe_dump(study))
+    plan, wanted = Plan.load([STUDY]), _scenario(backbone, cache="features")
+    _run("dataset", plan.dataset_job(wanted))
+    _run("partition", plan.partition_job(wanted))
+    _run("cache", plan.cache_job(wanted))
+    if any("prototypes" in plan.settings.methods[label].needs for label in methods):
+        _run("prototypes", plan.prototypes_job(wanted))
+    return plan
+
+
+def prepared(plan: Plan, label: str) -> tuple[Task, Hooks]:
+    """Return the task and hooks of a method's run, as its job would prepare them."""
+    rounds = plan.settings.study.rounds
+    (backbone,) = plan.settings.select.backbones
+    spec = plan.train_job(_scenario(backbone, method=label, end=paths.end(rounds))).spec
+    return prepare(spec, prepare_torch(1, spec.backbone.precision))
+
+
+def _scenario(backbone: str, **labels: str) -> Wildcards:
+    """Return the wildcards of a rule."""
+    return Wildcards(dataset="images", partition="ten", backbone=backbone, seed=0, **labels)
+
+
+def _run(stage: str, job: object) -> None:
+    """Run a stage as its job would."""
+    importlib.import_module(f"fedloom.stages.{stage}").run(job, threads=1)

@@ -1,0 +1,83 @@
+"""benchmarks/peers.py compares what its arms trained, before it says how fast they were."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedloom.common.checkout import ROOT
+
+TRAINED = {"head": torch.full((3, 2), 0.5)}
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """The script, as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("peers")
+
+
+@pytest.fixture
+def compared(peers, tmp_path):
+    """compared(params): check a plain loop that ends in `params`, FedLoom's being TRAINED."""
+    case = peers.Case("head_tuning", 4)
+    world = peers.World(tmp_path, (case,), 2, 10, 0.1, 0.9, 10.0, "")
+    world.write({"head_tuning/head": torch.zeros(3, 2)})
+    arms = [peers.Arm(peers.OURS, "FedLoom", "ours"), peers.Arm("plain", "plain loop", "plain")]
+
+    def compare(params: dict, ours: dict = TRAINED) -> float:
+        for arm, tensors in zip(arms, (ours, params), strict=True):
+            save_file(tensors, peers.result_file(world, arm.name, case, 1))
+        return peers.check_alike(world, arms, case, 1)
+
+    return compare
+
+
+def test_arms_that_trained_the_same_are_timed(compared):
+    near = {"head": TRAINED["head"] + 5e-6}
+    assert compared(near) == pytest.approx(5e-6, rel=0.1)
+
+
+@pytest.mark.parametrize("by", [2e-5, float("nan")])
+def test_an_arm_that_trained_something_else_ends_the_script(compared, by):
+    other = TRAINED["head"].clone()
+    other[1, 1] += by
+    with pytest.raises(SystemExit, match="plain, head_tuning_4, round 1: differs by"):
+        compared({"head": other})
+
+
+def test_an_arm_with_other_parameters_ends_the_script(compared):
+    with pytest.raises(SystemExit, match=r"\['head', 'more'\], not \['head'\]"):
+        compared(TRAINED | {"more": torch.zeros(1)})
+
+
+def test_arms_that_trained_nothing_end_the_script(compared):
+    nothing = {"head": torch.zeros(3, 2)}
+    with pytest.raises(SystemExit, match="nothing was trained"):
+        compared(nothing, ours=nothing)
+
+
+def test_ratios_leave_the_first_round_out_and_are_taken_round_by_round(peers):
+    case = peers.Case("fedvpt", 16)
+    ours, theirs = (peers.Arm(name, name, name) for name in (peers.OURS, "plain"))
+    ours.taken[case] = [{"processor": seconds} for seconds in (9.0, 1.0, 2.0)]
+    theirs.taken[case] = [{"processor": seconds} for seconds in (1.0, 3.0, 8.0)]
+    assert peers.ratios(theirs, ours, case, "processor") == [3.0, 4.0]
+
+
+def test_peers_that_are_not_installed_are_named_and_left_out(peers, monkeypatch, capsys):
+    monkeypatch.setattr(peers, "PEERS", Path("/nowhere/python"))
+    assert [arm.name for arm in peers.arms_at_hand()] == ["fedloom", "one_by_one", "plain"]
+    assert capsys.readouterr().out.count("Left out: ") == 2
+
+
+def test_peers_are_pinned_in_an_environment_of_their_own():
+    pins = (ROOT / "benchmarks/peers.txt").read_text().split()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    names = {pin.split("==")[0] for pin in pins}
+    assert {"flwr", "pfl", "ray"} <= names
+    ours = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert not {"flwr", "pfl", "ray"} & ours
