@@ -276,7 +276,7 @@ def test_pooled_counts_images_and_not_clients():
 
 def test_a_chain_of_jobs_that_snakemake_cannot_walk_along_is_refused():
     with pytest.raises(FedLoomError, match=r"rounds_per_job to at least 2$") as error:
-        _plan(study={"rounds": 1001, "rounds_per_job": 1, "evaluate_every": 1001})
+        _plan(study={"rounds": 1001, "rounds_per_job": 1})
     assert "1001 rounds are a chain of 1001 jobs" in str(error.value)
 
 
