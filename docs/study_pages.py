@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
+from fedloom.costs import hours, megabytes
 from fedloom.describe import header
 from fedloom.plan import shipped
+from fedloom.plan.cost import RATES, study_cost
 from fedloom.plan.plan import Plan
 from fedloom.plan.reading import read_all
 
@@ -21,10 +23,23 @@ def entry(path: Path, shared: set[tuple[str, str]]) -> str:
     seeds = len({run.seed for run in plan.runs})
     facts = f"{len(plan.runs)} runs, {seeds} seed{'s' * (seeds > 1)}; {methods}."
     facts = facts if plan.runs else "Nothing is trained."
-    parts = [f"### {path.parent.name}/{path.stem}", text(header(path)), facts]
+    parts = [f"### {path.parent.name}/{path.stem}", text(header(path)), facts, price(plan)]
     parts += sentences("Different from the paper", about.deviations, shared)
     parts += sentences("Left open by the paper", about.choices, shared)
     return "\n\n".join(parts)
+
+
+def price(plan: Plan) -> str:
+    """Return what a study costs, from nothing to its tables, in a sentence."""
+    cost, rate = study_cost(plan), RATES[plan.settings.study.precision]
+    jobs = sum(cost.jobs.values())
+    disk = megabytes(sum(cost.disk.values()))
+    if not cost.operations:
+        return f"{jobs} jobs."
+    return (
+        f"{jobs:,} jobs; {hours(cost.gpu_hours(rate))} of one GPU, the longest run"
+        f" {hours(cost.longest / rate / 3600)}; {disk} of disk."
+    )
 
 
 def text(words: str) -> str:
@@ -59,7 +74,9 @@ def studies_page() -> str:
         "# Shipped studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those of"
         " the folder `micro` need no download and run in minutes on two cores. All others are a"
         " table or a figure of a paper at its scale: they need the paper's data, a real backbone"
-        " and a GPU, and we have only ever made dry runs of them."
+        " and a GPU, and we have only ever made dry runs of them.\n\nHours are an estimate:"
+        " operations counted by `fedloom plan`, at the rate that it assumes of a GPU. States take"
+        " disk beside what is stated."
     )
     groups = groupby(shipped.studies(), lambda path: path.parent.name)
     return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])

@@ -49,18 +49,18 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
     """
     trials = f", and {cost.trials} trials before them" if cost.trials else ""
     jobs = ", ".join(f"{count:,} {rule}" for rule, count in cost.jobs.items())
-    disk = ", ".join(f"{kind} {_megabytes(size)}" for kind, size in cost.disk.items())
+    disk = ", ".join(f"{kind} {megabytes(size)}" for kind, size in cost.disk.items())
     facts = [
         ["study", plan.name],
         ["runs", f"{cost.runs:,}{trials}"],
         ["jobs", f"{sum(cost.jobs.values()):,}: {jobs}"],
         ["operations", f"{cost.operations:.2g}"],
-        ["one GPU", f"{_hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
+        ["one GPU", f"{hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
         [
             "longest run",
-            f"{_hours(cost.longest / rate / 3600)} of it, which no second GPU shortens",
+            f"{hours(cost.longest / rate / 3600)} of it, which no second GPU shortens",
         ],
-        ["cores alone", f"{_hours(cost.core_hours())} of one core (at {RATE:.0e} a second)"],
+        ["cores alone", f"{hours(cost.core_hours())} of one core (at {RATE:.0e} a second)"],
         ["disk", f"{disk}; states of runs beside them"],
         ["sent", _sent(plan)],
     ]
@@ -73,14 +73,14 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
     return "\n".join(lines)
 
 
-def _hours(hours: float) -> str:
-    """Write a time as people say it."""
-    if hours < 1:
-        return f"{max(1, round(60 * hours))} min"
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+def hours(number: float) -> str:
+    """Write a time in hours as people say it."""
+    if number < 1:
+        return f"{max(1, round(60 * number))} min"
+    return f"{number:.1f} h" if number < 48 else f"{number / 24:.1f} days"
 
 
-def _megabytes(size: float) -> str:
+def megabytes(size: float) -> str:
     """Write megabytes in a unit that fits."""
     for unit in ("MB", "GB"):
         if size < 1000:
@@ -113,5 +113,5 @@ def _sent(plan: Plan) -> str:
             continue
         study = plan.study(one)
         total += 4 * count * study.clients_per_round * study.rounds
-    text = f"{_megabytes(total / 1e6)} by the servers to clients"
+    text = f"{megabytes(total / 1e6)} by the servers to clients"
     return text + (f"; not counted: {', '.join(sorted(uncounted))}" if uncounted else "")
