@@ -22,7 +22,7 @@ from fedloom.cli import main as run
 
 # what jobs import only when their backbone is known
 BACKBONES = ("fedloom.backbones.vit", "fedloom.backbones.clip")
-OF_STAGE = dict.fromkeys(("train", "artefact", "cache", "prototypes", "block_accuracy"), BACKBONES)
+WITH_BACKBONE = ("train", "artefact", "cache", "prototypes", "block_accuracy")
 
 PATIENCE = 10  # seconds for a client to send its request
 PR_SET_PDEATHSIG = 1
@@ -31,7 +31,8 @@ DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
 
 def preload(stage: str) -> None:
     """Import what a stage's jobs import."""
-    for module in (f"fedloom.stages.{stage}", *OF_STAGE.get(stage, ())):
+    backbones = BACKBONES if stage in WITH_BACKBONE else ()
+    for module in (f"fedloom.stages.{stage}", *backbones):
         importlib.import_module(module)
 
 
