@@ -43,7 +43,15 @@ from fedloom.plan.reading import read
 from fedloom.plan.resolve import resolve
 
 CLASSES, TRAIN, TEST, SAMPLED = 10, 4, 2, 10
-COLUMNS = ("read, s", "round, ms", "checkpoint, ms", "checkpoint, KB", "evaluation, s", "peak, MB")
+COLUMNS = (
+    "read, s",
+    "round, ms",
+    "checkpoint, ms",
+    "checkpoint, KB",
+    "evaluation of 100, s",
+    "of all, s",
+    "peak, MB",
+)
 
 
 def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
@@ -119,9 +127,10 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
                 times["round, ms"].append(1e3 * (trained - started))
                 times["checkpoint, ms"].append(1e3 * (written - trained))
                 times["checkpoint, KB"].append(sum(file.stat().st_size for file in files) / 1e3)
-        started = time.process_time()
-        evaluate_clients(task.at(rounds), hooks, state)
-        times["evaluation, s"].append(time.process_time() - started)
+        for column, ids in (("evaluation of 100, s", range(100)), ("of all, s", range(clients))):
+            started = time.process_time()
+            evaluate_clients(task.at(rounds), hooks, state, ids=ids)
+            times[column].append(time.process_time() - started)
     times["peak, MB"].append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     return {column: statistics.median(values) for column, values in times.items()}
 
@@ -146,7 +155,7 @@ def main() -> None:
             command += ["--only", method, str(clients)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             found = json.loads(done.stdout)
-            numbers = " | ".join(f"{found[column]:,.1f}" for column in COLUMNS)
+            numbers = " | ".join(f"{found[column]:,.2f}" for column in COLUMNS)
             print(f"| {method} | {clients:,} | {numbers} |", flush=True)
 
 
