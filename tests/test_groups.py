@@ -53,10 +53,10 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
 
 def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypatch):
     task, _ = tiny("promptfl")
-    width, tokens = task.backbone.width, 0
+    width, depth, tokens = task.backbone.width, task.backbone.text_depth, 0
     for name in task.data.classes:
         tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # the EOT
-    monkeypatch.setattr(groups, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width)
+    monkeypatch.setattr(groups, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width * depth)
     assert groups.clients_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, PROMPTS) == 3
     monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)

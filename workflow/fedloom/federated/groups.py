@@ -19,9 +19,10 @@ BYTES_AT_ONCE = 256 * 2**20
 FLOATS_AT_ONCE = 2**17
 FEWEST = 16
 
-# What prompts before all classes are, on a CPU: those of 1,000 classes of four clients, with the
-# text tower of the micro CLIP. All of it is kept for the backward pass, in every block.
-TEXT_FLOATS_AT_ONCE = 2**19
+# What prompts before all classes are at the inputs of a text tower's blocks, on a CPU, since all of
+# it is kept for the backward pass: 1,000 classes of five clients of the micro CLIP, or 100 classes
+# of two with the tower of a ViT-B-16.
+TEXT_FLOATS_AT_ONCE = 6 * 2**20
 
 IMAGES_AT_ONCE = 256  # of a pass without training
 FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB

@@ -227,7 +227,7 @@ class FrozenCLIP:
         return self._text.max_context_length(_endings(tuple(classes)))
 
     def text_floats(self, classes: Sequence[str]) -> int:
-        """Return S d, of the S tokens behind a context that name all classes, one after another."""
+        """Return the size of what a prompt before every class's name is, at all blocks' inputs."""
         return self._text.floats(_endings(tuple(classes)))
 
     @torch.no_grad()

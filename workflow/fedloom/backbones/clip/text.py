@@ -136,8 +136,8 @@ class TextTower:
         return self.places - 1 - max(group.longest for group in self._grouped(endings))
 
     def floats(self, endings: Sequence[str]) -> int:
-        """Return the size S d of all `endings`, of S tokens."""
-        return sum(group.embedded.numel() for group in self._grouped(endings))
+        """Return the size of all `endings`, of S tokens, at the inputs of all blocks: S d depth."""
+        return self.depth * sum(group.embedded.numel() for group in self._grouped(endings))
 
     def __call__(
         self,
