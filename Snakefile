@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+from snakemake.settings.types import DeploymentMethod
+
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
@@ -29,20 +31,25 @@ signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 if workflow.local_exec and workflow.scheduling_settings is not None:
     workflow.scheduling_settings.max_jobs_per_timespan = None
 
-# The interpreter that runs Snakemake runs the jobs, with this checkout's library and a job server of
-# this process (fedloom.job), unless the environment names another, or "" for none.
-JOB_SERVER = f"{secrets.token_hex(8)}:{os.getpid()}"
+# Jobs run in a container with `--software-deployment-method apptainer` alone: in the image that
+# containers/fedloom.def makes, or in the one that FEDLOOM_CONTAINER names. Its Python is used then, and
+# no job server, which would go on in the container of a job that has ended.
+CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+
+
+container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
+
+
+# Otherwise the interpreter that runs Snakemake runs the jobs, with a job server of this process
+# (fedloom.job), unless the environment names another, or "" for none. The library is this checkout's.
+JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
+PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
 shell.executable("bash")
 shell.prefix(
-    f"export PATH={in_shell(Path(sys.executable).parent)}:$PATH"
+    f"export PATH={PYTHON}$PATH"
     f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
     f" {SERVER}=${{{{{SERVER}-{JOB_SERVER}}}}}; "
 )
-
-
-# For `--software-deployment-method apptainer`, which needs an image with constraints.txt installed
-# under this name; we publish none, and jobs run in the environment that runs Snakemake.
-container: "docker://python:3.11"
 
 
 report: "workflow/captions/workflow.rst"
