@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +39,7 @@ from fedloom.federated.round import initial_state
 from fedloom.plan.plan import Plan
 
 TOLERANCE = 1e-5
+PATIENCE = 300  # seconds: Flower's server waits for an hour if Ray has died
 METHODS, BATCHES = ("head_tuning", "fedvpt"), (4, 16, 64)
 PEERS = ROOT / "build/peers/bin/python"
 OURS = "fedloom"
@@ -106,10 +108,15 @@ class Arm:
     def _answer(self, folder: Path) -> dict[str, float]:
         """Read an answer; if the process died instead, end with the tail of its log."""
         _, answers = self._pipes()
+        assert self._process is not None
+        patience = threading.Timer(PATIENCE, self._process.kill)
+        patience.start()
         line = answers.readline()
+        patience.cancel()
         if not line:
             tail = _log(folder, self.name).read_text().splitlines()[-30:]
-            sys.exit("\n".join([*tail, f"error: the arm {self.name} died; see above"]))
+            end = f"error: the arm {self.name} died, or was silent for {PATIENCE} s; see above"
+            sys.exit("\n".join([*tail, end]))
         return json.loads(line)
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,18 @@ def test_peers_that_are_not_installed_are_named_and_left_out(peers, monkeypatch,
     monkeypatch.setattr(peers, "PEERS", Path("/nowhere/python"))
     assert [arm.name for arm in peers.arms_at_hand()] == ["fedloom", "one_by_one", "plain"]
     assert capsys.readouterr().out.count("Left out: ") == 2
+
+
+def test_an_arm_that_is_silent_ends_the_script_with_what_it_printed(peers, monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "PATIENCE", 0.1)
+    monkeypatch.setattr(peers, "PEERS", tmp_path / "python")
+    (tmp_path / "python").write_text("#!/bin/sh\necho Ray is dead >&2\nexec sleep 60\n")
+    (tmp_path / "python").chmod(0o755)
+    arm = peers.Arm("flower", "Flower", "flower", "flwr")
+    with pytest.raises(SystemExit, match=r"(?s)Ray is dead.*flower died, or was silent for 0.1 s"):
+        arm.start(tmp_path)
+    arm.end()
+    assert arm._process.returncode == -signal.SIGKILL
 
 
 def test_peers_are_pinned_in_an_environment_of_their_own():
