@@ -43,6 +43,17 @@ def recipe(tmp_path, text, name="letters"):
     return file
 
 
+def test_a_root_that_can_be_no_folder_is_one_line(tmp_path, monkeypatch, capfd):
+    (tmp_path / "data").write_text("a file")
+    file = recipe(
+        tmp_path, "get: {torchvision: true}\nsource: torchvision\ndataset: MNIST\nroot: data\n"
+    )
+    assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
+    error = capfd.readouterr().err
+    assert error.splitlines()[-1].endswith(f"root {tmp_path}/data: File exists")
+    assert "Traceback" not in error
+
+
 def test_archives_come_and_are_what_the_recipe_counts(letters, tmp_path, monkeypatch, capsys):
     with serving(Files, {"/letters.zip": letters}) as server:
         digest = hashlib.sha256(letters).hexdigest()

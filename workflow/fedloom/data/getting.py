@@ -1,6 +1,7 @@
 """Getting a data set's files as its recipe says: torchvision, the hub, archives, or by hand."""
 
 from fedloom.common.checkout import resource
+from fedloom.common.errors import FedLoomError
 from fedloom.data.download import fetch_archives, fetch_from_hub
 from fedloom.data.sources import read
 from fedloom.plan.recipes import Recipe, find, folder_of
@@ -16,10 +17,15 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
         root: default: the recipe's.
 
     Raises:
-        FedLoomError: a download failed.
+        FedLoomError: a download failed, or there can be no such folder.
     """
     root = root or recipe.root
     folder, how = resource(root), recipe.get
+    if how.keys() - {"manual"}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedLoomError(f"{recipe.name}: root {folder}: {error.strerror}") from None
     steps = []
     for name in how.get("recipes", ()):
         part = find(name)

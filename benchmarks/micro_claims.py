@@ -1,0 +1,54 @@
+"""The claims of the papers that micro studies could test, in one table.
+
+Give the folders in which the studies were run; their claims tables are read, and each claim of
+which a study has runs is a line. docs/claims.md shows what it prints.
+"""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+VERDICTS = ("holds", "does not hold", "undecided")
+
+
+def tested(folder: Path) -> pd.DataFrame:
+    """Return the claims that the studies of a folder have tested, as `fedloom` writes them."""
+    tables = []
+    for path in sorted(folder.glob("results/tables/*/claims*.parquet")):
+        table = pd.read_parquet(path)
+        table.insert(0, "study", path.parent.name)
+        tables.append(table[table["verdict"].isin(VERDICTS)])
+    return pd.concat(tables) if tables else pd.DataFrame()
+
+
+def line(claim: pd.Series) -> dict[str, str]:
+    """Return a claim as people read it."""
+    whole = abs(claim["difference"]) >= 1000  # numbers that are sent, not points
+    form = "{:+,.0f}" if whole else "{:+.1f}"
+    difference, low, high = (form.format(claim[key]) for key in ("difference", "low", "high"))
+    return {
+        "claim": claim["says"],
+        "in the paper": claim["where"].split(", Section")[0],
+        "study": f"`{claim['study']}`",
+        "difference [95 %]": f"{difference} [{low}, {high}]",
+        "against": claim["rival"] or "",
+        "verdict": claim["verdict"],
+    }
+
+
+def main() -> None:
+    """Print a table per paper, and how many claims have each verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    claims = pd.concat([tested(folder) for folder in parser.parse_args().folders])
+    counts = claims["verdict"].value_counts()
+    print(", ".join(f"{counts.get(verdict, 0)} {verdict}" for verdict in VERDICTS))
+    for paper, rows in claims.groupby("paper", sort=True):
+        print(f"\n## {paper}\n")
+        table = pd.DataFrame([line(row) for _, row in rows.sort_values("says").iterrows()])
+        print(table.to_markdown(index=False))
+
+
+if __name__ == "__main__":
+    main()
