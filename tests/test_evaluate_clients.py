@@ -114,6 +114,7 @@ def _plan(**study):
     config = default_config()
     asked = {"rounds": 10, "rounds_per_job": 4, "evaluate_every": 2, "evaluate_clients": 5}
     config["study"] |= asked | {"report": {"last_evaluations": 2}} | study
+    config["select"]["tables"] = ["main"]
     return Plan(resolve(config))
 
 
@@ -173,3 +174,12 @@ def test_a_figure_by_round_says_of_how_many_clients(tmp_path):
     assert label == "Test accuracy (%)\n(2 of 4 clients; all in reported rounds)"
     figure = convergence.draw(runs[1:], figure_job("convergence", metric="accuracy"))
     assert figure.axes[0].get_ylabel() == "Test accuracy (%)"
+
+
+def test_a_table_that_looks_for_a_round_needs_all_clients():
+    config = default_config()
+    config["study"]["evaluate_clients"] = 2
+    config["tables"]["cost"] = {"kind": "communication", "target": 75}
+    config["select"]["tables"] = ["cost"]
+    with pytest.raises(FedLoomError, match=r"tables\.cost\.target: .* study\.evaluate_clients"):
+        resolve(config)

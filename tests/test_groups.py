@@ -51,6 +51,15 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
     assert groups.clients_at_once(gpu, PROMPTS) > 1000, "memory alone bounds it"
 
 
+def test_a_model_larger_than_the_bound_is_a_group_of_its_own(tiny, monkeypatch):
+    task, _ = tiny("fedvpt")
+    monkeypatch.setattr(groups, "BYTES_AT_ONCE", 10)
+    gpu = replace(task, data=replace(task.data, device=torch.device("cuda")))
+    for each in (task, gpu, replace(task, whole_cohorts=True)):
+        assert groups.clients_at_once(each, PROMPTS) == 1
+        assert groups.clients_evaluated_at_once(each, PROMPTS) == 1
+
+
 def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypatch):
     task, _ = tiny("promptfl")
     width, depth, tokens = task.backbone.width, task.backbone.text_depth, 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import checkout
 from fedloom import job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the job server needs Linux")
@@ -28,8 +29,8 @@ def start(snakemake, tmp_path):
     """Starts a job of the stage that imports least, in an empty folder."""
     environment = os.environ | {job.SERVER: f"test{snakemake.pid}:{snakemake.pid}"}
 
-    def start(*arguments: str, **environ: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "fedloom.job", "choose", "--job", "{}", *arguments]
+    def start(*arguments: str, stage: str = "choose", **environ: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "fedloom.job", stage, "--job", "{}", *arguments]
         return subprocess.Popen(
             command,
             cwd=tmp_path,
@@ -166,3 +167,34 @@ def test_a_job_imports_for_itself_where_its_snakemake_has_ended(start, snakemake
     snakemake.wait()
     assert start().wait() == 2
     assert not _servers(snakemake)
+
+
+def _library(tmp_path: Path) -> Path:
+    """The library in a copy of the checkout, for tests that edit it."""
+    return checkout.copy_to(tmp_path / "checkout") / "workflow"
+
+
+def test_a_stage_that_cannot_be_imported_says_so_and_disturbs_no_other(start, snakemake, tmp_path):
+    library = _library(tmp_path)
+    (library / "fedloom/stages/broken.py").write_text('"""A stage."""\n\nnonsense\n')
+    path = {"PYTHONPATH": str(library)}
+    os.mkfifo(tmp_path / "fifo")
+    at_work = start("--log", "fifo", **path)
+    _soon(lambda: len(_servers(snakemake)) == 2)
+    broken = start(stage="broken", **path)
+    assert "NameError: name 'nonsense'" in broken.communicate()[1]
+    assert broken.returncode == 1
+    assert start(**path).wait() == 2
+    with (tmp_path / "fifo").open():
+        assert at_work.communicate()[1].startswith("error: --job is no ChooseJob")
+
+
+def test_jobs_run_the_library_as_it_is_now(start, snakemake, tmp_path):
+    """Also when a file that a server has imported was changed back to what the plan knows."""
+    library = _library(tmp_path)
+    file = library / "fedloom/stages/choose.py"
+    planned = file.read_text()
+    edited = planned + '\nraise SystemExit("edited")\n'
+    for text, said in ((planned, "no ChooseJob"), (edited, "edited"), (planned, "no ChooseJob")):
+        file.write_text(text)
+        assert said in start(PYTHONPATH=str(library)).communicate()[1]

@@ -2,8 +2,8 @@
 
 It serves the jobs of one Snakemake process (see fedloom.job) and ends with it, after its last job.
 It has one thread and computes nothing, so that a fork is a process as if it had just imported.
-Which code it imported needs no check here: a job compares its sources' digests with the plan's,
-which was made before the server started.
+Jobs compare their sources with the plan's as they are on disk, not as they were imported. So a
+server takes no more jobs once a file of the library has been written since it started.
 """
 
 import contextlib
@@ -16,14 +16,15 @@ import signal
 import socket
 import sys
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from fedloom import job
-from fedloom.cli import main as run
 
 # what jobs import only when their backbone is known
 BACKBONES = ("fedloom.backbones.vit", "fedloom.backbones.clip")
 WITH_BACKBONE = ("train", "artefact", "cache", "prototypes", "block_accuracy")
 
+LIBRARY = Path(__file__).parent
 PATIENCE = 10  # seconds for a client to send its request
 PR_SET_PDEATHSIG = 1
 DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
@@ -32,8 +33,14 @@ DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
 def preload(stage: str) -> None:
     """Import what a stage's jobs import."""
     backbones = BACKBONES if stage in WITH_BACKBONE else ()
-    for module in (f"fedloom.stages.{stage}", *backbones):
+    for module in ("fedloom.cli", f"fedloom.stages.{stage}", *backbones):
         importlib.import_module(module)
+
+
+def sources() -> dict[str, tuple[int, int]]:
+    """Return when every file of the library was written, and its inode."""
+    stats = {str(file): file.stat() for file in LIBRARY.rglob("*.py")}
+    return {file: (stat.st_mtime_ns, stat.st_ino) for file, stat in stats.items()}
 
 
 def serve(listener: socket.socket, snakemake: int) -> None:
@@ -42,13 +49,17 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     Args:
         snakemake: file descriptor that becomes readable when Snakemake ends (a pidfd).
     """
+    imported = sources()
     jobs: dict[int, tuple[BaseProcess, socket.socket]] = {}  # and its client, by sentinel
     ready = selectors.DefaultSelector()
     ready.register(listener, selectors.EVENT_READ)
     ready.register(snakemake, selectors.EVENT_READ)
     while jobs or listener.fileno() != -1:
         key, _ = ready.select()[0]  # one at a time, since it may end what the next is of
-        if key.fileobj is listener:
+        if key.fileobj is listener and sources() != imported:
+            ready.unregister(listener)
+            listener.close()  # who waits there imports for itself, and who comes, starts another
+        elif key.fileobj is listener:
             started = start(listener)
             if started is not None:
                 process, client = started
@@ -57,8 +68,9 @@ def serve(listener: socket.socket, snakemake: int) -> None:
                 ready.register(client, selectors.EVENT_READ, process)
         elif key.fd == snakemake:
             ready.unregister(snakemake)
-            ready.unregister(listener)
-            listener.close()
+            if listener in ready.get_map():
+                ready.unregister(listener)
+                listener.close()
         elif key.fd in jobs:
             ready.unregister(key.fd)
             process, client = jobs.pop(key.fd)
@@ -90,7 +102,7 @@ def start(listener: socket.socket) -> tuple[BaseProcess, socket.socket] | None:
                 process.start()
                 tell(client, process.pid)
                 return process, client
-    except (TimeoutError, ConnectionError):  # it was killed while it asked
+    except Exception:  # the client meets it by itself, and says it
         pass
     finally:
         for file in files:
@@ -122,7 +134,7 @@ def be(request: dict, files: list[int], server: int, listener: socket.socket) ->
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = ["fedloom", *request["arguments"]]
-    run()
+    importlib.import_module("fedloom.cli").main()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import replacing
+from fedloom.common.locks import held
 from fedloom.common.receipts import changed, check_receipt, read_receipt, sha256
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,17 @@ def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
         return path, check_receipt(path) if whole else read_receipt(path)
     facts = read_receipt(path)
     copy = copies / f"{facts['sha256']}{path.suffix}"
-    if not copy.is_file() or (whole and sha256(copy) != facts["sha256"]):
-        _copy(path, copy, facts["sha256"])
+    if not _is_good(copy, facts["sha256"], whole):
+        copies.mkdir(exist_ok=True)
+        with held(copy.with_suffix(".lock"), f"{copy}: another job is copying it", log.info):
+            if not _is_good(copy, facts["sha256"], whole):
+                _copy(path, copy, facts["sha256"])
     return copy, facts
+
+
+def _is_good(copy: Path, digest: str, whole: bool) -> bool:
+    """Return True if a copy is there, and if asked for the whole, is what it should be."""
+    return copy.is_file() and (not whole or sha256(copy) == digest)
 
 
 def folder() -> Path | None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
@@ -308,7 +309,7 @@ def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
         client: the client of every row [N].
         half: True for the rows to return [N].
     """
-    rows = np.flatnonzero(half)
+    rows = np.flatnonzero(half & (client != UNASSIGNED))
     rows = rows[np.argsort(client[rows], kind="stable")]
     counts = np.bincount(client[rows], minlength=int(client.max()) + 1)
     return np.split(rows, np.cumsum(counts)[:-1])

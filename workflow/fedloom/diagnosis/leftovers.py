@@ -115,7 +115,13 @@ def _open_log(process: psutil.Process, logs: Path) -> str | None:
 
 def _above(ancestors: list[psutil.Process]) -> int | None:
     """Return the process of the Snakemake among a job's ancestors; None if it is not there."""
-    return next((p.pid for p in ancestors if processes.is_snakemake(p.cmdline())), None)
+    for process in ancestors:
+        try:
+            if processes.is_snakemake(process.cmdline()):
+                return process.pid
+        except psutil.Error:  # another user's, or gone
+            continue
+    return None
 
 
 def half_written() -> Iterator[Finding]:
@@ -154,8 +160,14 @@ def _writes(process: int, files: list[Path]) -> bool:
         began = psutil.Process(process).create_time()
     except psutil.NoSuchProcess:
         return False
-    # a younger process has only got the number of the one that wrote
-    return any(file.stat().st_mtime >= began - 1 for file in files if file.exists())
+    for file in files:
+        try:
+            # a younger process has only got the number of the one that wrote
+            if file.stat().st_mtime >= began - 1:
+                return True
+        except FileNotFoundError:  # it got its name meanwhile
+            continue
+    return False
 
 
 def slurm() -> Iterator[Finding]:

@@ -97,8 +97,8 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
 
 
 def _stackable(*states: Tree) -> int:
-    """Return how many clients' states fit into memory."""
-    return BYTES_AT_ONCE // max(1, sum(count_bytes(state) for state in states))
+    """Return how many clients' states fit into memory, at least one."""
+    return max(1, BYTES_AT_ONCE // max(1, sum(count_bytes(state) for state in states)))
 
 
 def _text_share(task: Task[Any]) -> float:

@@ -102,6 +102,7 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
         outputs = getattr(settings, section)
         for label in getattr(selected, section):
             outputs[label] = resolve_output(settings, outputs[label], entries[section][label])
+    _check_evaluations(settings)
     _check_runs(settings)
     tune = config["study"].get("tune")
     return settings if tune is None else with_trials(settings, tune)
@@ -310,6 +311,22 @@ def _output(section: str, label: str, entry: dict[str, Any]) -> Output:
         settings=_without(entry, *OUTPUT_KEYS),
         published=entry.get("published"),
     )
+
+
+def _check_evaluations(settings: Settings) -> None:
+    """Check that no table looks for a round among evaluations of a sample of clients.
+
+    Raises:
+        FedLoomError: names the table.
+    """
+    if settings.study.evaluate_clients is None:
+        return
+    for label in settings.select.tables:
+        if settings.tables[label].settings.get("target") is not None:
+            raise FedLoomError(
+                f"{CONFIG} tables.{label}.target: a sample of clients reaches it in another round; "
+                "remove study.evaluate_clients, or leave the table out"
+            )
 
 
 def _check_runs(settings: Settings) -> None:
