@@ -218,6 +218,7 @@ def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
         setup.check_names({"classes": ["0", "1"], "named": False}, "x")
     facts = {"classes": ["0", "1"], "named": False}
     monkeypatch.setattr(setup, "nearest", lambda path, whole: (path, facts))
+    monkeypatch.setattr(setup, "check_receipt", lambda *files: facts)
     spec = SimpleNamespace(
         run=Run("x", "even", "tiny", "promptfl", 0),
         method=SimpleNamespace(plugin="promptfl", wrappers=()),
