@@ -53,8 +53,8 @@ def _servers(snakemake: subprocess.Popen) -> list[psutil.Process]:
 
 
 def _soon(condition) -> None:
-    """Wait until a condition holds, and fail after ten seconds."""
-    until = time.monotonic() + 10
+    """Wait until a condition holds, and fail after a minute."""
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
