@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
-from fedloom.plan import resolve
+from fedloom.plan import resolve, study_checks
 from partitioned import DOMAINS, make, with_domains
 
 CONFIG = schema.load("config")
@@ -102,7 +102,7 @@ def test_keys_of_imbalance_go_together():
     entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
     spec = resolve._checked_entry("partitions", "mine", entry, CONFIG)
     with pytest.raises(FedLoomError, match="mine: alpha and dominant_share; divide a domain by"):
-        resolve._check_domains(spec, "mine")
+        study_checks._check_domains(spec, "mine")
 
 
 def test_domains_without_alpha_are_divided_evenly():

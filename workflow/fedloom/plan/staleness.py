@@ -1,9 +1,9 @@
 """Which source files a job's result depends on: the static import closure of what it runs.
 
-A digest of these files is a parameter of every rule, so that an edit reruns what it concerns and nothing else. An
-import of a name from a package that only hands it on (`from fedloom.toolbox import mean`) leads to
-the module that defines the name. What is imported by name while running (a source, a scheme, a kind
-of figure) is not seen here; the plan adds it.
+A digest of these files is a parameter of every rule, so that an edit reruns what it concerns and
+nothing else. An import of a name from a package that only hands it on (`from fedloom.toolbox import
+mean`) leads to the module that defines the name. What is imported by name while running (a source,
+a scheme, a kind of figure) is not seen here; the plan adds it.
 """
 
 import ast
