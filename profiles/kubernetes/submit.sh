@@ -11,9 +11,9 @@ kind: Job
 metadata: {generateName: $name}
 spec:
   backoffLimit: 0
-  activeDeadlineSeconds: $(($4 * 60))
   template:
     spec:
+      activeDeadlineSeconds: $(($4 * 60)) # of the pod: time in the queue does not count
       restartPolicy: Never
       terminationGracePeriodSeconds: 180
       containers:
