@@ -130,7 +130,7 @@ def results(folder: Path, patch: pytest.MonkeyPatch) -> list[bytes]:
     """Return the bytes of evaluations, of rows of clients and of the states of both runs."""
     evaluations = tiny_study.evaluations(folder, patch)
     runs = [folder / tiny_study.RUN.format(seed) for seed in tiny_study.SEEDS]
-    names = ("clients.parquet", "rounds/0100.safetensors")
+    names = ("clients.parquet", f"rounds/{tiny_study.ROUNDS:04}.safetensors")
     return evaluations + [(run / name).read_bytes() for run in runs for name in names]
 
 

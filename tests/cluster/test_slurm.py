@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny_study
 from one_node import wait_for
+from tiny_study import ROUNDS
 
 GENERIC = (
     *("--workflow-profile", "profiles/cluster-generic", "--latency-wait", "10"),
@@ -17,7 +18,7 @@ GENERIC = (
 def log_of(folder: Path, seed: int) -> str:
     """What the job that trains a run has written to its log."""
     run = tiny_study.RUN.format(seed).replace("results/runs", "results/logs/train")
-    path = folder / run / "rounds/0100.log"
+    path = folder / run / f"rounds/{ROUNDS:04}.log"
     return path.read_text() if path.exists() else ""
 
 
@@ -73,7 +74,7 @@ def test_jobs_of_a_cancelled_and_a_stopped_run_are_tried_again_and_go_on(slurm, 
 def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
     folder, ids = disturbed
     log = (folder / f".snakemake/slurm_logs/{ids[1]}.log").read_text()
-    done = re.search(r"error: .*/seed1: stopped by SIGUSR1 after round (\d+) of 100", log)
+    done = re.search(rf"error: .*/seed1: stopped by SIGUSR1 after round (\d+) of {ROUNDS}", log)
     assert int(done[1]) == resumed_after(folder, 1)
 
 

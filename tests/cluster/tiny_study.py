@@ -16,18 +16,19 @@ import one_process
 from fedloom.plan.plan import Plan
 
 SEEDS = (0, 1)
-STUDY = """
+ROUNDS = 400  # some seconds
+STUDY = f"""
 study:
   name: tiny
-  rounds: 100
+  rounds: {ROUNDS}
   seeds: [0, 1]
   clients_per_round: 3
-  rounds_per_job: 100
-  evaluate_every: 20
-  report: {last_evaluations: 1}
-  training: {epochs: 1, batch_size: 16, lr: 0.3}
+  rounds_per_job: {ROUNDS}
+  evaluate_every: {ROUNDS // 5}
+  report: {{last_evaluations: 1}}
+  training: {{epochs: 1, batch_size: 16, lr: 0.3}}
 partitions:
-  six: {scheme: pathological, clients: 6, classes_per_client: 2, held_out: 0.17}
+  six: {{scheme: pathological, clients: 6, classes_per_client: 2, held_out: 0.17}}
 select:
   datasets: [digits]
   partitions: [six]
@@ -37,7 +38,7 @@ select:
 """
 RUN = "results/runs/digits/six/micro_vit/head_tuning/seed{}"
 # the last of what a training job writes
-TARGETS = tuple(f"{RUN.format(seed)}/rounds/0100.json" for seed in SEEDS)
+TARGETS = tuple(f"{RUN.format(seed)}/rounds/{ROUNDS:04}.json" for seed in SEEDS)
 SCENARIO = partial(SimpleNamespace, dataset="digits", partition="six", backbone="micro_vit")
 COMMAND = (sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml")
 
