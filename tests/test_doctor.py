@@ -165,6 +165,25 @@ def test_a_killed_snakemake_leaves_a_lock_and_a_job(look, start):
     assert look()[0] == []
 
 
+def test_a_process_above_a_job_that_may_not_be_looked_at(look, start, monkeypatch):
+    """Above a job that runs by `sudo`, for one, are processes of another user."""
+    blocked_job()
+    known = {job.SERVER: "", "PYTHONPATH": str(ROOT / "workflow")}
+    start(sys.executable, *("-m", "fedloom.job", "evaluate", "--job", JOB, "--log", LOG), **known)
+    soon(at_work)
+
+    def hidden(process):
+        raise psutil.AccessDenied(process.pid)
+
+    seen = psutil.Process.cmdline
+    mine = psutil.Process().parents()
+    monkeypatch.setattr(
+        psutil.Process, "cmdline", lambda one: hidden(one) if one in mine else seen(one)
+    )
+    (orphan,) = look()[0]
+    assert "works here for no Snakemake" in orphan
+
+
 def test_a_fork_of_a_job_server_that_hangs(look, start):
     """Else the server would have ended it with the process that had asked for it."""
     blocked_job()

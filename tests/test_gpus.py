@@ -20,6 +20,7 @@ from fedloom.common import gpus
 logging.basicConfig(format="%(message)s", level="INFO", stream=sys.stdout)
 gpus.PAUSE = 0.02
 print(gpus.take(), os.environ.get(gpus.VISIBLE), flush=True)
+print(os.environ.get("CUDA_DEVICE_ORDER"), flush=True)
 sys.stdin.read()
 """
 # a job that notes in a file when it took its device and when it let go of it
@@ -95,6 +96,12 @@ def said(process: subprocess.Popen) -> str:
 def test_jobs_take_one_device_each_and_cuda_sees_no_other(start, names):
     for name in names:
         assert said(start(",".join(names))) == f"{name} {name}"
+
+
+def test_cuda_counts_devices_as_nvidia_smi_does(start, names):
+    """By default it puts the fastest first, and index 1 would be another job's device."""
+    job = start(names[0])
+    assert [said(job), said(job)] == [f"{names[0]} {names[0]}", "PCI_BUS_ID"]
 
 
 def test_where_all_are_taken_a_job_waits_for_one_whose_job_is_killed(start, names):
