@@ -46,7 +46,7 @@ class SharedModel:
     """The answers of clients that are one model as far as their predictions go.
 
     Attributes:
-        is_one: False from the first client on that is another model.
+        same_model: False from the first client on that is another model.
         model: what the first client received, and its state if `predict` reads that, without a
             client axis; None before it.
         images: rows of the image store [n_k] of each client that was evaluated.
@@ -54,7 +54,7 @@ class SharedModel:
         answers: predicted classes [n_k] of each client's images.
     """
 
-    is_one: bool = True
+    same_model: bool = True
     model: Tree | None = None
     images: list[np.ndarray] = field(default_factory=list)
     correct: int = 0
@@ -82,7 +82,7 @@ class SharedModel:
             given["state"] = tensor_map(torch.clone, clients.state)
         if self.model is None:
             self.model = tensor_map(lambda value: value[0], given)
-        self.is_one = self.is_one and noticed <= {"state"} and _equal(given, self.model)
+        self.same_model = self.same_model and noticed <= {"state"} and _equal(given, self.model)
         self.images += images
         self.correct += sum(correct)
         self.loss += sum(loss)
@@ -95,7 +95,7 @@ class SharedModel:
             received, clients: of a cohort of one client.
             images: rows of the image store [n], ascending.
         """
-        if self.model is None or not self.is_one:
+        if self.model is None or not self.same_model:
             return False
         given = {"received": received, "state": clients.state}
         if not _equal({key: given[key] for key in self.model}, self.model):
