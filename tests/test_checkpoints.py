@@ -162,16 +162,22 @@ def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, cap
         assert whole.read_bytes() == extended.read_bytes()
 
 
-@pytest.mark.parametrize("first", [{"evaluate": (3, 4)}, {"last": 5, "evaluate": (2, 3, 4)}])
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        ({"evaluate": (3, 4)}, "holds no evaluation, or one of other clients, after round 2"),
+        ({"last": 5, "evaluate": (2, 3, 4)}, "is of round 5, after the job's last"),
+    ],
+)
 def test_a_checkpoint_without_an_evaluation_or_beyond_the_end_is_not_resumed(
-    tiny, tmp_path, caplog, first
+    tiny, tmp_path, caplog, first, reason
 ):
     task, hooks = tiny("fedvpt")
     _train(task, hooks, tmp_path / "whole")
     _train(task, hooks, tmp_path / "other", **first)
     caplog.set_level(logging.INFO)
     _train(task, hooks, tmp_path / "other")
-    assert "of another configuration; starting after round 0" in caplog.text
+    assert f"{reason}; starting after round 0" in caplog.text
     for kind in ("state", "evaluation"):
         assert _bytes(tmp_path / "whole", kind) == _bytes(tmp_path / "other", kind)
 

@@ -102,7 +102,7 @@ def test_a_checkpoint_with_other_clients_evaluations_is_not_resumed(train, tmp_p
     train("other", count=4)
     caplog.set_level(logging.INFO)
     train("other")
-    assert "of another configuration; starting after round 0" in caplog.text
+    assert "one of other clients, after round 1; starting after round 0" in caplog.text
     files = [tiny_outputs(tmp_path / name, 3).evaluation for name in ("whole", "other")]
     assert files[0].read_bytes() == files[1].read_bytes()
     caplog.clear()

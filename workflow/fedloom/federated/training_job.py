@@ -89,8 +89,6 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
     """Return what the checkpoint holds, if this job can go on from it.
 
-    It cannot if a due evaluation is missing, or one of other clients.
-
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
     """
@@ -101,12 +99,24 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
-    if saved is not None and saved.round <= job.last:
-        due = [number for number in job.evaluate if number <= saved.round]
-        found = saved.rows.evaluated_clients()
-        if all(found.get(n) == set(evaluated_clients(task.at(n), job)) for n in due):
-            return saved
-    log.info("%s is of another configuration; starting after round %d", head, job.first)
+    reason = _why_unusable(saved, task, job)
+    if reason is None:
+        return saved
+    log.info("%s %s; starting after round %d", head, reason, job.first)
+    return None
+
+
+def _why_unusable(saved: Saved | None, task: Task, job: TrainJob) -> str | None:
+    """Return why a job cannot go on from a checkpoint; None if it can."""
+    if saved is None:
+        return "is of another configuration, or lacks a part"
+    if saved.round > job.last:
+        return f"is of round {saved.round}, after the job's last"
+    evaluated = saved.rows.evaluated_clients()
+    for number in job.evaluate:
+        asked = set(evaluated_clients(task.at(number), job))
+        if number <= saved.round and evaluated.get(number) != asked:
+            return f"holds no evaluation, or one of other clients, after round {number}"
     return None
 
 
