@@ -101,6 +101,15 @@ def test_evaluations_are_the_same_on_one_core_and_on_two(
     assert tiny_study.evaluations(folder, monkeypatch, seeds) == straight[:cores]
 
 
+def test_runs_that_share_an_allocation(slurm, prepared, straight, tmp_path, monkeypatch):
+    folder = tiny_study.copy(prepared, tmp_path / "checkout")
+    group = ("--groups", "train=runs", "--group-components", "runs=2")
+    process = tiny_study.start(folder, *GENERIC, *group, environment=slurm.environment)
+    assert process.wait() == 0, (folder / "snakemake.log").read_text()
+    assert job_of(folder, 0) == job_of(folder, 1)
+    assert tiny_study.evaluations(folder, monkeypatch) == straight
+
+
 def test_the_profile_of_slurms_own_executor(slurm, prepared, straight, tmp_path, monkeypatch):
     folder = tiny_study.copy(prepared, tmp_path / "checkout")
     arguments = (

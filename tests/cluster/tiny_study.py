@@ -16,7 +16,7 @@ import one_process
 from fedloom.plan.plan import Plan
 
 SEEDS = (0, 1)
-ROUNDS = 400  # some seconds
+ROUNDS = 250  # some seconds
 STUDY = f"""
 study:
   name: tiny
