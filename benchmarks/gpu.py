@@ -44,7 +44,8 @@ def examples(count: int, size: tuple[int, int]) -> Iterator[Example]:
     drawn = rng.integers(0, 256, (min(count, 1000), *size, 3), np.uint8)
     labels = rng.integers(0, CLASSES, count)
     for k in range(count):
-        yield Example(drawn[k % len(drawn)], int(labels[k]), False, "noise")
+        test = k == 0  # a store without test images is refused; clients' own are chosen below
+        yield Example(drawn[k % len(drawn)], int(labels[k]), test, "noise")
 
 
 def federation(folder: Path, images: int, backbone, size, device: torch.device) -> Federation:
