@@ -76,7 +76,7 @@ def test_a_client_that_never_trained_answers_with_dittos_shared_model(tiny):
     task, hooks = tiny("ditto")
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     new = hooks.unseen_client_state(
-        task=task, client=0, states=state.clients, received={"params": state.server["params"]}
+        task=task, client=0, states=state.personal, received={"params": state.server["params"]}
     )
     clients, batch = cohort(task, [0], [new]), task.data.batch([task.data.test[0]])
     received = stack([{"params": state.server["params"]}])

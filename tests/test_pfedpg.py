@@ -15,6 +15,7 @@ from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.federated.evaluate import cohorts
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort
 from fedloom.methods import loader, manifest
 from fedloom.methods.downlink import downlink_floats
@@ -242,7 +243,7 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
     heads = torch.stack([kept["head"] for kept in state.clients.values()])
     for client in (stranger, SERVER_MODEL):
         kept = hooks.unseen_client_state(
-            task=task.at(1), client=client, states=state.clients, received={}
+            task=task.at(1), client=client, states=state.personal, received={}
         )
         torch.testing.assert_close(kept["head"], heads.mean(0))
         assert not kept["adapted"]
@@ -251,7 +252,9 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
 def test_an_untrained_head_is_the_clients_own_from_round_to_round(tiny):
     task, hooks = tiny("pfedpg", newcomer_head="untrained")
     heads = [
-        hooks.unseen_client_state(task=task.at(number), client=k, states={}, received={})["head"]
+        hooks.unseen_client_state(
+            task=task.at(number), client=k, states=PersonalStates({}), received={}
+        )["head"]
         for number, k in ((1, 5), (2, 5), (1, SERVER_MODEL))
     ]
     assert torch.equal(heads[0], heads[1])

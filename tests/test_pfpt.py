@@ -186,7 +186,7 @@ def test_personal_heads_stay_and_strangers_get_their_mean(tiny):
     assert len(heads) == 3 and not torch.equal(heads[0], heads[1])
     for stranger in (SERVER_MODEL, 5):
         found = hooks.unseen_client_state(
-            task=task, client=stranger, states=state.clients, received={}
+            task=task, client=stranger, states=state.personal, received={}
         )
         torch.testing.assert_close(found["head"], sum(heads) / 3)
     assert evaluate_globally(task.at(1), hooks, state)["num_test"] == 48

@@ -37,6 +37,7 @@ from fedloom.toolbox import (
     SERVER_MODEL,
     Batch,
     Cohort,
+    PersonalStates,
     Tree,
     Update,
     ViTTask,
@@ -95,10 +96,9 @@ def init_client(task: ViTTask, client: int) -> Tree:
 
 
 @hookimpl
-def unseen_client_state(task: ViTTask, client: int, states: dict[int, Tree]) -> Tree:
+def unseen_client_state(task: ViTTask, client: int, states: PersonalStates) -> Tree:
     if task.options.newcomer_head == "mean":
-        heads = [states[k]["head"] for k in sorted(states)]
-        return personal_state(task, torch.stack(heads).mean(0))
+        return personal_state(task, states.mean("head"))
     bound = task.backbone.width**-0.5  # as torch.nn.Linear
     shape = task.num_classes, task.backbone.width
     uniform = torch.rand(shape, generator=task.at(0).generator("untrained head", client))

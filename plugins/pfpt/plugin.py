@@ -38,6 +38,7 @@ from fedloom.toolbox import (
     Batch,
     Cohort,
     FedLoomError,
+    PersonalStates,
     Tree,
     Update,
     ViTTask,
@@ -49,7 +50,6 @@ from fedloom.toolbox import (
     prompts_for_prediction,
     shallow_logits,
     shallow_loss,
-    tensor_map,
     top_prompts,
     train_locally,
 )
@@ -83,10 +83,10 @@ def init_client(task: ViTTask) -> Tree:
 
 
 @hookimpl
-def unseen_client_state(task: ViTTask, states: dict[int, Tree]) -> Tree | None:
+def unseen_client_state(task: ViTTask, states: PersonalStates) -> Tree | None:
     """Return the mean of the trained heads if heads are personal."""
     if task.options.head == "personal" and states:
-        return tensor_map(lambda *heads: sum(heads) / len(heads), *states.values())
+        return {"head": states.mean("head")}
     return None
 
 

@@ -49,7 +49,7 @@ def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int, receiv
     if client in state.clients:
         return state.clients[client]
     unseen = hooks.unseen_client_state(
-        task=task, client=client, states=state.clients, received=received
+        task=task, client=client, states=state.personal, received=received
     )
     if unseen is None:
         return personal_state(task, hooks, state, client)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.tensors import Tree, build, leaves
+from fedloom.common.tensors import Tree, build, leaves, tensor_map
 
 Entry = TypeVar("Entry")
 
@@ -26,6 +27,31 @@ class Participation:
     train_loss: float | None = None
 
 
+class PersonalStates(dict[int, Tree]):
+    """Personal states of the clients that trained, by client id, ascending."""
+
+    def __init__(self, states: dict[int, Tree]):
+        """Take the states; their means are computed when they are asked for."""
+        super().__init__(states)
+        self._means: dict[str, Any] = {}
+
+    def mean(self, key: str) -> Any:
+        """Return the mean over clients of the tensor, or of the tree of tensors, at a key.
+
+        It is computed once, however many clients that never trained are evaluated with it.
+
+        Raises:
+            KeyError: no client has trained, or one has no such key.
+        """
+        if key not in self._means:
+            if not self:
+                raise KeyError(f"{key}: no client has trained")
+            states = [{key: state[key]} for state in self.values()]
+            means = tensor_map(lambda *values: torch.stack(values).mean(0), *states)
+            self._means |= means
+        return self._means[key]
+
+
 @dataclass
 class State:
     """The server's state and the personal states of the clients.
@@ -42,6 +68,11 @@ class State:
     clients: dict[int, Tree] = field(default_factory=dict)
     participation: dict[int, Participation] = field(default_factory=dict)
     wrappers: dict[int, Tree] = field(default_factory=dict)
+
+    @cached_property
+    def personal(self) -> PersonalStates:
+        """Return the personal states with their means."""
+        return PersonalStates(self.clients)
 
     def tree(self) -> Tree:
         """Return all as one tree, which is what a checkpoint file holds."""

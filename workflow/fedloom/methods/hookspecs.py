@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from fedloom.common.tensors import Tree
     from fedloom.data.federation import Batch
+    from fedloom.federated.state import PersonalStates
     from fedloom.federated.task import Cohort, History, Task, Update
 
 hookspec = pluggy.HookspecMarker("fedloom")
@@ -64,7 +65,7 @@ def init_client(task: "Task", client: int) -> "Tree":
 
 @hookspec(firstresult=True)
 def unseen_client_state(
-    task: "Task", client: int, states: dict[int, "Tree"], received: "Tree"
+    task: "Task", client: int, states: "PersonalStates", received: "Tree"
 ) -> "Tree":
     """Return the personal state with which a client is evaluated that never trained.
 
@@ -72,8 +73,9 @@ def unseen_client_state(
     Default: what `init_client` gives.
 
     Args:
-        states: personal states of the clients that did train, by id. They exist for evaluation
-            alone: neither the server nor a client of a real federation would see them.
+        states: personal states of the clients that did train, by id, and `states.mean(key)`, which
+            is computed once for all clients. They exist for evaluation alone: neither the server
+            nor a client of a real federation would see them.
         received: what the server sends the client after the round, without a client axis.
     """
 

@@ -11,6 +11,7 @@ from fedloom.data.federation import Batch
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.optimizers import learning_rate
+from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import Cohort, History, Task, Update
 from fedloom.methods.hookspecs import hookimpl
 from fedloom.toolbox.aggregate import make_updates, mean
@@ -62,6 +63,7 @@ __all__ = [
     "Cohort",
     "FedLoomError",
     "History",
+    "PersonalStates",
     "Task",
     "Trained",
     "Tree",
