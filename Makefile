@@ -1,4 +1,4 @@
-# make run    the study in config.yaml:  make run ARGS="--configfile workflow/studies/micro/micro_vit.yaml"
+# make run    the study in config.yaml, or one that ships:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html: all tables and figures, with captions
 # make test   everything of make lint, documentation, workflow and unit tests
 # make lint   style, spelling, types, import contract: seconds
@@ -8,6 +8,9 @@
 # Each makes .venv first if it is missing, or older than the versions pinned in constraints.txt.
 
 PYTHON ?= python3.11
+# a name that `fedloom studies` prints
+STUDY ?=
+FILE = $(if $(STUDY),--configfile workflow/studies/$(STUDY).yaml)
 VENV := .venv/bin/python
 # What .venv was made from: it is stale when this changes, or when the folder moves. Each state has
 # a folder of its own, built beside and then linked to, so that a build that fails, or a run that is
@@ -18,10 +21,10 @@ STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo
 .PHONY: run report test lint docs bench peers kills venv
 
 run: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(FILE) $(ARGS)
 
 report: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.launch report $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom.launch report $(FILE) $(ARGS)
 
 test: lint docs
 	$(VENV) -m snakemake --lint

@@ -155,6 +155,30 @@ def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
         contract.checks.gives_its_tables(method, tmp_path / "x")
 
 
+SILENT = """\
+    if clients.is_server_model:
+        return None
+    return linear("""
+
+
+@pytest.mark.parametrize(
+    ("declared", "code", "line"),
+    [
+        ("false", SILENT, "predict returns None for the server's model, but cost.no_server_model"),
+        ("true", "    return linear(", "predict answers for the server's model, but cost."),
+    ],
+)
+def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, line):
+    method = _plugin(tmp_path, "    return linear(batch", f"{code}batch")
+    toml = method.folder / "method.toml"
+    toml.write_text(f"{toml.read_text()}\n[cost]\nno_server_model = {declared}\n")
+    manifest.discover.cache_clear()
+    method = manifest.discover(tmp_path)["head_tuning"]
+    (tmp_path / "x").mkdir()
+    with pytest.raises(FedLoomError, match=line):
+        contract.checks.evaluates_strangers(method, tmp_path / "x")
+
+
 def test_two_methods_of_one_name_are_refused(tmp_path):
     _copy("head_tuning", tmp_path / "a")
     _copy("head_tuning", tmp_path / "b")

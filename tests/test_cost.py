@@ -1,5 +1,6 @@
 """`fedloom plan`: what a study costs is counted before it runs."""
 
+import argparse
 import contextlib
 import io
 import re
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 from snakemake.cli import main as snakemake
 
-from fedloom import costs
+from fedloom import cli, costs
 from fedloom.common.checkout import ROOT
+from fedloom.plan import shipped
 from fedloom.plan.cost import FORK, study_cost
 from fedloom.plan.plan import Plan
 
@@ -67,6 +69,40 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
     assert cost.seconds >= FORK * sum(cost.jobs.values())
     assert cost.gpu_hours(1e12) == pytest.approx(cost.operations / 3.6e15)
     assert replace(cost, precision="bf16").gpu_hours() < cost.gpu_hours()
+
+
+def test_a_global_test_without_a_model_of_the_server_is_one_of_every_clients(tmp_path, monkeypatch):
+    """P-PT's clients answer by class priors of their own: each answers all test images."""
+    monkeypatch.chdir(tmp_path)
+    study = {"name": "mine", "rounds": 1, "seeds": [0], "report": {"last_evaluations": 1}}
+    select = {"datasets": ["glyphs"], "partitions": ["iid"], "methods": ["p_pt"]}
+    select |= {"tables": ["main"], "figures": []}
+    without, once = (
+        study_cost(loaded(study=study | {"global_test": asked}, select=select)).operations
+        for asked in (False, True)
+    )
+    tokens, width, depth, clients = 17, 96, 12, 20
+    image = depth * (24 * width**2 * tokens + 4 * width * tokens**2)
+    assert once - without == pytest.approx(clients * 100 * 12 * 4 / 2 * image)
+
+
+@pytest.mark.parametrize("rate", ["0", "-3", "nan", "inf", "fast"])
+def test_a_rate_is_above_zero(rate, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fedloom", "plan", f"--rate={rate}"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    line = f"argument --rate: '{rate}' is no number above 0"
+    assert capsys.readouterr().err.splitlines()[-1] == f"fedloom plan: error: {line}"
+
+
+def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    costs.run(argparse.Namespace(study=[Path("fedpha/table3")], rate=None))
+    assert re.match(r"study +fedpha_table3\n", capsys.readouterr().out)
+    mine = tmp_path / "fedpha/table3"
+    mine.parent.mkdir()
+    mine.touch()
+    assert shipped.file_of(Path("fedpha/table3")) == Path("fedpha/table3")
 
 
 def test_a_study_is_printed_with_what_to_mend(tmp_path, monkeypatch, capsys):

@@ -1,12 +1,14 @@
 """`fedloom plan`: what a study costs before it runs, as text for the terminal."""
 
 import argparse
+import math
 from pathlib import Path
 
 from tabulate import tabulate
 
 from fedloom.common.errors import FedLoomError
 from fedloom.methods.manifest import find
+from fedloom.plan import shipped
 from fedloom.plan.cost import RATES, Cost, study_cost
 from fedloom.plan.plan import Plan
 from fedloom.plan.protocols import method_of
@@ -21,11 +23,14 @@ def add_to(commands: argparse._SubParsersAction) -> None:
     about = "print what a study costs before it runs: jobs, hours, disk, bytes"
     command = commands.add_parser("plan", help=about, description=about)
     command.add_argument(
-        "study", nargs="*", type=Path, help="files of a study; default: config.yaml"
+        "study",
+        nargs="*",
+        type=Path,
+        help="files of a study, or names that `fedloom studies` prints; default: config.yaml",
     )
     command.add_argument(
         "--rate",
-        type=float,
+        type=_rate,
         metavar="TERA",
         help="operations of your GPU per second, in 10^12; default: "
         + ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in RATES.items()),
@@ -35,7 +40,7 @@ def add_to(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print what a study costs."""
-    plan = Plan.load(args.study)
+    plan = Plan.load([shipped.file_of(study) for study in args.study])
     cost = study_cost(plan)
     rate = RATES[cost.precision] if args.rate is None else 1e12 * args.rate
     print(_text(plan, cost, rate))
@@ -71,6 +76,21 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
         fewer = cost.jobs["train"] > cost.runs + cost.trials
         lines.append(line + ("; a larger study.rounds_per_job makes fewer" if fewer else ""))
     return "\n".join(lines)
+
+
+def _rate(text: str) -> float:
+    """Return a positive number.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse makes one line of it.
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
+    return rate
 
 
 def hours(number: float) -> str:

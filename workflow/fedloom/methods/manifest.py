@@ -172,6 +172,10 @@ class Plugin(Located):
         pattern = self.cost.get("trains_weights")
         return pattern is not None and options[pattern] not in NO_WEIGHTS
 
+    def has_server_model(self, options: dict) -> bool:
+        """Return True if `predict` answers for the server's model, with these options."""
+        return not _holds(self.cost.get("no_server_model", False), options)
+
     def training(self, *overrides: dict) -> dict:
         """Return the paper's training options, overridden in turn."""
         merged = TRAINING | self.training_defaults
@@ -216,6 +220,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
     conditions = {f"artefacts.{k}.needs": v.get("needs") for k, v in content["artefacts"].items()}
     conditions |= {key: content[key] for key in ("whole_batches", "whole_cohorts")}
     conditions |= {f"uses_sum.{name}": held for name, held in content["uses_sum"].items()}
+    conditions["cost.no_server_model"] = cost.get("no_server_model")
     for key, condition in conditions.items():
         for option in condition if isinstance(condition, dict) else ():
             if option not in options:

@@ -22,6 +22,16 @@ def _artefact(stem: str) -> tuple[str, int, str]:
     return order, int(number) if number else 0, stem
 
 
+def file_of(study: Path) -> Path:
+    """Return a study's file: the path itself, or that of a study that ships, by its name.
+
+    Args:
+        study: a path, or a name such as fedpha/table3, as `fedloom studies` prints it.
+    """
+    shipped = FOLDER / f"{study}.yaml"
+    return shipped if shipped.is_file() and not study.exists() else study
+
+
 def name_of(file: Path) -> str:
     """Return the name that a study that ships has in `study.name`, by its file."""
     folder, stem = file.parent.name, file.stem

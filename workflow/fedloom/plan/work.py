@@ -12,7 +12,8 @@ made of
 - the images of the dataset: those in its store once that is written, else as the config has them;
 - the round: clients, epochs, evaluations, and rounds of a job;
 - what method.toml declares of the method: weights of the backbone that its clients train, upload
-  and keep, and the epochs of `personalize` before every evaluation (`cost`).
+  and keep, the epochs of `personalize` before every evaluation, and whether the server has a model
+  (`cost`).
 
 SAVED is measured: a training step of a ViT-B/16 at 224 px took 78 MB per image. What is
 memory-mapped (stores, caches) is not counted: the system may drop it.
@@ -161,7 +162,11 @@ def _evaluation(run: Workload, share: float = 1) -> tuple[float, float]:
     """Return megabytes and operations of one evaluation of this share of the clients."""
     images, _ = contents(run.dataset)
     size = shape(run.backbone)
-    passes = share + 1 if run.study.global_test else share
+    # where the server has no model, each of these clients' models answers all images
+    models = (
+        1 if run.plugin.has_server_model(dict(run.method.options)) else run.all_clients() * share
+    )
+    passes = share + models if run.study.global_test else share
     cheap = run.backbone.family == "clip" and bool(run.method.needs)  # features are cached
     if cheap:
         return 0, 0

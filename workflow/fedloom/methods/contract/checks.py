@@ -255,7 +255,14 @@ def evaluates_strangers(method: Plugin, folder: Path, *wrappers: Plugin) -> None
             raise FedLoomError(
                 f"{method.name}: predict must give finite logits {expected}, gave {found}"
             )
-    evaluate_globally(task, run.hooks, current)
+    row = evaluate_globally(task, run.hooks, current)
+    answered = row["num_test"] == sum(map(len, task.data.test))
+    if not wrappers and answered != method.has_server_model(vars(task.options)):
+        does, declared = ("answers", "true") if answered else ("returns None", "false")
+        raise FedLoomError(
+            f"{method.name}: predict {does} for the server's model, but cost.no_server_model in "
+            f"method.toml is {declared}"
+        )
 
 
 def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
