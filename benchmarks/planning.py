@@ -14,7 +14,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-JOBS_OF_SEED = 5  # two runs, the rows of each in a file, and the partition
+RUNS_OF_SEED = 2
+JOBS_OF_SEED = 5  # the runs, the rows of each in a file, and the partition
 
 
 def study(seeds: int) -> dict:
@@ -43,7 +44,7 @@ def main() -> None:
     """Print a line per size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("jobs", nargs="*", type=int, default=[100, 1000])
-    print(f"{'jobs':>8} {'CPU s':>8} {'peak MB':>8}")
+    print(f"{'runs':>8} {'jobs':>8} {'CPU s':>8} {'peak MB':>8}")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     for jobs in parser.parse_args().jobs:
         with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +65,8 @@ def main() -> None:
                 sys.exit(printed)
             total = next(line for line in printed.splitlines() if line.startswith("total"))
             seconds = used.ru_utime + used.ru_stime
-            print(f"{int(total.split()[1]):8,} {seconds:8.1f} {used.ru_maxrss / 1024:8.0f}")
+            runs = RUNS_OF_SEED * (jobs // JOBS_OF_SEED)
+            print(f"{runs:8,} {int(total.split()[1]):8,} {seconds:8.1f} {used.ru_maxrss / 1024:8.0f}")
 
 
 if __name__ == "__main__":
