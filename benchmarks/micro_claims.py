@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedloom.common.checkout import ROOT
+from fedloom.plan.reading import read
+
+CLAIMS = ROOT / "workflow/claims"
 VERDICTS = ("holds", "does not hold", "undecided")
 
 
@@ -38,10 +42,13 @@ def line(claim: pd.Series) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print a table per paper, and how many claims have each verdict."""
+    """Print how many claims there are, how many tests have each verdict, and a table per paper."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     claims = pd.concat([tested(folder) for folder in parser.parse_args().folders])
+    written = [claim for file in sorted(CLAIMS.glob("*.yaml")) for claim in read(file)["claims"]]
+    untested = sum("untested" in claim for claim in written)
+    print(f"{len(written)} claims, {untested} of which no run can test.", end=" ")
     counts = claims["verdict"].value_counts()
     print(", ".join(f"{counts.get(verdict, 0)} {verdict}" for verdict in VERDICTS))
     for paper, rows in claims.groupby("paper", sort=True):
