@@ -52,6 +52,8 @@ def transport_plan(
     logarithms = LARGEST_COST / eps > -math.log(torch.finfo(cost.dtype).tiny) / 2
     kernel = -cost / eps if logarithms else torch.exp(-cost / eps)  # [K, B, C, M, N]
     u, v = torch.ones_like(cost[..., 0]), torch.ones_like(cost[..., 0, :])
+    # Costs that come from an einsum are not contiguous, and every product would copy them.
+    factor = kernel if logarithms else kernel.contiguous()
     if logarithms:
         u, v = u.log(), v.log()
     real = mask[..., None, None]  # [K, B, 1, 1]
@@ -60,7 +62,7 @@ def transport_plan(
     running = torch.ones(len(cost), 1, 1, 1, dtype=torch.bool, device=cost.device)
     every = ASKED_EVERY[cost.device.type]
     for number in range(1, iterations + 1):
-        new_u, new_v = (_scale_logarithms if logarithms else _scale)(kernel, v, mass, balanced)
+        new_u, new_v = (_scale_logarithms if logarithms else _scale)(factor, v, mass, balanced)
         before, after = (u, new_u) if balanced else (v, new_v)
         if logarithms:
             before, after = before.exp(), after.exp()
