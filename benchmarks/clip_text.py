@@ -24,6 +24,8 @@ from fedloom.backbones.clip import text as clip_text
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.common.device import prepare_torch
 
+PLACES = 77  # positions of CLIP's text tower
+
 # CIFAR-100's, whose lengths decide
 CLASSES = tuple(
     """apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
@@ -47,14 +49,25 @@ def tokenized(model: Any, length: int, classes: tuple[str, ...]) -> tuple[Tensor
     return tokens, model.token_embedding(tokens)
 
 
-def usual_text(model: Any, context: Tensor, classes: tuple[str, ...]) -> Tensor:
-    """Return the features [C, d_joint] of all 77 places, a context [L, d] for the placeholders."""
-    tokens, embedded = tokenized(model, len(context), tuple(classes))
-    learned = context.expand(len(tokens), -1, -1)
-    x = torch.cat([embedded[:, :1], learned, embedded[:, 1 + len(context) :]], 1)
-    x = model.transformer(x + model.positional_embedding, attn_mask=model.attn_mask)
-    ends = model.ln_final(x)[torch.arange(len(tokens)), tokens.argmax(1)]
-    return F.normalize(ends @ model.text_projection, dim=-1)
+def padded_text(model: Any, contexts: Tensor, classes: tuple[str, ...], places: int) -> Tensor:
+    """Return the features [n, C, d_joint] of n contexts before all classes.
+
+    Every prompt has as many positions, whatever is behind its EOT.
+
+    Args:
+        contexts: [n, L, d], which stand for the placeholders.
+        places: how many positions are computed: all 77, or up to the longest EOT.
+    """
+    count, length, _ = contexts.shape
+    tokens, embedded = tokenized(model, length, tuple(classes))
+    shared = embedded[:, :places].expand(count, -1, -1, -1)  # [n, C, places, d]
+    learned = contexts[:, None].expand(-1, len(tokens), -1, -1)  # [n, C, L, d]
+    x = torch.cat([shared[:, :, :1], learned, shared[:, :, 1 + length :]], 2).flatten(0, 1)
+    mask = model.attn_mask[:places, :places]
+    x = model.transformer(x + model.positional_embedding[:places], attn_mask=mask)
+    ends = model.ln_final(x)[torch.arange(len(x)), tokens.argmax(1).repeat(count)]
+    features = F.normalize(ends @ model.text_projection, dim=-1)  # [n C, d_joint]
+    return features.unflatten(0, (count, -1))
 
 
 def seconds(features: Callable[[Tensor], Tensor], context: Tensor) -> float:
@@ -79,7 +92,7 @@ def main() -> None:
     for length in (4, 16, 32):
         context = torch.randn(length, backbone.width).mul_(0.02).requires_grad_()
         ways = {
-            "places": lambda c: usual_text(model, c, CLASSES),
+            "places": lambda c: padded_text(model, c[None], CLASSES, PLACES)[0],
             "packed": lambda c: backbone.text_features(c, CLASSES),
         }
         with torch.no_grad():
