@@ -82,8 +82,8 @@ def transport_plan(
 def _scale(kernel: Tensor, v: Tensor, mass: float, balanced: bool) -> tuple[Tensor, Tensor]:
     """Return the next scalings u [..., M] and v [..., N] of a kernel [..., M, N]."""
     rows, columns = kernel.shape[-2:]
-    full = 1 / (rows * (kernel @ v[..., None]).squeeze(-1))
-    new_u = full if balanced else full.clamp(max=1)
+    full = (kernel @ v[..., None]).squeeze(-1).mul_(rows).reciprocal_()
+    new_u = full if balanced else full.clamp_(max=1)
     new_v = mass / columns / (new_u[..., None, :] @ kernel).squeeze(-2)
     return new_u, new_v
 
