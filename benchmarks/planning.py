@@ -66,7 +66,8 @@ def main() -> None:
             total = next(line for line in printed.splitlines() if line.startswith("total"))
             seconds = used.ru_utime + used.ru_stime
             runs = RUNS_OF_SEED * (jobs // JOBS_OF_SEED)
-            print(f"{runs:8,} {int(total.split()[1]):8,} {seconds:8.1f} {used.ru_maxrss / 1024:8.0f}")
+            jobs, peak = int(total.split()[1]), used.ru_maxrss / 1024
+            print(f"{runs:8,} {jobs:8,} {seconds:8.1f} {peak:8.0f}")
 
 
 if __name__ == "__main__":
