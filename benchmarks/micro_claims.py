@@ -13,6 +13,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.plan.reading import read
 
 CLAIMS = ROOT / "workflow/claims"
+UNITS = {"million_params": " million numbers", "params_up": " numbers", "rounds": " rounds"}
 VERDICTS = ("holds", "does not hold", "undecided")
 
 
@@ -28,17 +29,24 @@ def tested(folder: Path) -> pd.DataFrame:
 
 def line(claim: pd.Series) -> dict[str, str]:
     """Return a claim as people read it."""
-    whole = abs(claim["difference"]) >= 1000  # numbers that are sent, not points
-    form = "{:+,.0f}" if whole else "{:+.1f}"
+    form = "{:+,.0f}" if claim["metric"] == "params_up" else "{:+.1f}"
     difference, low, high = (form.format(claim[key]) for key in ("difference", "low", "high"))
+    unit = UNITS.get(claim["metric"], "")
     return {
         "claim": claim["says"],
         "in the paper": claim["where"].split(", Section")[0],
         "study": f"`{claim['study']}`",
-        "difference [95 %]": f"{difference} [{low}, {high}]",
+        "difference [95 %]": f"{difference} [{low}, {high}]{unit}",
+        "holds": _within(claim["within_low"], claim["within_high"]),
         "against": claim["rival"] or "",
-        "verdict": claim["verdict"],
+        "verdict": claim["verdict"] + (f" ({claim['reason']})" if claim["reason"] else ""),
     }
+
+
+def _within(low: float | None, high: float | None) -> str:
+    """Return between which differences a claim holds."""
+    ends = [("above", low), ("below", high)]
+    return ", ".join(f"{word} {end:g}" for word, end in ends if pd.notna(end))
 
 
 def main() -> None:
