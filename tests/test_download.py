@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -268,4 +269,26 @@ def test_an_unknown_revision_is_one_line(hub, tmp_path):
     done = from_hub(hub, tmp_path / "letters", ["data/*"], revision="f" * 40)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     line = done.stderr.strip().splitlines()[-1]
-    assert line.startswith(f"error: data set me/letters of the hub at revision {'f' * 40}: ")
+    where = f"the hub {hub.address} at revision {'f' * 40}"
+    assert line.startswith(f"error: data set me/letters of {where}: ")
+
+
+@pytest.mark.parametrize("message", [None, ""])
+def test_a_hub_that_is_not_there_is_one_line(message, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's own tries
+    reason = r"\[Errno 111\] Connection refused"
+    if message is not None:
+
+        def silent(*_, **__):
+            raise OSError(message)
+
+        monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", silent)
+        reason = "OSError"
+    with pytest.raises(FedLoomError) as error:
+        download.fetch_from_hub("me/letters", "main", ["*"], tmp_path)
+    assert re.fullmatch(
+        rf"data set me/letters of the hub http://127.0.0.1:9 at revision main: {reason}; run it "
+        "again to go on from here, or set HF_ENDPOINT to a hub that can be reached",
+        str(error.value),
+    )

@@ -56,15 +56,18 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
         files: names, or patterns with *.
 
     Raises:
-        FedLoomError: the hub does not answer or has no such files, or one came out different.
+        FedLoomError: the hub cannot be reached or has no such files, or one came out different.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]
+    )
     from huggingface_hub.utils import filter_repo_objects
     from huggingface_hub.utils.logging import disable_propagation
 
     disable_propagation()  # it prints its lines itself
-    where = f"data set {repository} of the hub at revision {revision}"
+    where = f"data set {repository} of the hub {constants.ENDPOINT} at revision {revision}"
     at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
     try:
         names = HfApi().list_repo_files(**at)
@@ -73,9 +76,15 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
                 raise FedLoomError(f"{where}: has no file '{pattern}'; mend the recipe")
         snapshot_download(**at, allow_patterns=files, local_dir=root)
         found = HfApi().verify_repo_checksums(**at, local_dir=root)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        line = str(error).strip().splitlines()[0].removeprefix("Got: ").rstrip(".")
-        raise FedLoomError(f"{where}: {line}; run it again to go on from here") from None
+    # HTTPError is that of the library which sends the requests, another one with each major version
+    # of the hub's client; a refused connection is one, and no OSError. hf_xet, which fetches large
+    # files, raises RuntimeError.
+    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
+        line = str(error).strip().partition("\n")[0].removeprefix("Got: ").rstrip(".")
+        raise FedLoomError(
+            f"{where}: {line or type(error).__name__}; run it again to go on from here, or set "
+            "HF_ENDPOINT to a hub that can be reached"
+        ) from None
     wrong = sorted(mismatch["path"] for mismatch in found.mismatches)
     for path in wrong:
         (root / path).unlink()
