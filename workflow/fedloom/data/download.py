@@ -5,14 +5,10 @@ a record with its address, size and sha256 remains there, by which a second call
 is left to do.
 """
 
-import gzip
 import hashlib
 import logging
-import tarfile
 import time
-import zipfile
-import zlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -21,6 +17,7 @@ from filelock import FileLock
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
 from fedloom.common.logs import download_progress
+from fedloom.data.archives import unpack
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +107,7 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     if name.endswith(ARCHIVES):
         log.info("%s: unpacking it into %s", name, into)
-        made = _unpack(file, into, trusted={"sha256", "md5"} & archive.keys() != set())
+        made = unpack(file, into, trusted={"sha256", "md5"} & archive.keys() != set())
         file.unlink()
     else:
         made = [name]
@@ -155,59 +152,6 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
                 "is deleted; run it again, or mend the recipe if the publisher has changed the file"
             )
     return facts
-
-
-def _unpack(file: Path, into: Path, trusted: bool) -> list[str]:
-    """Unpack an archive and return the top-level names in it.
-
-    A member that would lie outside the folder is refused.
-
-    Args:
-        trusted: its digest was compared; else the archive is read to its end for its own checksums,
-            which tarfile would not do.
-
-    Raises:
-        FedLoomError: the archive is broken. It is deleted, so that another try fetches it anew.
-    """
-    try:
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                archive.extractall(into)
-                names = archive.namelist()
-        else:
-            if not trusted:
-                _check_tar(file)
-            with tarfile.open(file) as archive:
-                archive.extractall(into, filter="data")
-                names = archive.getnames()
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError) as error:
-        file.unlink()
-        raise FedLoomError(f"{file}: cannot be unpacked ({error}); run it again") from None
-    return sorted({PurePosixPath(name).parts[0] for name in names if name not in (".", "./")})
-
-
-def _check_tar(file: Path) -> None:
-    """Read an archive to its end; tarfile takes a broken header for the end, and so a part for all.
-
-    Raises:
-        tarfile.ReadError: there are no two blocks of zeros at the end.
-        zlib.error, gzip.BadGzipFile, EOFError: the compressed stream is broken.
-    """
-    with file.open("rb") as raw:
-        compressed = raw.read(2) == b"\x1f\x8b"
-    with gzip.open(file) if compressed else file.open("rb") as stream:
-        last = b""
-        while piece := stream.read(PIECE):
-            last = (last + piece)[-2 * tarfile.BLOCKSIZE :]
-    if last != bytes(2 * tarfile.BLOCKSIZE):
-        raise tarfile.ReadError("it ends early")
-    with tarfile.open(file) as archive:
-        archive.getmembers()
-        seen = archive.offset
-    with gzip.open(file) if compressed else file.open("rb") as stream:
-        stream.seek(seen)
-        if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise tarfile.ReadError("a header is broken")
 
 
 def _download(url: str, file: Path) -> None:
