@@ -116,10 +116,16 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
 
 
 def _is_done(record: Path, archive: dict[str, Any], into: Path) -> bool:
-    """Return True if a record says that this file was put in place, and what it made is there."""
+    """Return True if a record says that this file was put in place, and what it made is there.
+
+    Raises:
+        FedLoomError: the record is damaged.
+    """
     if not record.is_file():
         return False
     facts = read_json(record)
+    if not isinstance(facts.get("made"), list):
+        raise FedLoomError(f"{record}: not what FedLoom wrote; delete it and run again")
     stated = {key: archive[key] for key in ("url", "size", "sha256", "md5") if key in archive}
     there = all((into / name).exists() for name in facts["made"])
     return there and stated.items() <= facts.items()
