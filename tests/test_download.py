@@ -42,6 +42,17 @@ def test_a_connection_that_breaks_off_is_gone_on_from(server, tmp_path):
     assert starts[0] == 0 and starts == sorted(starts) and len(set(starts)) == 3
 
 
+def test_a_server_without_ranges_that_always_ends_early_is_given_up(server, tmp_path):
+    server.ranges = False
+    server.cuts = [200_000, 300_000] * 20  # every second answer is longer than the one before
+    with pytest.raises(FedLoomError, match="5 times; run it again"):
+        download.fetch_archives([entry(server)], tmp_path)
+    assert len(server.asked) == 2 + download.TRIES
+    server.cuts = []
+    download.fetch_archives([entry(server)], tmp_path)
+    assert (tmp_path / "images.bin").read_bytes() == CONTENT
+
+
 def test_a_second_call_goes_on_where_the_first_was_killed(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TRIES", 1)
     server.cuts = [300_000, 0]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = ".downloads"
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
-TRIES = 5  # in a row that bring no byte
+TRIES = 5  # in a row that bring no more than an earlier one
 PAUSE = 2.0  # seconds before the second try, and twice as long before every further one
 TIMEOUT = 60.0  # seconds without an answer
 PIECE = 1 << 20  # bytes written at once
@@ -164,11 +164,12 @@ def _download(url: str, file: Path) -> None:
     """Download a file; what an earlier call or try left behind is gone on from.
 
     Raises:
-        FedLoomError: the server refuses, or several tries in a row brought nothing.
+        FedLoomError: the server refuses, or several tries in a row brought no more of the file than
+            an earlier one did.
     """
     part, failed = file.with_name(f"{file.name}.part"), 0
+    longest = _size(part)
     while True:
-        before = part.stat().st_size if part.exists() else 0
         try:
             refusal = _go_on(url, part)
             if refusal is None:
@@ -178,13 +179,20 @@ def _download(url: str, file: Path) -> None:
                 raise FedLoomError(f"{url}: {reason}")
         except requests.RequestException as error:
             reason = type(error).__name__
-        failed = 0 if part.exists() and part.stat().st_size > before else failed + 1
+        # a server that knows no ranges starts anew each time, and may always end early
+        failed = 0 if _size(part) > longest else failed + 1
+        longest = max(longest, _size(part))
         if failed == TRIES:
             raise FedLoomError(f"{url}: {reason}, {TRIES} times; run it again to go on from here")
         log.info("%s: %s; trying again", url, reason)
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
     part.replace(file)
     _tag_of(part).unlink(missing_ok=True)
+
+
+def _size(part: Path) -> int:
+    """Return how many bytes there are of a file; 0 if it is not there."""
+    return part.stat().st_size if part.exists() else 0
 
 
 def _tag_of(part: Path) -> Path:
@@ -201,7 +209,7 @@ def _go_on(url: str, part: Path) -> requests.Response | None:
     Raises:
         requests.RequestException: the connection ended early.
     """
-    start, tag, headers = (part.stat().st_size if part.exists() else 0), _tag_of(part), {}
+    start, tag, headers = _size(part), _tag_of(part), {}
     if start and tag.exists():
         headers = {"Range": f"bytes={start}-", "If-Range": tag.read_text()}
     headers |= {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
