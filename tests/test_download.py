@@ -1,6 +1,7 @@
 """Downloads: resumed, checked, unpacked once; from plain servers and from one that is a hub."""
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -87,6 +88,17 @@ def test_what_is_not_as_the_recipe_says_is_deleted(server, tmp_path, fact):
         download.fetch_archives([entry(server, **fact)], tmp_path)
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert set(left) <= {".lock"}
+
+
+def test_a_digest_that_the_recipe_lacks_is_said(server, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    digests = {kind: hashlib.new(kind, CONTENT).hexdigest() for kind in ("sha256", "md5")}
+    for kind, digest in digests.items():
+        download.fetch_archives([entry(server, **{kind: digest})], tmp_path / kind)
+    assert "no digest" not in caplog.text
+    download.fetch_archives([entry(server, size=len(CONTENT))], tmp_path)
+    line = f"images.bin: 1024000 bytes with sha256 {digests['sha256']}; the recipe has no digest"
+    assert line in caplog.text
 
 
 def test_nothing_is_fetched_twice_unless_the_recipe_has_changed(server, tmp_path):
