@@ -14,7 +14,8 @@ class Files(BaseHTTPRequestHandler):
     """Serve `server.files` {path: bytes} as a web server does, with ETag, Range and If-Range.
 
     `server.cuts` are numbers of bytes after which the next answers break off, and `server.status`
-    an error that is answered instead. `server.asked` has the Range of every GET.
+    an error that is answered instead; without `server.ranges`, all of a file is sent each time.
+    `server.asked` has the Range of every GET.
     """
 
     protocol_version = "HTTP/1.1"
@@ -32,7 +33,7 @@ class Files(BaseHTTPRequestHandler):
         tag = f'"{hashlib.sha256(content).hexdigest()}"'
         start = 0
         wanted = self.headers.get("Range")
-        if wanted and self.headers.get("If-Range", tag) == tag:
+        if wanted and self.server.ranges and self.headers.get("If-Range", tag) == tag:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
             if start >= len(content):
                 return self.answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
@@ -115,6 +116,7 @@ def serving(handler: type[Files], files: dict[str, bytes]) -> Iterator[Any]:
     """Run a server of files; its attribute `address` is where."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.files, server.cuts, server.status, server.asked, server.lies = files, [], None, [], set()
+    server.ranges = True
     server.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -9,10 +9,10 @@ import zipfile
 import pytest
 from PIL import Image
 
+from archives_on_disk import archive_of
 from fedloom import cli
 from fedloom.data import download
 from servers import Files, serving
-from test_download import archive_of
 
 HEAD = "title: Letters\npapers: []\nlicence: not stated\ncitation: nobody\n"
 

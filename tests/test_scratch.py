@@ -93,3 +93,13 @@ def test_a_folder_that_is_not_there_is_named(stored, scratch, monkeypatch):
     with pytest.raises(FedLoomError, match=r"FEDLOOM_SCRATCH: .*/none is no folder") as error:
         nearest(stored)
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_takes_no_copies_is_named(stored, scratch, monkeypatch):
+    taken = scratch / f"fedloom-{os.getuid()}"
+    taken.write_text("a file")
+    # the kernel's own folder takes no other, not even root's, and says that it is not there
+    for folder, reason in ((scratch, "File exists"), ("/proc", "No such file or directory")):
+        monkeypatch.setenv("FEDLOOM_SCRATCH", str(folder))
+        with pytest.raises(FedLoomError, match=rf"FEDLOOM_SCRATCH: .* {folder}/.*\({reason}\)"):
+            nearest(stored)

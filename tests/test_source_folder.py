@@ -115,6 +115,39 @@ def test_the_last_images_of_every_domain_are_test_images(tmp_path):
         build(tmp_path, **options, test_last={"images": 2, "of": 5})
 
 
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (
+            ["0.png ant", "1.png bee", "2.png cow"],
+            r"list.txt, line 3: class 'cow' has no training images; mend the list, or add a folder",
+        ),
+        (
+            ["0.png ant"],
+            r"list.txt: leaves out 2 of 3 images, as .*/images/1.png; add them to the list, or",
+        ),
+        (["0.png ant", "1.png bee", "./0.png ant"], r"line 3: names .*/images/0.png, again$"),
+        (["0.png ant", "3.png bee"], r"line 2: names .*/images/3.png, which is not there$"),
+        (["../../train/ant/0.png ant"], r"line 1: names .*/train/ant/0.png, which is not there$"),
+    ],
+)
+def test_a_test_list_has_every_image_of_its_folder_once(rows, line, tmp_path):
+    root = image_folder(tmp_path / "root/train", ["ant", "bee"], count=1).parent
+    image_folder(root / "val/images", count=3)
+    (root / "val/images/notes.txt").write_text("no image")
+    options = {"source": "folder", "root": str(root), "split": ["train", "val"]}
+    options["test_list"] = {"file": "list.txt", "images": "images"}
+    (root / "val/list.txt").write_text("0.png bee\n1.png ant\nsub/../2.png bee\n")
+    store, _ = build(tmp_path, **options)
+    assert store.labels[store.test].tolist() == [1, 0, 1]
+    (root / "val/list.txt").write_text("\n".join(rows))
+    with pytest.raises(FedLoomError, match=line):
+        build(tmp_path, **options)
+    options["test_list"]["images"] = "pictures"
+    with pytest.raises(FedLoomError, match="val/pictures: no such folder, but test_list names it"):
+        build(tmp_path, **options)
+
+
 def test_a_missing_folder_and_an_empty_class(tmp_path):
     root = tmp_path / "root"
     with pytest.raises(FedLoomError, match=r"root: no such folder; expected \[domain/\]class/file"):

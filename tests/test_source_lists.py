@@ -188,9 +188,24 @@ def test_labels_that_are_numbers_are_compared_as_integers(tmp_path):
     lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
     store, about = build(tmp_path, **lists)
     assert (about["classes"], store.labels.tolist()) == (["7", "10"], [0, 1, 0])
-    write(root / "train.txt", "1.png 07", "2.png x")
-    _, about = build(tmp_path, **lists)
-    assert about["classes"] == ["07", "7", "x"], "names are names where one is no number"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "line"),
+    [
+        (("1.png 0", "2.png one"), "3.png 1", r"train.txt, line 2: label 'one' is no .*, but '0'"),
+        (("1.png cat", "2.png dog"), "3.png 7", r"train.txt, line 1: label 'cat' .*, but '7' of "),
+        (("1.png 0", "2.png 1"), "3.png -1", r"test.txt, line 1: label '-1' is no number, but '0'"),
+    ],
+)
+def test_labels_are_numbers_or_words_but_no_mixture(train, test, line, tmp_path):
+    root = files(tmp_path / "root", "1.png", "2.png", "3.png")
+    write(root / "train.txt", *train)
+    write(root / "test.txt", test)
+    lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
+    with pytest.raises(FedLoomError, match=line) as error:
+        build(tmp_path, **lists)
+    assert "\n" not in str(error.value)
 
 
 def test_a_folder_of_images_for_every_domain(tmp_path):

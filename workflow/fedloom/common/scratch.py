@@ -33,7 +33,7 @@ def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
 
     Raises:
         FedLoomError: the file is not what its receipt says, FEDLOOM_SCRATCH names no folder, or
-            the copy cannot be written.
+            none that copies can be written to.
     """
     copies = folder()
     if copies is None:
@@ -41,7 +41,7 @@ def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
     facts = read_receipt(path)
     copy = copies / f"{facts['sha256']}{path.suffix}"
     if not _is_good(copy, facts["sha256"], whole):
-        copies.mkdir(exist_ok=True)
+        _make(copies)
         with held(copy.with_suffix(".lock"), f"{copy}: another job is copying it", log.info):
             if not _is_good(copy, facts["sha256"], whole):
                 _copy(path, copy, facts["sha256"])
@@ -68,6 +68,21 @@ def folder() -> Path | None:
             f"{VARIABLE}: {folder} is no folder on this machine; name one, or unset it"
         )
     return folder / f"fedloom-{os.getuid()}"
+
+
+def _make(copies: Path) -> None:
+    """Make the folder for copies, unless it is there.
+
+    Raises:
+        FedLoomError: it cannot be made.
+    """
+    try:
+        copies.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FedLoomError(
+            f"{VARIABLE}: the folder {copies} cannot be made ({error.strerror}); name a folder "
+            "that you can write to, or unset it"
+        ) from None
 
 
 def _copy(path: Path, copy: Path, digest: str) -> None:

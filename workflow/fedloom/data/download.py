@@ -5,14 +5,10 @@ a record with its address, size and sha256 remains there, by which a second call
 is left to do.
 """
 
-import gzip
 import hashlib
 import logging
-import tarfile
 import time
-import zipfile
-import zlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -21,12 +17,13 @@ from filelock import FileLock
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
 from fedloom.common.logs import download_progress
+from fedloom.data.archives import unpack
 
 log = logging.getLogger(__name__)
 
 FOLDER = ".downloads"
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
-TRIES = 5  # in a row that bring no byte
+TRIES = 5  # in a row that bring no more than an earlier one
 PAUSE = 2.0  # seconds before the second try, and twice as long before every further one
 TIMEOUT = 60.0  # seconds without an answer
 PIECE = 1 << 20  # bytes written at once
@@ -56,15 +53,18 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
         files: names, or patterns with *.
 
     Raises:
-        FedLoomError: the hub does not answer or has no such files, or one came out different.
+        FedLoomError: the hub cannot be reached or has no such files, or one came out different.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]
+    )
     from huggingface_hub.utils import filter_repo_objects
     from huggingface_hub.utils.logging import disable_propagation
 
     disable_propagation()  # it prints its lines itself
-    where = f"data set {repository} of the hub at revision {revision}"
+    where = f"data set {repository} of the hub {constants.ENDPOINT} at revision {revision}"
     at: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset", "revision": revision}
     try:
         names = HfApi().list_repo_files(**at)
@@ -73,9 +73,15 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
                 raise FedLoomError(f"{where}: has no file '{pattern}'; mend the recipe")
         snapshot_download(**at, allow_patterns=files, local_dir=root)
         found = HfApi().verify_repo_checksums(**at, local_dir=root)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        line = str(error).strip().splitlines()[0].removeprefix("Got: ").rstrip(".")
-        raise FedLoomError(f"{where}: {line}; run it again to go on from here") from None
+    # HTTPError is that of the library which sends the requests, another one with each major version
+    # of the hub's client; a refused connection is one, and no OSError. hf_xet, which fetches large
+    # files, raises RuntimeError.
+    except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
+        line = str(error).strip().partition("\n")[0].removeprefix("Got: ").rstrip(".")
+        raise FedLoomError(
+            f"{where}: {line or type(error).__name__}; run it again to go on from here, or set "
+            "HF_ENDPOINT to a hub that can be reached"
+        ) from None
     wrong = sorted(mismatch["path"] for mismatch in found.mismatches)
     for path in wrong:
         (root / path).unlink()
@@ -98,10 +104,14 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
     if not file.exists():
         _download(url, file)
     facts = {"url": url} | _checked(file, archive)
+    compared = "sha256" in archive or "md5" in archive
+    if not compared:
+        line = "%s: %d bytes with sha256 %s; the recipe has no digest to compare it with"
+        log.info(line, name, facts["size"], facts["sha256"])
     into.mkdir(parents=True, exist_ok=True)
     if name.endswith(ARCHIVES):
         log.info("%s: unpacking it into %s", name, into)
-        made = _unpack(file, into, trusted={"sha256", "md5"} & archive.keys() != set())
+        made = unpack(file, into, trusted=compared)
         file.unlink()
     else:
         made = [name]
@@ -110,10 +120,16 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
 
 
 def _is_done(record: Path, archive: dict[str, Any], into: Path) -> bool:
-    """Return True if a record says that this file was put in place, and what it made is there."""
+    """Return True if a record says that this file was put in place, and what it made is there.
+
+    Raises:
+        FedLoomError: the record is damaged.
+    """
     if not record.is_file():
         return False
     facts = read_json(record)
+    if not isinstance(facts.get("made"), list):
+        raise FedLoomError(f"{record}: not what FedLoom wrote; delete it and run again")
     stated = {key: archive[key] for key in ("url", "size", "sha256", "md5") if key in archive}
     there = all((into / name).exists() for name in facts["made"])
     return there and stated.items() <= facts.items()
@@ -148,68 +164,16 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _unpack(file: Path, into: Path, trusted: bool) -> list[str]:
-    """Unpack an archive and return the top-level names in it.
-
-    A member that would lie outside the folder is refused.
-
-    Args:
-        trusted: its digest was compared; else the archive is read to its end for its own checksums,
-            which tarfile would not do.
-
-    Raises:
-        FedLoomError: the archive is broken. It is deleted, so that another try fetches it anew.
-    """
-    try:
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                archive.extractall(into)
-                names = archive.namelist()
-        else:
-            if not trusted:
-                _check_tar(file)
-            with tarfile.open(file) as archive:
-                archive.extractall(into, filter="data")
-                names = archive.getnames()
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError) as error:
-        file.unlink()
-        raise FedLoomError(f"{file}: cannot be unpacked ({error}); run it again") from None
-    return sorted({PurePosixPath(name).parts[0] for name in names if name not in (".", "./")})
-
-
-def _check_tar(file: Path) -> None:
-    """Read an archive to its end; tarfile takes a broken header for the end, and so a part for all.
-
-    Raises:
-        tarfile.ReadError: there are no two blocks of zeros at the end.
-        zlib.error, gzip.BadGzipFile, EOFError: the compressed stream is broken.
-    """
-    with file.open("rb") as raw:
-        compressed = raw.read(2) == b"\x1f\x8b"
-    with gzip.open(file) if compressed else file.open("rb") as stream:
-        last = b""
-        while piece := stream.read(PIECE):
-            last = (last + piece)[-2 * tarfile.BLOCKSIZE :]
-    if last != bytes(2 * tarfile.BLOCKSIZE):
-        raise tarfile.ReadError("it ends early")
-    with tarfile.open(file) as archive:
-        archive.getmembers()
-        seen = archive.offset
-    with gzip.open(file) if compressed else file.open("rb") as stream:
-        stream.seek(seen)
-        if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise tarfile.ReadError("a header is broken")
-
-
 def _download(url: str, file: Path) -> None:
     """Download a file; what an earlier call or try left behind is gone on from.
 
     Raises:
-        FedLoomError: the server refuses, or several tries in a row brought nothing.
+        FedLoomError: the server refuses, or several tries in a row brought no more of the file than
+            an earlier one did.
     """
     part, failed = file.with_name(f"{file.name}.part"), 0
+    longest = _size(part)
     while True:
-        before = part.stat().st_size if part.exists() else 0
         try:
             refusal = _go_on(url, part)
             if refusal is None:
@@ -219,13 +183,20 @@ def _download(url: str, file: Path) -> None:
                 raise FedLoomError(f"{url}: {reason}")
         except requests.RequestException as error:
             reason = type(error).__name__
-        failed = 0 if part.exists() and part.stat().st_size > before else failed + 1
+        # a server that knows no ranges starts anew each time, and may always end early
+        failed = 0 if _size(part) > longest else failed + 1
+        longest = max(longest, _size(part))
         if failed == TRIES:
             raise FedLoomError(f"{url}: {reason}, {TRIES} times; run it again to go on from here")
         log.info("%s: %s; trying again", url, reason)
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
     part.replace(file)
     _tag_of(part).unlink(missing_ok=True)
+
+
+def _size(part: Path) -> int:
+    """Return how many bytes there are of a file; 0 if it is not there."""
+    return part.stat().st_size if part.exists() else 0
 
 
 def _tag_of(part: Path) -> Path:
@@ -242,7 +213,7 @@ def _go_on(url: str, part: Path) -> requests.Response | None:
     Raises:
         requests.RequestException: the connection ended early.
     """
-    start, tag, headers = (part.stat().st_size if part.exists() else 0), _tag_of(part), {}
+    start, tag, headers = _size(part), _tag_of(part), {}
     if start and tag.exists():
         headers = {"Range": f"bytes={start}-", "If-Range": tag.read_text()}
     headers |= {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file

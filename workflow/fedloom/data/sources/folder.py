@@ -5,6 +5,7 @@ them. A tree that is deeper than stated is refused.
 """
 
 import logging
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     Raises:
         FedLoomError: there is no such folder, or its layout is not as `domains` and `split` say, or
-            a class folder is without images.
+            a class folder is without images, or a list is not as its images.
     """
     root = resource(settings["root"])
     if not is_folder(root):
@@ -82,7 +83,7 @@ def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
     files, other = [], 0
     for base, test in halves or [(root, False)]:
         if test and "test_list" in settings:
-            files += _listed(base, **settings["test_list"])
+            files += _listed(base, {file.label for file in files}, **settings["test_list"])
             continue
         domains = _folders(base) if settings["domains"] else [base]
         for domain in domains:
@@ -117,22 +118,42 @@ def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
     return test, f"the last {images} of every {of} images of a domain"
 
 
-def _listed(base: Path, file: str, images: str) -> list[_File]:
+def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File]:
     """Return the test images that lie in one folder, with the classes that a list gives them.
 
     Args:
         base: the folder of the split.
+        classes: of the training images.
         file, images: of the list and of the images, below it.
 
     Raises:
-        FedLoomError: the list is missing or broken, or names an image that is not there.
+        FedLoomError: the list is missing or broken, names an image that is not there, one twice or
+            of an unknown class, or leaves one out.
     """
-    files = []
+    folder = base / images
+    if not is_folder(folder):
+        raise FedLoomError(f"{folder}: no such folder, but test_list names it")
+    there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]
+    left, files = dict.fromkeys(there), []
     for row in file_lists.rows(base / file, "test", file_lists.Columns()):
-        path = base / images / row.path
-        if not path.is_file():
-            raise FedLoomError(f"{row.where}: names {printable(str(path))}, which is not there")
-        files.append(_File(str(path), row.label, "all", True))
+        path = f"{folder}/{os.path.normpath(row.path)}"
+        if path not in left:
+            why = "again" if path in there else "which is not there"
+            raise FedLoomError(f"{row.where}: names {printable(path)}, {why}")
+        if row.label not in classes:
+            raise FedLoomError(
+                f"{row.where}: class '{row.label}' has no training images; mend the list, or add "
+                "a folder of them"
+            )
+        del left[path]
+        files.append(_File(path, row.label, "all", True))
+    extensions = Image.registered_extensions()
+    missing = [path for path in left if Path(path).suffix.lower() in extensions]
+    if missing:
+        raise FedLoomError(
+            f"{base / file}: leaves out {len(missing)} of {len(files) + len(missing)} images, as "
+            f"{printable(missing[0])}; add them to the list, or remove them"
+        )
     return files
 
 

@@ -48,8 +48,8 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     Raises:
         FedLoomError: a list is missing or broken, or names a file that is not there or not below
-            `images`; or one file twice, however spelt; or the lists disagree on the names of
-            classes.
+            `images`; or one file twice, however spelt; or labels mix numbers and words, or
+            the lists disagree on the names of classes.
     """
     root = resource(settings["root"])
     if not is_folder(root):
@@ -175,18 +175,16 @@ def _path(row: Row, images: _Images) -> str:
 def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, list[str], bool]:
     """Return the class of every file, the classes, and whether these are more than numbers.
 
-    Labels that are all numbers are one class where they are one integer, as 07 and 7.
+    Labels that are numbers are one class where they are one integer, as 07 and 7.
 
     Raises:
-        FedLoomError: a label has two names.
+        FedLoomError: some labels are numbers and others words, or a label has two names.
     """
     if settings["class_from"] == "folder":
         found = [Path(file.path).parent.name for file in files]
+        numbers = all(label.isdecimal() for label in found)
     else:
-        found = [file.row.label for file in files]
-    numbers = all(label.isdecimal() for label in found)
-    if numbers and settings["class_from"] != "folder":
-        found = [str(int(label)) for label in found]
+        found, numbers = _labels([file.row for file in files])
     keys = sorted(set(found), key=lambda label: int(label) if numbers else label)
     names = dict.fromkeys(keys, "")
     for file, label in zip(files, found, strict=True):
@@ -200,3 +198,21 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
     labels = np.array([number[label] for label in found])
     named = not numbers or any(names.values())
     return labels, [name or label for label, name in names.items()], named
+
+
+def _labels(listed: list[Row]) -> tuple[list[str], bool]:
+    """Return the labels of rows, and True if they are numbers, which are spelt one way.
+
+    Raises:
+        FedLoomError: some are numbers and others words, so that a misspelt number would be a class.
+    """
+    word = next((row for row in listed if not row.label.isdecimal()), None)
+    number = next((row for row in listed if row.label.isdecimal()), None)
+    if word is None:
+        return [str(int(row.label)) for row in listed], True
+    if number is not None:
+        raise FedLoomError(
+            f"{word.where}: label '{word.label}' is no number, but '{number.label}' of "
+            f"{number.where} is; write numbers alone, which class_names can name, or words alone"
+        )
+    return [row.label for row in listed], False

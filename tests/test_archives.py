@@ -1,0 +1,116 @@
+"""Archives of data sets: whole, or refused in a line."""
+
+import gzip
+import re
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archives_on_disk import archive_of
+from fedloom.common.errors import FedLoomError
+from fedloom.data.archives import unpack
+
+TARRED = {f"{n}.png": bytes([n]) * 700 for n in range(20)}
+TARS = {"tar": archive_of("tar", TARRED)}
+TARS["plain"] = gzip.decompress(TARS["tar"])
+
+
+@pytest.mark.parametrize("kind", ["tar", "plain"])
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_no_broken_tar_is_taken_for_a_whole_one(kind, data):
+    """Where neither recipe nor server knows its digest."""
+    whole = TARS[kind]
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        broken = whole[:at]
+    else:
+        broken = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "images.tar"
+        file.write_bytes(broken)
+        try:
+            unpack(file, Path(folder) / "out", trusted=False)
+        except FedLoomError:
+            return
+        # what no checksum covers: gzip's own header, and the content of files in a plain tar
+        found = {p.name: p.read_bytes() for p in (Path(folder) / "out").rglob("*.png")}
+        if kind == "tar" or len(broken) < len(whole):
+            assert found == TARRED
+        else:
+            assert len(found) == len(TARRED)
+
+
+LETTERS = {f"{n}.png": bytes([n]) * 300 for n in range(4)}
+# an archive in an archive: the inner one is whole where the outer one is cut
+LETTERS |= {"more/inner.zip": archive_of("zip", {"in.png": b"x" * 50}), "last.png": b"y" * 300}
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
+    """A server that does not say how much it sends may end early, and nothing else tells."""
+    whole = archive_of(kind, LETTERS)
+    file = tmp_path / "letters"
+    for length in [*range(0, len(whole), 13), len(whole) - 1]:
+        file.write_bytes(whole[:length])
+        with pytest.raises(FedLoomError, match=r"letters: cannot be unpacked \(.*\); run it again"):
+            unpack(file, tmp_path / "out", trusted=False)
+    file.write_bytes(whole)
+    names = unpack(file, tmp_path / "out", trusted=False)
+    assert names == sorted({name.split("/")[0] for name in LETTERS})
+
+
+def test_a_tar_that_ends_with_a_zip_is_a_tar(tmp_path):
+    inner = archive_of("zip", {"in.png": b"x"})
+    file = tmp_path / "letters.tar"
+    file.write_bytes(gzip.decompress(archive_of("tar", {"a.png": b"a", "inner.zip": inner})))
+    assert unpack(file, tmp_path / "out", trusted=False) == ["a.png", "inner.zip"]
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("name", ["../evil.txt", "a/../../evil.txt", "/evil.txt"])
+def test_no_member_may_lie_outside_the_folder(kind, name, tmp_path):
+    file, into = tmp_path / "letters", tmp_path / "deep/out"
+    file.write_bytes(archive_of(kind, {"a/1.png": b"one", name: b"evil"}))
+    with pytest.raises(FedLoomError, match=rf"\('{name}' would lie outside .*unpack it by hand"):
+        unpack(file, into, trusted=True)
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"letters"}, "nothing is unpacked, and the archive stays to be looked at"
+
+
+def test_no_link_may_lead_outside_the_folder(tmp_path):
+    file = tmp_path / "letters"
+    with tarfile.open(file, "w:gz") as archive:
+        link = tarfile.TarInfo("out")
+        link.type, link.linkname = tarfile.SYMTYPE, "../.."
+        archive.addfile(link)
+    with pytest.raises(FedLoomError, match=r"letters: cannot be unpacked .* unpack it by hand"):
+        unpack(file, tmp_path / "inner", trusted=True)
+    assert file.exists() and not (tmp_path / "inner/out").is_symlink()
+
+
+def test_an_encrypted_zip_is_one_line_and_stays(tmp_path):
+    content = bytearray(archive_of("zip", {"a.png": b"a"}))
+    content[6] |= 1  # flags of the member's header
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # and in the index
+    file = tmp_path / "letters.zip"
+    file.write_bytes(content)
+    with pytest.raises(FedLoomError, match=r"'a.png'.* is encrypted.*; if .* by hand") as error:
+        unpack(file, tmp_path, trusted=False)
+    assert file.exists() and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
+    file, into = tmp_path / "letters", tmp_path / "out"
+    file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
+    into.mkdir()
+    (into / "a").write_text("a file where a folder is to be")
+    reason = rf"cannot be unpacked into {re.escape(str(into))} \((File exists|Not a directory)\)"
+    with pytest.raises(FedLoomError, match=reason):
+        unpack(file, into, trusted=True)
+    assert file.exists()
