@@ -38,7 +38,8 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state
 from fedloom.plan.plan import Plan
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-5  # after the first round
+LATER = 1e-3  # arms add in other orders, and what they differ by grows with every step
 PATIENCE = 300  # seconds: Flower's server waits for an hour if Ray has died
 METHODS, BATCHES = ("head_tuning", "fedvpt"), (4, 16, 64)
 PEERS = ROOT / "build/peers/bin/python"
@@ -213,15 +214,17 @@ def check_alike(world: World, arms: list[Arm], case: Case, number: int) -> float
     """Return by how much the arms' parameters differ at most after a round.
 
     Raises:
-        SystemExit: by more than TOLERANCE, or an arm gives other parameters.
+        SystemExit: by more than TOLERANCE (LATER, after later rounds), or an arm gives other
+            parameters.
     """
+    allowed = TOLERANCE if number == 1 else LATER
     results = {arm.name: load_file(result_file(world, arm.name, case, number)) for arm in arms}
     reference, largest = results[OURS], 0.0
     for name, params in results.items():
         if params.keys() != reference.keys():
             sys.exit(f"error: {name}, {case.name}: {sorted(params)}, not {sorted(reference)}")
         differ = max((params[key] - reference[key]).abs().max().item() for key in reference)
-        if not differ <= TOLERANCE:
+        if not differ <= allowed:
             sys.exit(f"error: {name}, {case.name}, round {number}: differs by {differ:.1e}")
         largest = max(largest, differ)
     moved = max((reference[k] - v).abs().max().item() for k, v in world.first(case.method).items())
@@ -230,9 +233,13 @@ def check_alike(world: World, arms: list[Arm], case: Case, number: int) -> float
     return largest
 
 
-def measure(world: World, arms: list[Arm]) -> float:
-    """Let the arms train all cases in turn; return the largest difference between them."""
-    largest = 0.0
+def measure(world: World, arms: list[Arm]) -> tuple[float, float]:
+    """Let the arms train all cases in turn.
+
+    Returns:
+        The largest difference between them after a first round, and after a later one.
+    """
+    largest = [0.0, 0.0]
     for arm in arms:
         arm.start(world.folder)
     for case in world.cases:
@@ -240,8 +247,9 @@ def measure(world: World, arms: list[Arm]) -> float:
             first = number % len(arms)
             for arm in arms[first:] + arms[:first]:
                 arm.train(world, case, number)
-            largest = max(largest, check_alike(world, arms, case, number))
-    return largest
+            later = number > 1
+            largest[later] = max(largest[later], check_alike(world, arms, case, number))
+    return largest[0], largest[1]
 
 
 def ratios(arm: Arm, ours: Arm, case: Case, clock: str) -> list[float]:
@@ -335,12 +343,15 @@ def main() -> None:
         os.chdir(name)
         world = write_world(Path(name), cases, given.rounds, given.images)
         try:
-            largest = measure(world, arms)
+            first, later = measure(world, arms)
         finally:
             for arm in arms:
                 arm.end()
         os.chdir(ROOT)
-    print(f"\nParameters of all arms after every round differ by at most {largest:.0e}.\n")
+    print(
+        f"\nParameters of all arms differ by at most {first:.0e} after the first round, and by "
+        f"{later:.0e} after later ones.\n"
+    )
     print(table(world, arms), begun(arms), sep="\n\n")
     if figure:
         draw(world, arms, figure)

@@ -29,10 +29,10 @@ def compared(peers, tmp_path):
     world.write({"head_tuning/head": torch.zeros(3, 2)})
     arms = [peers.Arm(peers.OURS, "FedLoom", "ours"), peers.Arm("plain", "plain loop", "plain")]
 
-    def compare(params: dict, ours: dict = TRAINED) -> float:
+    def compare(params: dict, ours: dict = TRAINED, number: int = 1) -> float:
         for arm, tensors in zip(arms, (ours, params), strict=True):
-            save_file(tensors, peers.result_file(world, arm.name, case, 1))
-        return peers.check_alike(world, arms, case, 1)
+            save_file(tensors, peers.result_file(world, arm.name, case, number))
+        return peers.check_alike(world, arms, case, number)
 
     return compare
 
@@ -48,6 +48,13 @@ def test_an_arm_that_trained_something_else_ends_the_script(compared, by):
     other[1, 1] += by
     with pytest.raises(SystemExit, match="plain, head_tuning_4, round 1: differs by"):
         compared({"head": other})
+
+
+def test_in_later_rounds_rounding_has_grown(compared):
+    near = {"head": TRAINED["head"] + 5e-4}
+    assert compared(near, number=2) == pytest.approx(5e-4, rel=0.1)
+    with pytest.raises(SystemExit, match="round 2: differs by"):
+        compared({"head": TRAINED["head"] + 2e-3}, number=2)
 
 
 def test_an_arm_with_other_parameters_ends_the_script(compared):
