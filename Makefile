@@ -28,7 +28,7 @@ report: venv
 
 test: lint docs
 	$(VENV) -m snakemake --lint
-	$(VENV) -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: venv
 	$(VENV) -m ruff check .

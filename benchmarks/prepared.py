@@ -63,7 +63,10 @@ def make_files(
     _run("dataset", plan.dataset_job(wanted))
     _run("partition", plan.partition_job(wanted))
     _run("cache", plan.cache_job(wanted))
-    if any("prototypes" in plan.settings.methods[label].needs for label in methods):
+    needs = {need for label in methods for need in plan.settings.methods[label].needs}
+    if "patches" in needs:
+        _run("cache", plan.cache_job(_scenario(backbone, cache="patches")))
+    if "prototypes" in needs:
         _run("prototypes", plan.prototypes_job(wanted))
     return plan
 
