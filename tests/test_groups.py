@@ -1,10 +1,14 @@
 """How many clients and images are in flight at once, by what they take."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import timm
 import torch
 
+from fedloom.backbones.resnet import FrozenResNet
+from fedloom.backbones.vit import FrozenViT
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
@@ -47,15 +51,55 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
     assert groups.clients_at_once(replace(task, stacked=False), PROMPTS) == 1
     monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 1)
     assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
-    gpu = replace(task, data=replace(task.data, device=torch.device("cuda")))
-    assert groups.clients_at_once(gpu, PROMPTS) > 1000, "memory alone bounds it"
+
+
+def _on_gpu(task, monkeypatch, memory=80e9):
+    """The task on a GPU of so many bytes, which need not be there."""
+    known = SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
+    return replace(task, data=replace(task.data, device=torch.device("cuda")))
+
+
+def test_clients_train_at_once_whose_activations_fit_half_of_a_gpu(tiny, monkeypatch):
+    task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats, in twelve blocks
+    client = 4 * (12 * 5 * 16 * 11) * 4  # bytes of 11 numbers per token, feature and block
+    assert groups.clients_at_once(_on_gpu(task, monkeypatch, 2 * 3 * client), PROMPTS) == 3
+    assert groups.clients_at_once(_on_gpu(task, monkeypatch, client), PROMPTS) == 1, "at least one"
+    assert groups.clients_at_once(_on_gpu(task, monkeypatch), PROMPTS) > 1000
+
+
+def test_prompts_before_all_classes_take_their_part_of_a_gpu(tiny, monkeypatch):
+    task, _ = tiny("promptfl")
+    client = 11 * 4 * task.backbone.text_floats(task.data.classes)
+    assert groups.clients_at_once(_on_gpu(task, monkeypatch, 2 * 3 * client), PROMPTS) == 3
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet50"])
+def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name):
+    """By torch's own count of what is saved: at most a fifth more, and no less."""
+    network = timm.create_model(name, num_classes=0).eval()
+    backbone = FrozenViT(network) if name.startswith("vit") else FrozenResNet(network, 224)
+    network.requires_grad_(name == "resnet50")  # of a ViT, prompts are trained, not weights
+    weights = {value.untyped_storage().data_ptr() for value in network.parameters()}
+    saved = {}
+
+    def note(value):
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    image = torch.rand(1, 3, 224, 224, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+        features = network(image)
+    assert features.requires_grad
+    assert sum(saved.values()) <= backbone.training_bytes <= 1.2 * sum(saved.values())
 
 
 def test_a_model_larger_than_the_bound_is_a_group_of_its_own(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
     monkeypatch.setattr(groups, "BYTES_AT_ONCE", 10)
-    gpu = replace(task, data=replace(task.data, device=torch.device("cuda")))
-    for each in (task, gpu, replace(task, whole_cohorts=True)):
+    for each in (task, _on_gpu(task, monkeypatch), replace(task, whole_cohorts=True)):
         assert groups.clients_at_once(each, PROMPTS) == 1
         assert groups.clients_evaluated_at_once(each, PROMPTS) == 1
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedloom.backbones.pixels import Pixels
+from fedloom.plan.backbone_sizes import SAVED
 
 
 class Backbone(Protocol):
@@ -22,11 +23,13 @@ class Backbone(Protocol):
         device: where the frozen weights are.
         pixels: turns images of the store into the backbone's input.
         image_floats: size of what an image is within the backbone: T d of T tokens.
+        training_bytes: of what training keeps of an image for the backward pass.
     """
 
     device: torch.device
     pixels: Pixels
     image_floats: int
+    training_bytes: int
 
     @property
     def model(self) -> nn.Module:
@@ -40,6 +43,17 @@ class Backbone(Protocol):
             cache: "features", or for a CLIP "patches", which are many times as large.
         """
         ...
+
+
+def training_bytes(image_floats: int, blocks: int, checkpointing: bool) -> int:
+    """Return the bytes that training keeps of an image in a transformer.
+
+    Args:
+        image_floats: T d, of the T tokens of an image.
+        checkpointing: only the inputs of blocks are kept, and the inside of one at a time.
+    """
+    numbers = blocks + SAVED if checkpointing else SAVED * blocks
+    return 4 * image_floats * numbers
 
 
 def load(family: str, settings: dict[str, Any], device: torch.device | str = "cpu") -> Backbone:

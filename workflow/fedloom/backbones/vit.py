@@ -19,6 +19,7 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
+from fedloom.backbones.base import training_bytes
 from fedloom.backbones.blocks import (
     EVERY,
     Inserts,
@@ -57,6 +58,7 @@ class FrozenViT:
         width: d, the length of a token.
         depth: M, the number of blocks.
         image_floats: T d, of the T tokens of an image.
+        training_bytes: of what training keeps of an image for the backward pass.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
         gradient_checkpointing: True if nothing of the inside of a block is kept for the backward
             pass.
@@ -87,6 +89,7 @@ class FrozenViT:
         self.depth = len(model.blocks)
         tokens = model.num_prefix_tokens + model.patch_embed.num_patches
         self.image_floats = tokens * self.width
+        self.training_bytes = training_bytes(self.image_floats, self.depth, gradient_checkpointing)
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
         data = resolve_model_data_config(model)

@@ -1,14 +1,18 @@
 """How many clients train, or are evaluated, as one batch, and how many images at once.
 
-As many as fit into memory. On a CPU, what a step has in flight should also fit its caches: a larger
-batch is then no faster, and needs more memory.
+As many as fit into memory, by the sizes of states and of what training keeps for the backward
+pass. On a CPU, what a step has in flight should also fit its caches: a larger batch is then no
+faster, and needs more memory.
 """
 
 from itertools import pairwise
 from typing import Any
 
+import torch
+
 from fedloom.common.tensors import Tree, count_bytes
 from fedloom.federated.task import Task
+from fedloom.plan.backbone_sizes import SAVED
 
 # What is trained is there about five times: as received, as trained, its gradient, one or two
 # moments of the optimiser. A ViT-B/16 of 343 MB is thus a group of its own, prompts never are.
@@ -18,6 +22,8 @@ BYTES_AT_ONCE = 256 * 2**20
 # FEWEST images, may be more: else a large backbone would read its weights for every image.
 FLOATS_AT_ONCE = 2**17
 FEWEST = 16
+
+GPU_SHARE = 0.5  # of a GPU's memory, for what training keeps for the backward pass
 
 # What prompts before all classes are at the inputs of a text tower's blocks, on a CPU, since all of
 # it is kept for the backward pass: 1,000 classes of five clients of the micro CLIP, or 100 classes
@@ -31,8 +37,8 @@ FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB
 def clients_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients may train as one batch, at least one.
 
-    It follows from sizes and the kind of device alone, so that a run is divided alike on every
-    machine.
+    It follows from sizes and the kind of device alone (of a GPU, its whole memory and not what is
+    free of it), so that a run is divided alike on all machines with the same.
 
     Args:
         states: what one client receives and keeps.
@@ -40,10 +46,13 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
     if not task.stacked:
         return 1
     fit = _stackable(*states)
-    if task.whole_cohorts or task.data.device.type != "cpu":
+    if task.whole_cohorts:
         return fit
     batch, part = task.training.batch_size, task.training.micro_batch
     images = min(batch, part or batch) if "images" in task.encodes else 0
+    if task.data.device.type == "cuda":
+        kept = images * task.backbone.training_bytes + _text_bytes(task)
+        return max(1, min(fit, int(_room(task.data.device) / kept)) if kept else fit)
     share = images * task.backbone.image_floats / FLOATS_AT_ONCE + _text_share(task)
     return max(1, min(fit, int(1 / share)) if share else fit)
 
@@ -99,6 +108,18 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
 def _stackable(*states: Tree) -> int:
     """Return how many clients' states fit into memory, at least one."""
     return max(1, BYTES_AT_ONCE // max(1, sum(count_bytes(state) for state in states)))
+
+
+def _room(device: torch.device) -> float:
+    """Return the bytes of a GPU that training may keep for the backward pass."""
+    return GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
+
+
+def _text_bytes(task: Task[Any]) -> int:
+    """Return the bytes that training keeps of a client's prompts before all classes."""
+    if "texts" not in task.encodes:
+        return 0
+    return 4 * SAVED * task.backbone.text_floats(task.data.classes)
 
 
 def _text_share(task: Task[Any]) -> float:

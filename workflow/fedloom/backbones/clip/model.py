@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedloom.backbones.clip.blocks  # noqa: F401  registers the parts of open_clip's blocks
+from fedloom.backbones.base import training_bytes
 from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
@@ -40,6 +41,7 @@ class FrozenCLIP:
         width: d, the width of a context's tokens.
         image_width: the width of the image tower's tokens.
         image_floats: T d, of the T tokens of an image in the image tower.
+        training_bytes: of what training keeps of an image in that tower for the backward pass.
         text_depth, image_depth: numbers of blocks of the towers; a ResNet has none.
         gradient_checkpointing: True if nothing of the inside of a block that clients have weights
             or inserts in is kept for the backward pass.
@@ -78,6 +80,9 @@ class FrozenCLIP:
         self.image_depth = len(clip_image.blocks(visual))
         self.image_width = clip_image.width(visual)
         self.image_floats = clip_image.floats(visual)
+        self.training_bytes = training_bytes(
+            self.image_floats, self.image_depth, gradient_checkpointing
+        )
         data = self.model.visual.preprocess_cfg
         size = data["size"]
         self.pixels = Pixels(
