@@ -136,10 +136,10 @@ def test_a_job_is_described_to_kubernetes(program, tmp_path, monkeypatch, gpus):
 
 SLOW_TO_STOP = """
 import pathlib, signal, time
-signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
+heard = []
+signal.signal(signal.SIGUSR1, lambda *_: (heard.append(True), print("heard", flush=True)))
 print("ready", flush=True)
-signal.pause()
-while not pathlib.Path("round_done").exists():
+while not (heard and pathlib.Path("round_done").exists()):
     time.sleep(0.02)
 raise SystemExit(7)
 """
