@@ -61,15 +61,16 @@ def _soon(condition) -> None:
 
 
 def _blocked(
-    start, snakemake, tmp_path: Path, ignored: signal.Signals | None = None
+    start, snakemake, tmp_path: Path, ignores_usr1: bool = False
 ) -> tuple[subprocess.Popen, psutil.Process]:
     """Start a job that waits for ever, to open its log, and return its client and its process."""
     if not (tmp_path / "fifo").exists():
         os.mkfifo(tmp_path / "fifo")
-    before = ignored and signal.signal(ignored, signal.SIG_IGN)
+    # a test before this one may have run Snakemake in this process, which ignores it from then on
+    handler = signal.SIG_IGN if ignores_usr1 else signal.SIG_DFL
+    before = signal.signal(signal.SIGUSR1, handler)
     client = start("--log", "fifo")
-    if ignored:
-        signal.signal(ignored, before)
+    signal.signal(signal.SIGUSR1, before)
     _soon(lambda: len(_servers(snakemake)) == 2)
     return client, max(_servers(snakemake), key=lambda process: process.create_time())
 
@@ -123,7 +124,7 @@ def test_signals_reach_the_job(start, snakemake, tmp_path, number):
 
 def test_a_signal_that_the_client_ignores_is_ignored_by_the_job(start, snakemake, tmp_path):
     """As the job script of a scheduler arranges it, for all jobs but training."""
-    client, process = _blocked(start, snakemake, tmp_path, ignored=signal.SIGUSR1)
+    client, process = _blocked(start, snakemake, tmp_path, ignores_usr1=True)
     client.send_signal(signal.SIGUSR1)
     time.sleep(0.2)
     assert process.is_running()

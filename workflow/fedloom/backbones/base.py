@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedloom.backbones.pixels import Pixels
-from fedloom.plan.backbone_sizes import SAVED
+from fedloom.common.activations import SAVED
 
 
 class Backbone(Protocol):

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from fedloom.common.activations import SAVED
 from fedloom.common.tensors import Tree, count_bytes
 from fedloom.federated.task import Task
-from fedloom.plan.backbone_sizes import SAVED
 
 # What is trained is there about five times: as received, as trained, its gradient, one or two
 # moments of the optimiser. A ViT-B/16 of 343 MB is thus a group of its own, prompts never are.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fedloom.common.activations import SAVED
 from fedloom.plan.settings import Backbone
 
-SAVED = 11  # numbers that training keeps per token, feature and block
 PASSING = 12  # numbers per token and feature that are there at once without training
 FLOAT = 4 / 1e6  # megabytes of a number
 TIMM_FILES = ("vision_transformer.py", "deit.py")  # those of the class VisionTransformer
