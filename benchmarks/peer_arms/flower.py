@@ -28,7 +28,7 @@ client_app = ClientApp()
 def _world(folder: str) -> World:
     """Read the plan, once per worker."""
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # or tiny gradients take up to eight times as long
+    torch.set_flush_denormal(True)  # or tiny gradients take several times as long
     return World.read(Path(folder))
 
 

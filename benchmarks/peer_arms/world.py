@@ -147,5 +147,5 @@ def result_file(world: World, arm: str, case: Case, number: int) -> Path:
 def begin(arm: str) -> Pace:
     """Read the plan that the command line names; one thread, as all arms have."""
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # or tiny gradients take up to eight times as long
+    torch.set_flush_denormal(True)  # or tiny gradients take several times as long
     return Pace(World.read(Path(sys.argv[1])), arm)
