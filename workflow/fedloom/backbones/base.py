@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from fedloom.backbones.pixels import Pixels
-from fedloom.common.activations import SAVED
 
 
 class Backbone(Protocol):
@@ -43,17 +42,6 @@ class Backbone(Protocol):
             cache: "features", or for a CLIP "patches", which are many times as large.
         """
         ...
-
-
-def training_bytes(image_floats: int, blocks: int, checkpointing: bool) -> int:
-    """Return the bytes that training keeps of an image in a transformer.
-
-    Args:
-        image_floats: T d, of the T tokens of an image.
-        checkpointing: only the inputs of blocks are kept, and the inside of one at a time.
-    """
-    numbers = blocks + SAVED if checkpointing else SAVED * blocks
-    return 4 * image_floats * numbers
 
 
 def load(family: str, settings: dict[str, Any], device: torch.device | str = "cpu") -> Backbone:

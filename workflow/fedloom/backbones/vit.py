@@ -19,7 +19,6 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
-from fedloom.backbones.base import training_bytes
 from fedloom.backbones.blocks import (
     EVERY,
     Inserts,
@@ -34,6 +33,7 @@ from fedloom.backbones.blocks import (
     run_block,
 )
 from fedloom.backbones.pixels import Pixels
+from fedloom.common.activations import training_bytes
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fedloom.common.activations import SAVED
+from fedloom.common.activations import training_bytes
 from fedloom.plan.settings import Backbone
 
 PASSING = 12  # numbers per token and feature that are there at once without training
@@ -71,7 +71,7 @@ class Shape:
     @property
     def training(self) -> float:
         """Megabytes that the activations of one image take while training."""
-        return SAVED * self.image.tokens * self.image.width * self.image.depth * FLOAT
+        return training_bytes(self.image.tokens * self.image.width, self.image.depth) / 1e6
 
     @property
     def passing(self) -> float:

@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedloom.backbones.clip.blocks  # noqa: F401  registers the parts of open_clip's blocks
-from fedloom.backbones.base import training_bytes
 from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.backbones.pixels import Pixels
+from fedloom.common.activations import training_bytes
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.weights import weights_file
