@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from fedloom.data.federation import Federation
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
+from fedloom.federated.task import WarmStart
 from fedloom.methods import contract, manifest
 from fedloom.toolbox import transport
 
@@ -30,7 +30,7 @@ def on_gpu(tiny):
     def make(name: str, precision: str = "float32"):
         gpu = prepare_torch(1, precision)
         task, hooks = tiny(name)
-        data, old, prototypes = task.data, task.backbone, task.prototypes
+        data, old, warm = task.data, task.backbone, task.warm_start
         if isinstance(old, FrozenViT):
             backbone = FrozenViT(old.model, gpu, precision)
         else:
@@ -43,10 +43,9 @@ def on_gpu(tiny):
             tokens=lru_cache(lambda place: task.data.tokens(place).to(gpu)),
             patches=lru_cache(lambda: task.data.patches().to(gpu)),
         )
-        if prototypes is not None:
-            there = {name: value.to(gpu) for name, value in vars(prototypes).items()}
-            prototypes = SimpleNamespace(**there)
-        return replace(task, data=data, backbone=backbone, prototypes=prototypes), hooks
+        if warm is not None:
+            warm = WarmStart(**{name: value.to(gpu) for name, value in vars(warm).items()})
+        return replace(task, data=data, backbone=backbone, warm_start=warm), hooks
 
     yield make
     prepare_torch(1)
