@@ -34,7 +34,6 @@ CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parqu
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
 TABLE = "results/tables/{study}/{label}.md"
 FIGURE = "results/figures/{study}/{label}.pdf"
-PRETRAINED = "results/pretrained/{model}.safetensors"
 REPORT = "results/report/{study}.html"
 LOGS = "results/logs"
 

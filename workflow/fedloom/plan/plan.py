@@ -243,9 +243,6 @@ class Plan:
     def figure_job(self, wildcards: Any) -> jobs.FigureJob:
         return output_jobs.figure_job(self.settings, self.settings.figures[wildcards.label])
 
-    def pretrain_job(self, wildcards: Any) -> jobs.PretrainJob:
-        return jobs.PretrainJob(wildcards.model, seed=0)
-
     def study(self, labels: Any) -> Study:
         """Return the study as a run has it, see fedloom.plan.protocols.
 
@@ -399,9 +396,6 @@ class Plan:
         """Return the sources of a table or figure of its kind."""
         kind = getattr(self.settings, section)[wildcards.label].kind
         return code.of_output(section.removesuffix("s"), kind).files()
-
-    def pretrain_sources(self, model: str) -> list[str]:
-        return code.of_pretraining(model).files()
 
     # ---- the report ------------------------------------------------------------------------------
 
