@@ -23,7 +23,7 @@ def test_every_claim_has_rows_settings_and_numbers_that_exist(paper):
     assert len({claim["says"] for claim in content["claims"]}) == len(content["claims"])
     used = {name for claim in content["claims"] for name in (*claim["in"], *claim.get("from", ()))}
     assert used == set(content["settings"]), "every setting is of some claim"
-    compared = {row for c in content["claims"] for row in (c.get("above"), *c["below"])} - {None}
+    compared = {row for c in content["claims"] for row in (*c["above"], *c["below"])}
     assert compared == set(content["rows"]), "every row is of some claim"
 
 

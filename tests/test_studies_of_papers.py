@@ -95,7 +95,7 @@ def test_the_main_tables_of_every_paper_test_its_claims(paper):
     compared = [c for c in claims[0]["claims"] if c["where"].startswith("Table 1,")]
     assert compared or paper == "pfpt"
     for claim in compared:
-        sides = [claim["above"], *claim["below"]]
+        sides = [*claim["above"], *claim["below"]]
         assert all(side in entry["labels"] for side in sides for entry in claims), claim["says"]
 
 
