@@ -91,6 +91,16 @@ def test_a_row_has_difference_interval_verdict_and_what_is_missing(built):
     ]  # fmt: skip
 
 
+def test_a_claim_over_rivals_of_which_one_was_not_run_does_not_hold_yet(built):
+    row = _only(built({"below": ["B", "C"]}))
+    assert (row["verdict"], row["reason"]) == ("undecided", "without C")
+    assert row["difference"] == pytest.approx(5) and row["low"] > 0
+    row = _only(built({"above": ["A", "C"]}))
+    assert (row["verdict"], row["reason"]) == ("undecided", "without C")
+    row = _only(built({"above": ["B"], "below": ["A", "C"]}))
+    assert (row["verdict"], row["reason"]) == ("does not hold", "without C"), "one is enough"
+
+
 def test_a_claim_the_other_way_round_does_not_hold(built):
     row = _only(built({"above": ["B"], "below": ["A"]}))
     assert (row["verdict"], row["difference"]) == ("does not hold", pytest.approx(-5))

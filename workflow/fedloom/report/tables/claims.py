@@ -19,7 +19,7 @@ from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.tables.summary import by_scenario
-from fedloom.report.verdicts import ABOVE_ZERO, UNDECIDED, decide
+from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, decide
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
@@ -157,7 +157,9 @@ def _tested(
     if missing:
         reasons.append(f"without {', '.join(missing)}")
     found = verdict.difference
-    return _row(claim, setting, verdict.text, "; ".join(reasons), here) | {
+    # what was not run may be above
+    text = UNDECIDED if missing and verdict.text == HOLDS else verdict.text
+    return _row(claim, setting, text, "; ".join(reasons), here) | {
         "rival": _against(claim, *compared[verdict.rival]),
         "difference": found.value,
         "low": found.low,
@@ -377,8 +379,9 @@ def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
         f"{at(runs)} ({found}). Differences are of the first-named method to that of the others "
         "which speaks most against the claim, in points where they are of accuracies; their 95 % "
         "intervals are of Student's t "
-        "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if "
-        "every interval is above zero (or within the bound). It does not hold if one is below; "
+        "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if all "
+        "methods that it names were run and every interval is above zero (or within the bound). It "
+        "does not hold if one is below; "
         "with several others that interval is a wider one (Bonferroni), not that shown. Else it is "
         "undecided"
     )
