@@ -65,18 +65,21 @@ def names(task: CLIPTask) -> Sequence[str]:
     Raises:
         FedLoomError: the context ends within a word.
     """
-    clip, options = task.backbone, task.options
+    options, classes = task.options, task.data.classes
+    if options.variant == "paper":
+        return classes
     words = options.words.split()
-    sizes = [len(clip.embed_text(" ".join(words[:n]))) for n in range(len(words) + 1)]
-    if options.variant == "paper" or options.length >= sizes[-1]:
-        return task.data.classes
+    parts = [" ".join(words[:n]) for n in range(len(words) + 1)]
+    sizes = [len(task.backbone.embed_text(part)) for part in parts]  # tokens
+    if options.length >= sizes[-1]:
+        return classes
     if options.length not in sizes:
         raise FedLoomError(
             f"fedmaple: options.length must end with a word of options.words, '{options.words}', "
             f"got {options.length}; its words end after {sizes[1:]} tokens"
         )
     rest = " ".join(words[sizes.index(options.length) :])
-    return [f"{rest} {name}" for name in task.data.classes]
+    return [f"{rest} {name}" for name in classes]
 
 
 def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:

@@ -167,9 +167,9 @@ class FrozenCLIP:
         return final, patches
 
     def first_norm(self, tokens: Tensor) -> Tensor:
-        """Return tokens [..., image_width] as the norm before the image tower's first block does.
+        """Return tokens [..., image_width] behind the norm before the image tower's first block.
 
-        Prompts that stand beside the patches from the start pass it, those put into the place
+        Prompts that stand beside the patches from the start pass it; those put into the place
         "input" of block 1 do not.
         """
         return clip_image.first_norm(self.model.visual)(tokens)
