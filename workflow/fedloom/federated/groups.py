@@ -38,16 +38,17 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients may train as one batch, at least one.
 
     It follows from sizes and the kind of device alone (of a GPU, its whole memory and not what is
-    free of it), so that a run is divided alike on all machines with the same.
+    free of it), so that a run is divided alike on all machines with the same. Clients that depend
+    on each other (`task.whole_cohorts`) are never divided, whatever their size.
 
     Args:
         states: what one client receives and keeps.
     """
     if not task.stacked:
         return 1
-    fit = _stackable(*states)
     if task.whole_cohorts:
-        return fit
+        return task.data.num_clients
+    fit = _stackable(*states)
     batch, part = task.training.batch_size, task.training.micro_batch
     images = min(batch, part or batch) if "images" in task.encodes else 0
     if task.data.device.type == "cuda":
