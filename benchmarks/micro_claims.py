@@ -13,7 +13,11 @@ from fedloom.common.checkout import ROOT
 from fedloom.plan.reading import read
 
 CLAIMS = ROOT / "workflow/claims"
-UNITS = {"million_params": " million numbers", "params_up": " numbers", "rounds": " rounds"}
+UNITS = {
+    "million_params": " million numbers", "params_up": " numbers", "rounds": " rounds",
+    "train_loss": " nats",
+}  # fmt: skip
+FORMS = {"params_up": "{:+,.0f}", "train_loss": "{:+.3f}"}
 VERDICTS = ("holds", "does not hold", "undecided")
 
 
@@ -29,7 +33,7 @@ def tested(folder: Path) -> pd.DataFrame:
 
 def line(claim: pd.Series) -> dict[str, str]:
     """Return a claim as people read it."""
-    form = "{:+,.0f}" if claim["metric"] == "params_up" else "{:+.1f}"
+    form = FORMS.get(claim["metric"], "{:+.1f}")
     difference, low, high = (form.format(claim[key]) for key in ("difference", "low", "high"))
     unit = UNITS.get(claim["metric"], "")
     return {

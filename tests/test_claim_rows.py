@@ -23,7 +23,7 @@ def test_every_claim_has_rows_settings_and_numbers_that_exist(paper):
     assert len({claim["says"] for claim in content["claims"]}) == len(content["claims"])
     used = {name for claim in content["claims"] for name in (*claim["in"], *claim.get("from", ()))}
     assert used == set(content["settings"]), "every setting is of some claim"
-    compared = {row for c in content["claims"] for row in (c.get("above"), *c["below"])} - {None}
+    compared = {row for c in content["claims"] for row in (*c["above"], *c["below"])}
     assert compared == set(content["rows"]), "every row is of some claim"
 
 
@@ -36,22 +36,23 @@ def test_the_papers_differences_are_those_of_its_tables():
     best = pep["PEP-FedPT has the highest mean accuracy of all methods under label heterogeneity"]
     # over pFedPG 95.46 - 92.96 and 91.52 - 82.93; over FedVPT-D 88.75 - 88.60 and 83.44 - 83.30
     assert best["printed"] == {"pathological": [2.5, 8.59], "dirichlet": [0.14, 0.15]}
-    fails = pep["pFedPG is accurate on clients that train and fails on those held out"]
+    fails = pep["pFedPG fails on clients held out, more than 20 points below those that train"]
     assert fails["printed"]["pathological"] == [81.28, 84.97]  # 86.09 - 4.81, 93.32 - 8.35
     sgpt = _claims("sgpt")["SGPT loses less than the others as clients hold fewer classes"]
     # from 86.72 to 84.64 it loses 2.08, Head-Tune only 1.34
     assert sgpt["printed"] == {"10 classes": [-0.74, -0.74]}
-    assert _claims("fedpha")["FedPHA has the highest accuracy at one shot as well"]["printed"] == {
-        "one shot": None
-    }
+    few = _claims("fedpha")["FedPHA has the highest accuracy at fewer shots as well"]
+    assert few["printed"] == {"one shot": None, "few shots": None}
 
 
 def test_what_pfpt_says_of_cifar10_is_not_said_of_other_data():
     pfpt = _claims("pfpt")
-    below = pfpt["SCAFFOLD-PT and FedOpt-PT fall below plain averaging on CIFAR-10"]
-    # to the better one of the two: 93.05 - 91.82, 91.21 - 87.06
-    assert below["printed"] == {"few classes": [1.23, 4.15]}
-    behind = [claim for says, claim in pfpt.items() if says.startswith("pFedPG falls behind PFPT")]
+    below = pfpt["FedOpt-PT falls below PFPT on CIFAR-10, by half of 7.0 points or more on average"]
+    # 94.39 - 90.70, 93.39 - 88.20 and 91.45 - 79.32: 7.0 on average, as the paper says
+    assert below["printed"] == {"few classes": [pytest.approx((3.69 + 5.19 + 12.13) / 3)] * 2}
+    behind = [
+        claim for says, claim in pfpt.items() if says.startswith("pFedPG falls behind PFPT more")
+    ]
     # 91.45 - 43.16 under imbalance, 94.39 - 88.00 and 93.39 - 77.25 else
     assert [claim["printed"]["CIFAR-10 imbalance"] for claim in behind] == [
         [pytest.approx(48.29 - 6.39)] * 2, [pytest.approx(48.29 - 16.14)] * 2,
@@ -74,13 +75,40 @@ def test_no_paper_contradicts_its_claims_but_where_known():
         for printed in claim["printed"].values()
         if printed and not _agrees(printed, claim.get("within"))
     ]
-    assert against == [
+    assert list(dict.fromkeys(against)) == [
         (
             "fedpha",
-            "alpha hardly matters, 2.0 or 1.0 differ by less than 0.2 points, as is typical",
-        ),
+            "alpha hardly matters on average, 0.5 or 2.0 differ from 1.0 by less than 0.2 points",
+        ),  # 97.13 - 96.85
+        (
+            "pfedpg",
+            "FedVPT and FedVPT-D are comparable or superior to methods that train whole models, "
+            "at most a point below",
+        ),  # 55.49 - 69.31 in Table 2
+        (
+            "pfpt",
+            "GMM-PT is on par with PFPT on CIFAR-10, CIFAR-100 and TinyImageNet, within 2 points",
+        ),  # 76.90 - 82.31 in Table 3
         ("sgpt", "SGPT loses less than the others as clients hold fewer classes"),
     ]
+
+
+def test_the_papers_differences_of_averages_domains_multiples_and_all_pairs():
+    pfpt, pfedpg, sgpt = _claims("pfpt"), _claims("pfedpg"), _claims("sgpt")
+    grows = pfpt[
+        "PFPT's lead over FedAvg-PT is larger on four pooled data sets than on TinyImageNet"
+    ]
+    # 17.41, 21.55 and 22.95 points there, 0.53, 3.73 and 3.00 here
+    assert grows["printed"] == {"pooled": [pytest.approx((61.91 - 7.26) / 3, abs=1e-5)] * 2}
+    sites = pfedpg["pFedPG beats the other federated methods on every hospital site"]
+    assert sites["printed"] == {"sites": [0.13, 0.13]}  # 97.29 - 97.16 of FedBABU on site B
+    sent = sgpt["SGPT sends less than a hundredth of what FedAvg of the whole model sends"]
+    assert sent["printed"] == {"one round": [86e6 - 100 * 0.1e6] * 2}
+    drop = sgpt["all methods lose accuracy as clients hold fewer classes"]
+    assert drop["printed"] == {"50 classes": [1.34, 1.34]}  # 76.69 - 75.35 of Head-Tune
+    adapters = pfpt["adapters are comparable to PFPT on CIFAR-10, within a point"]
+    # within has an upper end: of FedAvg-Adapter's imbalance, and of FedProx-Adapter's Dir(0.5)
+    assert adapters["printed"] == {"few classes": [-0.88, 0.73]}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +123,7 @@ def test_no_paper_contradicts_its_claims_but_where_known():
             {"above": "A", "below": "B", "within": [2, 1], "bound": "ours"},
             r"within: give two ends, the lower one first",
         ),
+        ({"above": "A", "below": "B", "times": 9}, r"claims\[0\].*'bound'"),
         ({"above": "A", "below": "B", "saying": 1}, r"claims\[0\].saying: unknown key"),
         (
             {"above": "A", "below": "B", "table": 1, "in": {"near": ["No"]}},
@@ -182,11 +211,10 @@ def _study_labels(name, paper):
 
 def test_rows_of_shipped_studies():
     assert "FedVPT" not in _study_labels("micro/micro_vit", "pfedpg"), "one prompt, not ten"
-    assert _study_labels("fedpha/table8", "fedpha") == {
-        "FedPHA": "fedpha_sensitivity.0.8-1", "rho 0.3": "fedpha_sensitivity.0.3-1",
-        "rho 1.0": "fedpha_sensitivity.1-1", "alpha 0.5": "fedpha_sensitivity.0.8-0.5",
-        "alpha 1.5": "fedpha_sensitivity.0.8-1.5", "alpha 2.0": "fedpha_sensitivity.0.8-2",
-    }  # fmt: skip
+    grid = _study_labels("fedpha/table8", "fedpha")
+    assert len(grid) == 16 and grid["FedPHA"] == "fedpha_sensitivity.0.8-1"
+    assert grid["alpha 1, rho 0.3"] == "fedpha_sensitivity.0.3-1"
+    assert grid["alpha 2, rho 1"] == "fedpha_sensitivity.1-2"
     labels = _study_labels("sgpt/table2", "sgpt")
     assert labels["FedVPT"] == "fedvpt_10_weighted" and labels["SGPT"] == "sgpt_4_groups"
 

@@ -88,9 +88,16 @@ def _texts(model, context, deep=(), names=NAMES):
     return F.normalize(x, dim=-1)
 
 
-def _pictures(model, clip, images, prompts):
-    """Features [B, d_joint] of one client, with prompts [J, P, d'] at the first J blocks."""
-    tower, x = model.visual, clip.pixels(images)
+def _pictures(model, clip, images, prompts, norm_prompts=False):
+    """Features [B, d_joint] of one client, with prompts [J, P, d'] at the first J blocks.
+
+    Args:
+        norm_prompts: the first prompts pass `ln_pre` with the patches, as in MaPLe's code.
+    """
+    tower, x = copy.deepcopy(model.visual), clip.pixels(images)
+    norm = torch.nn.Identity()
+    if norm_prompts:
+        norm, tower.ln_pre = tower.ln_pre, norm
     if hasattr(tower, "trunk"):
         trunk = tower.trunk
         x, blocks = trunk._pos_embed(trunk.patch_embed(x)), trunk.blocks
@@ -100,7 +107,7 @@ def _pictures(model, clip, images, prompts):
     for number, block in enumerate(blocks):
         if number < len(prompts):  # at the end, as MaPLe has them: order does not matter
             x = torch.cat([x[:, : 1 + patches], prompts[number].expand(len(images), -1, -1)], 1)
-        x = block(x)
+        x = block(norm(x) if number == 0 else x)
     if hasattr(tower, "trunk"):
         return F.normalize(tower.head(trunk.norm(x)[:, 0]), dim=-1)
     return F.normalize(tower.ln_post(x)[:, 0] @ tower.proj, dim=-1)
@@ -125,6 +132,8 @@ def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
         torch.testing.assert_close(actual[k], expected, atol=1e-12, rtol=1e-12)
     _, without = clip.image_features(images)
     assert patches.shape == without.shape, "prompts are no patches"
+    norm = getattr(model.visual, "ln_pre", torch.nn.Identity())  # the timm tower has none
+    assert torch.equal(clip.first_norm(prompts), norm(prompts))
 
 
 def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(model):
@@ -181,13 +190,16 @@ def test_a_tower_without_blocks_is_refused():
     images = torch.zeros(1, 1, 64, 64, 3, dtype=torch.uint8)
     with pytest.raises(FedLoomError, match=r"ResNet: only a tower of blocks"):
         clip.image_features(images, inserts={1: {"mlp": lambda x, y: y}})
+    with pytest.raises(FedLoomError, match=r"ResNet: only a tower of blocks"):
+        clip.first_norm(torch.zeros(1, 16))
     with pytest.raises(FedLoomError, match=r"no parameter 'visual\.conv9"):
         clip.image_features(images, weights={"visual.conv9.weight": torch.zeros(1, 3)})
 
 
+@pytest.mark.parametrize(("variant", "left_over"), [("paper", ""), ("released", "of a ")])
 @pytest.mark.parametrize("depth", [1, 2, 9])
-def test_fedmaple_equals_both_towers_run_with_coupled_prompts(tiny, depth):
-    task, hooks = tiny("fedmaple", depth=depth, length=2)
+def test_fedmaple_equals_both_towers_run_with_coupled_prompts(tiny, depth, variant, left_over):
+    task, hooks = tiny("fedmaple", depth=depth, length=2, variant=variant)
     model = _model("clip")
     clip = task.backbone.__class__(model, open_clip.SimpleTokenizer(), "tiny")
     task = replace(task, backbone=clip)
@@ -206,8 +218,10 @@ def test_fedmaple_equals_both_towers_run_with_coupled_prompts(tiny, depth):
         image = [
             p @ w.T + b for p, w, b in zip(text, *(params[n][k] for n in COUPLING), strict=True)
         ]
-        pictures = _pictures(model, clip, batch.images[k], torch.stack(image))
-        texts = _texts(model, text[0], text[1:], task.data.classes)
+        released = variant == "released"
+        pictures = _pictures(model, clip, batch.images[k], torch.stack(image), released)
+        names = [left_over + name for name in task.data.classes]
+        texts = _texts(model, text[0], text[1:], names)
         expected = model.logit_scale.exp() * pictures @ texts.T
         torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
 
@@ -220,3 +234,22 @@ def test_fedmaple_starts_from_the_words_and_sends_prompts_and_couplings(tiny):
     width, other = clip.width, clip.image_width
     coupling = {"coupling": [1, other, width], "coupling_bias": [1, other]}
     assert sizes == {"text": [1, 2, width], **coupling}
+
+
+def test_fedmaple_released_starts_all_but_the_first_coupling_alike(tiny):
+    task, hooks = tiny("fedmaple", variant="released", depth=9)
+    task = replace(task, backbone=_frozen(_model("clip")))
+    params = hooks.init_server(task=task)["params"]
+    for name in COUPLING:
+        first, second, third = params[name]
+        assert torch.equal(second, third) and not torch.equal(first, second)
+
+
+def test_fedmaple_released_refuses_a_context_that_ends_within_a_word(tiny):
+    task, hooks = tiny("fedmaple", variant="released", words="antidisestablishment a")
+    received, clients, batch = first_cohort(task, hooks)
+    with pytest.raises(FedLoomError, match=r"fedmaple: .*options\.length"):
+        hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    for length in (8, 9):  # all words are learned
+        task, hooks = tiny("fedmaple", variant="released", length=length)
+        assert sys.modules["fedloom_plugins.fedmaple.plugin"].names(task) == task.data.classes

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import torch.nn.functional as F
 import clip_by_hand
 from clip_by_hand import first_cohort
 from fedloom.common.errors import FedLoomError
+from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.methods import loader, manifest
-from fedloom.toolbox import Update
+from fedloom.toolbox import Update, tensor_map
 
 
 def module(name):
@@ -96,6 +98,52 @@ def test_fedclip_has_a_finite_gradient_where_a_batch_is_filled_up(tiny):
     for value in params.values():
         assert value.grad.isfinite().all()
         assert value.grad[0].any() and not value.grad[2].any(), "one pair has nothing to tell apart"
+
+
+def by_adam(task, start, client):
+    """One epoch of torch's Adam in float64, as the released code has it: batches of one skipped."""
+    params = {name: value.double().clone().requires_grad_() for name, value in start.items()}
+    settings = {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.2}
+    optimizer = torch.optim.Adam(params.values(), task.training.lr, **settings)
+    rows, size = task.data.train[client], task.training.batch_size
+    texts = torch.from_numpy(of_texts(task))
+    for some in shuffled_batches(rows, size, 1, task.seed, task.round, client, 0):
+        if len(some) == 1:
+            continue
+        batch = task.data.batch([some])
+        features = batch.features[0].double()
+        hidden = torch.tanh(features @ params["w1"].T + params["b1"])
+        weights = (hidden @ params["w2"].T + params["b2"]).softmax(-1)
+        scores = F.normalize(weights * features, dim=-1) @ texts[batch.labels[0]].T
+        scores, truth = task.backbone.logit_scale * scores, torch.arange(len(some))
+        optimizer.zero_grad()
+        ((F.cross_entropy(scores, truth) + F.cross_entropy(scores.T, truth)) / 2).backward()
+        optimizer.step()
+    return params
+
+
+def test_fedclip_makes_no_step_of_a_last_batch_of_one_image(tiny):
+    """Adam would decay the weights by it; a client of one image keeps what it received."""
+    task, hooks = tiny("fedclip")
+    ids = task.data.participating[:3]
+    kept = list(task.data.train)
+    for k, count in zip(ids, (5, 6, 1), strict=True):  # in batches of four
+        kept[k] = kept[k][:count]
+    training = SimpleNamespace(**vars(task.training) | {"epochs": 1, "lr": 0.01})
+    task = replace(task, data=replace(task.data, train=kept), training=training).at(1)
+    received, clients, _ = first_cohort(task, hooks)
+    updates = hooks.client_update(task=task, received=received, clients=clients)
+    for k, update in enumerate(updates):
+        start = {name: value[k] for name, value in received["params"].items()}
+        for name, expected in by_adam(task, start, clients.ids[k]).items():
+            torch.testing.assert_close(
+                update.payload["params"][name].double(), expected.detach(), atol=1e-5, rtol=1e-5
+            )
+    alone = tensor_map(lambda value: value[2:], received)
+    again = hooks.client_update(task=task, received=alone, clients=clients.subset([2]))
+    for update in (updates[2], *again):
+        assert update.metrics["train_loss"] == 0
+        assert torch.equal(update.payload["params"]["w1"], received["params"]["w1"][2])
 
 
 def test_fedclip_refuses_micro_batches_where_images_are_contrasted():

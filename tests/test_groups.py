@@ -10,6 +10,7 @@ import torch
 from fedloom.backbones.resnet import FrozenResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import memory
+from fedloom.common.tensors import leaves
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
@@ -47,8 +48,7 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
     assert groups.clients_at_once(task, PROMPTS) == 3
     parts = replace(task, training=type(task.training)(**vars(task.training) | {"micro_batch": 2}))
     assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
-    for unbound in ({"encodes": ()}, {"whole_cohorts": True}):
-        assert groups.clients_at_once(replace(task, **unbound), PROMPTS) > 1000, unbound
+    assert groups.clients_at_once(replace(task, encodes=()), PROMPTS) > 1000, "caches alone"
     assert groups.clients_at_once(replace(task, stacked=False), PROMPTS) == 1
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 1)
     assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
@@ -100,9 +100,30 @@ def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name
 def test_a_model_larger_than_the_bound_is_a_group_of_its_own(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
     monkeypatch.setattr(memory, "BYTES_AT_ONCE", 10)
-    for each in (task, _on_gpu(task, monkeypatch), replace(task, whole_cohorts=True)):
+    for each in (task, _on_gpu(task, monkeypatch)):
         assert groups.clients_at_once(each, PROMPTS) == 1
         assert groups.clients_evaluated_at_once(each, PROMPTS) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("pfpt", {"variant": "released"}), ("sgpt", {"variant": "released", "frequency": True})],
+)
+def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
+    tiny, monkeypatch, name, options
+):
+    """In round 2 each goes on from the one before it: cut in two, a chain would start anew."""
+    task, hooks = tiny(name, **options)
+    assert task.whole_cohorts
+    ends = []
+    for size in (memory.BYTES_AT_ONCE, 10):
+        monkeypatch.setattr(memory, "BYTES_AT_ONCE", size)
+        state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+        ends.append(train_round(task.at(2), hooks, state))
+    (whole, row), (small, other) = ends
+    assert row["train_loss"] == other["train_loss"]
+    for (path, value), (_, again) in zip(leaves(whole.server), leaves(small.server), strict=True):
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(again)), path
 
 
 def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypatch):

@@ -8,10 +8,16 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.schema import read_yaml
 from fedloom.methods.manifest import find
 from fedloom.plan import shipped
+from fedloom.plan.claims import EACH_DOMAIN, read_claims
 from fedloom.plan.plan import Plan
 from fedloom.plan.work import Workload
+from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
 
 ARTEFACTS = read_yaml(shipped.FOLDER / "artefacts.yaml")
+METRICS = {
+    *(*COSTS, *COUNTS, COURSE, EACH_DOMAIN, "train_loss"),
+    *("global", "participating_mean", "participating_worst", "held_out_mean"),
+}  # of a claim
 STUDIES = [file for file in shipped.studies() if file.parent.name in ARTEFACTS]
 
 
@@ -95,8 +101,60 @@ def test_the_main_tables_of_every_paper_test_its_claims(paper):
     compared = [c for c in claims[0]["claims"] if c["where"].startswith("Table 1,")]
     assert compared or paper == "pfpt"
     for claim in compared:
-        sides = [claim["above"], *claim["below"]]
+        sides = [*claim["above"], *claim["below"]]
         assert all(side in entry["labels"] for side in sides for entry in claims), claim["says"]
+
+
+def _deciding(claim, setting, table, settings):
+    """The scenarios of a study's table of claims that can decide a claim in one of its settings."""
+    entry, study, metrics = table.settings, settings.study, {claim["metric"]}
+    metrics |= {claim["below_metric"]} if "below_metric" in claim else set()
+
+    def standing_for(name):
+        found = {s for s in table.scenarios if name in entry["stands_for"].get(str(s), ())}
+        partitions = {s: settings.partitions[s.partition] for s in found}
+        if "held_out_mean" in metrics:
+            found = {s for s in found if partitions[s].holds_out}
+        if EACH_DOMAIN in metrics:
+            found = {s for s in found if partitions[s].scheme == "domain"}
+        return found
+
+    lacks = [
+        not metrics <= METRICS,
+        not {*claim["above"], *claim["below"]} <= set(entry["labels"]),
+        len(study.seeds) < 2 and not metrics <= set(COUNTS),
+        "global" in metrics and not study.global_test,
+        metrics & set(COSTS) and entry.get("target") is None,
+    ]
+    if any(lacks):
+        return set()
+    ends = standing_for(setting)
+    if "from" not in claim:
+        return ends
+    ((origin, columns),) = claim["from"].items()
+    starts = standing_for(origin)
+    if claim["average"]:
+        return ends if len(starts) >= len(columns) else set()
+    return {s for s in ends if s.dataset in {start.dataset for start in starts - {s}}}
+
+
+@pytest.mark.parametrize("paper", ARTEFACTS)
+def test_every_claim_is_decided_by_a_study_of_its_paper_or_says_why_none_can(paper):
+    """All its methods, in all its settings, on as many data sets as the paper has numbers of."""
+    tables = [
+        (settings.tables[label], settings)
+        for settings in (_settings(file) for file in STUDIES if file.parent.name == paper)
+        for label in settings.select.tables
+        if settings.tables[label].kind == "claims"
+    ]
+    undecided = []
+    for claim in read_claims(paper, "x")["claims"]:
+        for setting, columns in claim["in"].items() if "untested" not in claim else ():
+            each = [_deciding(claim, setting, *table) for table in tables]
+            most = max(map(len, each)) if claim["average"] else len(set().union(*each))
+            if most < max(1, len(columns)):
+                undecided.append((claim["says"], setting))
+    assert undecided == []
 
 
 def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():

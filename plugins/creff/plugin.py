@@ -22,7 +22,7 @@ leave one open:
 - On a ResNet, batch norm trains with batch statistics, and its running ones are averaged; features
   for the gradients are computed with these.
 
-Equations could not be read in the paper itself, but in its released code.
+The equations are those of the released code.
 """
 
 import torch

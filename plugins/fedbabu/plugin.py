@@ -8,11 +8,12 @@ epochs. Choices where the papers leave one open:
 - pFedPG's rows train the whole ViT; option `train` freezes all but some weights, or trains prompts
   before a frozen ViT.
 - The head is drawn as torch.nn.Linear draws it, without bias.
-- Fine-tuning takes five epochs (the paper tries one to twenty) of the whole model, or of the head
-  (`tuned`). Its learning rate is that of training.
-- Momentum, weight decay and clipping are those of fedavg, see there.
-
-The paper's text could not be read while this was written; the algorithm is from memory.
+- Fine-tuning takes five epochs, as the released code does (the paper tries one to twenty), of the
+  whole model, or of the head (`tuned`). Its learning rate is `tuning_lr` times the first one of
+  training: 0.01 by default, since the released code trains from 0.1 to 0.001 and fine-tunes at
+  0.001.
+- Momentum, weight decay and clipping are those of fedavg, see there. The released code averages
+  clients alike, which have as many images each.
 """
 
 from torch import Tensor
@@ -74,6 +75,7 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
         params=start,
         train=names,
         epochs=task.options.tuning_epochs,
+        lr=task.options.tuning_lr * task.training.lr,
         phase=1,
     )
     return {name: trained.params[name] for name in names}

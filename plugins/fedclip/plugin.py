@@ -8,7 +8,8 @@ own contrastive loss: in a batch, each image is to find its text among those of 
 text its image. Choices, by the released code (fed_at_clip.py) where the paper leaves one open:
 
 - In the contrast, two images of one class count as negatives of each other, as in the released
-  code; `loss: classes` is the cross-entropy over all classes instead.
+  code; `loss: classes` is the cross-entropy over all classes instead. An epoch's last batch of one
+  image has nothing to contrast and makes no step, not even of weight decay.
 - Clients are averaged alike, and every round starts with a fresh Adam.
 - The weights start as torch draws linear layers, from U(-1, 1) / sqrt(d).
 - The adapter reads features of unit length, as all of FedLoom's are; the released code reads them
@@ -84,7 +85,8 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 @hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "texts": texts(task).expand(len(clients), -1, -1)}
-    return make_updates(train_locally(task, loss, known, clients), clients)
+    fewest = 2 if task.options.loss == "contrastive" else 1
+    return make_updates(train_locally(task, loss, known, clients, fewest=fewest), clients)
 
 
 @hookimpl

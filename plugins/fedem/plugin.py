@@ -20,8 +20,8 @@ probabilities under pi. Choices where the papers leave one open:
 - pi starts uniform, stays on the client, and is estimated anew before a test, on the models of that
   round (`newcomer_steps` steps of EM that leave the models as they are): the paper's way for
   clients that never trained. The server's model, which has no data, mixes alike.
-
-The paper's text could not be read while this was written; the algorithm is from memory.
+- The released code averages over all clients: those not sampled count with the models that they
+  received, which holds the server back. It tests with pi of a client's last round.
 """
 
 import torch

@@ -23,7 +23,7 @@ Choices where the papers leave one open:
 - On a ResNet, batch norm trains with batch statistics on the clients, whose running ones are
   averaged, and with these on the server.
 
-Equations could not be read in the paper itself, but in its released code.
+The equations are those of the released code.
 """
 
 from collections.abc import Callable

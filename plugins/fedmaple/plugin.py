@@ -9,9 +9,15 @@ are trained and averaged by training images. Choices:
 - J = 9 and prompts of two tokens, as in the paper, but no deeper than the shallower tower.
 - The context starts from the embedding of "a photo of a", cut to its length; deeper prompts from
   N(0, 0.02); the layers as torch draws a linear layer, from U(-1, 1) / sqrt(d).
+- `variant: released`: the first image prompts stand beside the patches from the start, so that they
+  pass the tower's norm before its first block. Of "a photo of a", the words behind the learned
+  tokens stay before every class's name, as they are: "of a" with two tokens. Layers 2 to J start
+  alike.
 - MaPLe reports epochs of a whole training; a round is one epoch, as in FedPHA's studies. Momentum
   and weight decay are those of CoOp, on whose code its authors build.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +26,7 @@ from fedloom.toolbox import (
     Batch,
     CLIPTask,
     Cohort,
+    FedLoomError,
     Tree,
     Update,
     check_lengths,
@@ -47,17 +54,44 @@ def init_server(task: CLIPTask) -> Tree:
         ((2 * torch.rand(s, generator=generator) - 1) / clip.width**0.5).to(clip.device)
         for s in (shape, shape[:2])
     )  # [J, d', d], [J, d'], of width d' of the image tower
+    if task.options.variant == "released":
+        weight[1:], bias[1:] = weight[1:2], bias[1:2]
     return {"params": {"text": text, "coupling": weight, "coupling_bias": bias}}
+
+
+def names(task: CLIPTask) -> Sequence[str]:
+    """Return what follows the context: class names, with `released` behind the words left over.
+
+    Raises:
+        FedLoomError: the context ends within a word.
+    """
+    options, classes = task.options, task.data.classes
+    if options.variant == "paper":
+        return classes
+    words = options.words.split()
+    parts = [" ".join(words[:n]) for n in range(len(words) + 1)]
+    sizes = [len(task.backbone.embed_text(part)) for part in parts]  # tokens
+    if options.length >= sizes[-1]:
+        return classes
+    if options.length not in sizes:
+        raise FedLoomError(
+            f"fedmaple: options.length must end with a word of options.words, '{options.words}', "
+            f"got {options.length}; its words end after {sizes[1:]} tokens"
+        )
+    rest = " ".join(words[sizes.index(options.length) :])
+    return [f"{rest} {name}" for name in classes]
 
 
 def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of text prompts [K, J, L, d] and couplings [K, J, d', d]."""
     clip, text = task.backbone, params["text"]
     image = text @ params["coupling"].mT + params["coupling_bias"].unsqueeze(2)  # [K, J, L, d']
+    if task.options.variant == "released":
+        image = torch.cat([clip.first_norm(image[:, :1]), image[:, 1:]], 1)
     blocks = range(1, text.shape[1] + 1)
     of_text = {j: {"input": deep_prompts(text[:, j - 1], first=False)} for j in blocks if j > 1}
     of_image = {j: {"input": deep_prompts(image[:, j - 1], first=j == 1)} for j in blocks}
-    classes = clip.text_features(text[:, 0], task.data.classes, inserts=of_text)  # [K, C, d_joint]
+    classes = clip.text_features(text[:, 0], names(task), inserts=of_text)  # [K, C, d_joint]
     images, _ = clip.image_features(batch.images, inserts=of_image)  # [K, B, d_joint]
     return clip.logits(images, classes)
 

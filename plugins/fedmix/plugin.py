@@ -22,9 +22,8 @@ Choices where the papers leave one open:
 - A mean is over all of a client's images, as in the paper's experiments; with `means` more than
   one, over every n-th of them. Each step of each client draws one of all means.
 - The last factor (1 - lambda) is that of the algorithm, which differentiates its first term.
-
-The paper's text could not be read while this was written; the algorithm is that of its public
-reimplementation in Flower's baselines.
+- Flower's public reimplementation differentiates the mean of a batch's losses and takes the mean of
+  the third term again, which makes that term smaller by the size of the batch.
 """
 
 import torch

@@ -7,7 +7,8 @@ clients'. With option `selection` it is FedOpt-PT+ of PFPT's Tables 6-7. Choices
 leave one open:
 
 - torch's Adam, with its bias correction (Reddi et al. have none by default). `server_optimizer` has
-  their Yogi and Adagrad, and SGD with momentum, as well.
+  their Yogi and Adagrad, and SGD with momentum, as well. Adagrad takes beta1 of `server_betas`, 0.9
+  by default, where they have 0.
 - `variant: released`: the clients continue from their plain mean, which is FedAvg, and never
   receive the result of Adam. That is the server's own model `adapted`, which follows the mean by
   steps of `server_lr` and is evaluated on the global test; clients' own test images are evaluated

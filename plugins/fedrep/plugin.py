@@ -12,9 +12,8 @@ leave one open:
   Momentum, weight decay and clipping are those of fedavg.
 - Heads start at zero. Before a test every client fits its head to the body again
   (`head_epochs`): a client that never trained as the paper says of new ones, the others because
-  the body has changed since.
-
-The paper's text could not be read while this was written; the algorithm is from memory.
+  the body has changed since. The released code does so before its last test alone, for at least
+  ten epochs.
 """
 
 from torch import Tensor

@@ -16,8 +16,7 @@ generic one. Choices where the papers leave one open:
   generic head. The variant with a hypernetwork for personal heads is left out.
 - The reported loss is that of the personal answer.
 
-The paper's text could not be read while this was written, only its abstract and descriptions of it;
-there is no official code.
+There is no official code.
 """
 
 from torch import Tensor

@@ -15,6 +15,8 @@ Choices, by the released code where the paper leaves one open:
 - Projections of the attention are drawn as torch's MultiheadAttention draws them (Glorot's uniform,
   of the three as one matrix where d' = d), its output and the MLP as torch draws linear layers,
   queries from N(0, 0.02^2).
+- Every round starts with a fresh optimiser; a client of the released code keeps its own, momentum
+  included, and its cosine counts the rounds that it took part in.
 - With `names: all`, clients train among all classes, with the context of all names.
 """
 

@@ -23,8 +23,7 @@ Choices where the papers leave one open:
   training images, as the objective has it. The server's model does not adapt.
 - The reported loss is that on D' at w~.
 
-The paper's text could not be read while this was written, only its abstract and descriptions of it;
-there is no official code.
+There is no official code.
 """
 
 import torch

@@ -7,16 +7,22 @@ clients that are nearest to its last one. With x the feature of an image and t_e
 under expert e, both reduced to g entries, a multi-head attention of x over t_1,c ... t_K,c gives a
 feature h_c(x), and the logits are scale * (x . h_c(x)) + lambda * (those of the client's own prompt
 alone). Prompt and gating network are trained together; the network stays on the client. Choices, by
-a public copy of the released code where the paper could not be read closely:
+the released code where the paper leaves one open:
 
 - A client that takes part for the first time trains its prompt alone, and is evaluated with it
   alone until its gating network has been trained; a client that never trained has the mean of the
   prompts, as the server's model.
-- Distances are Euclidean; clients that never took part are no experts.
+- Distances are Euclidean; clients that never took part are no experts. The released code
+  can take the nearest, but its calls leave that option out: experts are drawn at random.
 - The mean counts training images, over the round's clients.
 - Reduction takes every (d / g)-th entry; scores are not divided by sqrt(g) but multiplied by
-  `scale`; there is no dropout.
-- Prompt and gating network have one learning rate, where the released code has two.
+  `scale`. There is no dropout; the released code sets 0.1, and applies none.
+- Prompt and gating network have one learning rate; in the released code the network has 0.01, and
+  the prompt 0.001 with a cosine.
+- Every client starts a round with a fresh optimiser; that of the released code, momentum included,
+  goes on through all clients and rounds.
+- All clients are tested after the server's step, on the experts that it then sends. The released
+  code tests those of a round before it, on the experts that they trained with.
 - For its test a client gets its own last prompt back from the server instead of keeping it.
 - Of a client that fewer than K - 1 others can serve, the missing experts are sent, and counted, as
   zeros.

@@ -69,18 +69,13 @@ def images_at_once(image_floats: int, on_gpu: bool = False) -> int:
     return min(IMAGES_AT_ONCE, max(FEWEST, fit))
 
 
-def states_at_once(state_bytes: float) -> int:
-    """Return how many clients' states fit into memory, at least one."""
-    return max(1, int(BYTES_AT_ONCE // max(1, state_bytes)))
-
-
 def clients_at_once(step: ClientStep, gpu_bytes: int | None = None) -> int:
     """Return how many clients may train as one batch, at least one.
 
     Args:
         gpu_bytes: memory of the GPU; None on a CPU.
     """
-    fit = states_at_once(step.state_bytes)
+    fit = max(1, int(BYTES_AT_ONCE // max(1, step.state_bytes)))
     if gpu_bytes is not None:
         bound = GPU_SHARE * gpu_bytes / step.kept if step.kept else fit
     else:

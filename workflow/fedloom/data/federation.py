@@ -107,6 +107,8 @@ class Federation:
         self, steps: Sequence[list[np.ndarray]], fill: list[int] | None = None
     ) -> Iterator["Batch"]:
         """Yield the `batch` of each step's rows; rows and masks of all go to the device at once."""
+        if not steps:
+            return
         padded = [_padded(rows, fill) for rows in steps]
         sizes = [index.size for index, _ in padded]
         rows, mask = (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedloom.common import memory
-from fedloom.common.memory import ClientStep, states_at_once
+from fedloom.common.memory import ClientStep
 from fedloom.common.tensors import Tree, count_bytes
 from fedloom.federated.task import Task
 
@@ -19,17 +19,18 @@ FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB
 def clients_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients may train as one batch, at least one.
 
+    Clients that depend on each other (`task.whole_cohorts`) are never divided.
+
     Args:
         states: what one client receives and keeps.
     """
     if not task.stacked:
         return 1
-    state_bytes = sum(count_bytes(state) for state in states)
     if task.whole_cohorts:
-        return states_at_once(state_bytes)
+        return task.data.num_clients
     batch, part = task.training.batch_size, task.training.micro_batch
     step = ClientStep(
-        state_bytes,
+        sum(count_bytes(state) for state in states),
         min(batch, part or batch) if "images" in task.encodes else 0,
         task.backbone.image_floats,
         task.backbone.training_bytes,

@@ -50,12 +50,13 @@ class Trained:
 
 
 def _steps(
-    task: Task, clients: Cohort, epochs: int | None, purpose: int
+    task: Task, clients: Cohort, epochs: int | None, purpose: int, fewest: int
 ) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
     """Yield for every step the positions of the clients still training, and their rows.
 
     Args:
         epochs: None: `task.training.local_steps` steps, or if there are none, its `epochs`.
+        fewest: images of a batch that makes a step.
     """
     count = task.training.local_steps if epochs is None else None
     # an epoch has a step or more
@@ -72,7 +73,7 @@ def _steps(
             purpose,
             drop_last=task.training.drop_last,
         )
-        steps = list(islice(stream, count))
+        steps = list(islice((rows for rows in stream if len(rows) >= fewest), count))
         streams.append(steps[: math.ceil(work * len(steps))])
     for rows in zip_longest(*streams):
         active = tuple(k for k, row in enumerate(rows) if row is not None)
@@ -113,15 +114,17 @@ def train_locally(
     params: Tree | None = None,
     train: tuple[str, ...] | None = None,
     epochs: int | None = None,
+    lr: float | None = None,
     phase: int = 0,
+    fewest: int = 1,
     counters: Tree | None = None,
     project: dict[str, Tensor] | None = None,
     clip_apart: tuple[str, ...] = (),
 ) -> Trained:
     """Train every client of the cohort on its own images.
 
-    Optimiser, learning rate, batch size and clipping are those of `task.training`. Every call
-    starts with a fresh optimiser.
+    Optimiser, batch size and clipping are those of `task.training`. Every call starts with a fresh
+    optimiser.
 
     Args:
         loss: function of (task, params, received, clients, batch) that returns the loss [K, B] of
@@ -133,8 +136,11 @@ def train_locally(
         train: top-level names of `params` that are trained; default: all.
         epochs: number of passes over a client's images; default: `task.training.local_steps` steps,
             or if that is None, `task.training.epochs`.
+        lr: learning rate; default: `learning_rate(task)`.
         phase: number of the training phase within the round, for methods with several phases: each
             has an order of batches of its own.
+        fewest: a batch of fewer images, which an epoch may end with, makes no step, for losses that
+            compare images. A client that has no other trains nothing, at a loss of 0.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
@@ -157,12 +163,12 @@ def train_locally(
     rest = {name: value for name, value in trained.items() if name not in clip_apart}
     apart = [trained[name] for name in clip_apart]
     models = [[value for _, value in leaves({"": tree})] for tree in (rest, *apart)]
-    optimizer = make_optimizer(task.training, flat, learning_rate(task))
+    optimizer = make_optimizer(task.training, flat, learning_rate(task) if lr is None else lr)
     total = torch.zeros(len(clients), device=flat[0].device)
     steps, seen = np.zeros((2, len(clients)), int)
     counted = tensor_map(torch.clone, counters or {})
     # All that the steps need of the host is made, and on its way, before the first: none waits.
-    plan = list(_steps(task, clients, epochs, phase))
+    plan = list(_steps(task, clients, epochs, phase, fewest))
     parts = {active: _Part.of(clients, received, active) for active in {a for a, _ in plan}}
     batches = read_ahead(task.data.batches([rows for _, rows in plan]))
     for step, ((active, _), batch) in enumerate(zip(plan, batches, strict=True)):
@@ -205,7 +211,7 @@ def train_locally(
         seen[[*active]] += batch.counts
     return Trained(
         params=tensor_map(lambda v: v.detach(), current),
-        loss=(total.cpu().numpy() / steps).tolist(),
+        loss=(total.cpu().numpy() / steps.clip(1)).tolist(),
         steps=steps.tolist(),
         counters=counted,
     )

@@ -1,6 +1,7 @@
 """What papers say of their results (workflow/claims), matched to the methods of a study."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from fedloom.common import schema
@@ -10,14 +11,15 @@ from fedloom.methods.manifest import find
 from fedloom.plan.settings import Method, Output, Settings
 
 FOLDER = ROOT / "workflow/claims"
+EACH_DOMAIN, DOMAIN = "each_domain", "domain_"  # metric of a claim, and what it stands for
 
 
 def read_claims(paper: str, where: str) -> dict[str, Any]:
     """Return the rows, settings and claims of a paper, defaults filled in.
 
-    `below` is a list, `within` the two ends of the differences that are claimed, None for an end
-    that there is not. Every claim has `printed`: the smallest and the largest difference by the
-    paper's own numbers over the columns of a setting, by setting; None where it prints none.
+    `above` and `below` are lists, `within` the two ends of the differences that are claimed, None
+    for an end that there is not. Every claim has `printed`: the smallest and the largest difference
+    by the paper's own numbers over the columns of a setting, by setting; None where it prints none.
 
     Raises:
         FedLoomError: no such paper, or a claim of a row or a setting that its file does not define.
@@ -37,8 +39,9 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     claims = []
     for number, entry in enumerate(content["claims"]):
         claim = schema.filled(entry, shape["properties"]["claims"]["items"], shape)
-        below = claim.get("below", [])
-        claim["below"] = [below] if isinstance(below, str) else below
+        for side in ("above", "below"):
+            names = claim.get(side, [])
+            claim[side] = [names] if isinstance(names, str) else names
         if isinstance(claim.get("within"), int | float):
             claim["within"] = [-claim["within"], claim["within"]]
         at = f"{name} claims[{number}]"
@@ -54,9 +57,8 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
 
 def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
     """Refuse rows and settings that the file does not define, and a claim that compares nothing."""
-    sides = [*([claim["above"]] if "above" in claim else []), *claim["below"]]
     for key, names, known in (
-        ("above or below", sides, rows),
+        ("above or below", [*claim["above"], *claim["below"]], rows),
         ("in or from", [*claim["in"], *claim.get("from", ())], settings),
     ):
         for name in names:
@@ -65,7 +67,7 @@ def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
                 raise FedLoomError(f"{where}: {key}: no '{name}' there; {hint}")
     if "untested" in claim:
         return
-    if "above" not in claim or not (claim["below"] or "from" in claim):
+    if not claim["above"] or not (claim["below"] or "from" in claim):
         raise FedLoomError(f"{where}: give above and below, or above and from, or untested")
     low, high = claim.get("within", (None, None))
     if "within" in claim and (low is high or (None not in (low, high) and low >= high)):
@@ -79,7 +81,8 @@ def _printed(
 ) -> list[float] | None:
     """Return the smallest and the largest difference of the paper's numbers over some columns.
 
-    The difference is that to the largest of `below`, or of their changes if the claim is of those.
+    The difference is that of the pair of rows that speaks most against the claim; where the claim
+    has an upper end, those of all pairs.
     """
     if "by" in claim:
         return [min(claim["by"]), max(claim["by"])]
@@ -88,27 +91,44 @@ def _printed(
     numbers = claim["table"] if isinstance(claim["table"], list) else [claim["table"]]
     printed = [tables[number]["rows"] for number in numbers]
 
-    def number(row: str, metric: str, column: str) -> float:
+    def cell(row: str, column: str) -> dict:
         names = [row, *rows[row]["printed"]]
-        cells = [table[n][column] for table in printed for n in names if column in table.get(n, {})]
-        if not cells or metric not in cells[0]:
-            text = ", ".join(map(str, numbers))
-            raise FedLoomError(f"{where}: Table {text} has no {metric} of '{row}' in '{column}'")
-        value = cells[0][metric]
-        return float(next(iter(value.values())) if isinstance(value, dict) else value[0])
+        return next((t[n][column] for t in printed for n in names if column in t.get(n, {})), {})
 
-    def level(row: str, metric: str, position: int) -> float:
-        (start,) = claim["from"].values() if "from" in claim else ([],)
-        change = number(row, metric, start[position]) if start else 0.0
-        return number(row, metric, columns[position]) - change
+    def level(row: str, metric: str, columns: list[str]) -> float:
+        total = 0.0
+        for column in columns:
+            value = cell(row, column).get(metric)
+            if value is None:
+                text = ", ".join(map(str, numbers))
+                line = f"{where}: Table {text} has no {metric} of '{row}' in '{column}'"
+                raise FedLoomError(line)
+            total += float(next(iter(value.values())) if isinstance(value, dict) else value[0])
+        return total / max(len(columns), 1)
 
-    other = claim.get("below_metric", claim["metric"])
-    differences = []
-    for position in range(len(columns)):
-        rivals = [level(row, other, position) for row in claim["below"]]
-        highest = max(rivals, default=0.0)
-        differences.append(round(level(claim["above"], claim["metric"], position) - highest, 6))
-    return [min(differences), max(differences)]
+    def change(row: str, metric: str, place: tuple[list[str], list[str]]) -> float:
+        return level(row, metric, place[0]) - level(row, metric, place[1])
+
+    (starts,) = claim["from"].values() if "from" in claim else ([],)
+    places = [(columns, starts)]
+    if not claim["average"]:
+        before = [[start] for start in starts] or [[] for _ in columns]
+        places = list(zip(([column] for column in columns), before, strict=True))
+    lowest, highest = [], []
+    for place in places:
+        metrics = [claim["metric"]]
+        if metrics == [EACH_DOMAIN]:
+            first = cell(claim["above"][0], place[0][0])
+            metrics = [name for name in first if name.startswith(DOMAIN)]
+        pairs = []
+        for metric, above, row in product(metrics, claim["above"], claim["below"] or [None]):
+            other = claim.get("below_metric", metric)
+            less = claim.get("times", 1) * change(row, other, place) if row else 0.0
+            pairs.append(change(above, metric, place) - less)
+        lowest.append(min(pairs))
+        highest.append(max(pairs))
+    bounded = claim.get("within", [None, None])[1] is not None
+    return [round(min(lowest), 6), round(max(highest if bounded else lowest), 6)]
 
 
 def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, Any]) -> dict:

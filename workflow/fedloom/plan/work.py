@@ -26,7 +26,6 @@ from fedloom.common.memory import (
     ClientStep,
     clients_at_once,
     images_at_once,
-    states_at_once,
 )
 from fedloom.common.receipts import read_receipt
 from fedloom.methods.manifest import Plugin
@@ -113,10 +112,10 @@ class Workload:
         """Return the number of clients that train as one batch, on a core."""
         if not (self.study.stacked and self.plugin.stacked):
             return 1
-        step = self.step()
-        whole = self.plugin.needs_whole_cohorts(dict(self.method.options))
-        fit = states_at_once(step.state_bytes) if whole else clients_at_once(step)
-        return min(self.study.clients_per_round, fit)
+        clients = self.study.clients_per_round
+        if self.plugin.needs_whole_cohorts(dict(self.method.options)):
+            return clients
+        return min(clients, clients_at_once(self.step()))
 
     def step(self) -> ClientStep:
         """Return the sizes of a client's step of training."""

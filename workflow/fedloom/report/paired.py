@@ -34,7 +34,7 @@ class Term:
     """A method's accuracies in one scenario, as a summand of a difference.
 
     Attributes:
-        sign: 1 or -1.
+        weight: what the accuracies count in the sum, as 1, -1, or 1/5 of an average of five.
         clients: whose accuracies they are; terms of the same text have the same clients in every
             seed, in the same order, and are resampled together.
         statistic: mean over clients and rounds; of the worst client, the mean over rounds; or of
@@ -44,7 +44,7 @@ class Term:
         count: the values follow from the method alone, and no seed changes them.
     """
 
-    sign: int
+    weight: float
     clients: str
     statistic: Statistic
     values: dict[int, np.ndarray]
@@ -68,7 +68,7 @@ class Difference:
 def difference(
     terms: Sequence[Term], confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> Difference:
-    """Compute the signed sum of the terms, the mean over the seeds that all of them have.
+    """Compute the weighted sum of the terms, the mean over the seeds that all of them have.
 
     The interval covers the expectation over seeds and clients. It is as wide as Student's t over
     seeds (of two or more) and a percentile bootstrap over clients, which are resampled within every
@@ -87,15 +87,15 @@ def difference(
         half = error * stats.t.ppf((1 + confidence) / 2, len(seeds) - 1)
         ends += [by_seed.mean() - half, by_seed.mean() + half]
     ends += _over_clients(terms, seeds, confidence, resamples)
-    bounded = {term.sign for term in terms if term.at_least}
+    bounded = {math.copysign(1, term.weight) for term in terms if term.at_least}
     low = -math.inf if -1 in bounded else float(min(ends))
     high = math.inf if 1 in bounded else float(max(ends))
     return Difference(float(by_seed.mean()), low, high, len(seeds))
 
 
 def _sum(terms: Sequence[Term], seed: int) -> float:
-    """Return the signed sum of the terms in one seed."""
-    return sum(term.sign * float(STATISTICS[term.statistic](term.values[seed])) for term in terms)
+    """Return the weighted sum of the terms in one seed."""
+    return sum(term.weight * float(STATISTICS[term.statistic](term.values[seed])) for term in terms)
 
 
 def _over_clients(
@@ -118,7 +118,7 @@ def _over_clients(
             for term in terms:
                 values = term.values[seed]  # [R, K]
                 chosen = at.get((seed, term.clients), np.zeros(1, int))
-                total = total + term.sign * STATISTICS[term.statistic](values[:, chosen])
+                total = total + term.weight * STATISTICS[term.statistic](values[:, chosen])
         return total / len(seeds)
 
     result = stats.bootstrap(

@@ -54,6 +54,17 @@ class _Embedding(nn.Module):
         return trunk.norm_pre(trunk._pos_embed(trunk.patch_embed(x)))
 
 
+def first_norm(tower: Any) -> nn.Module:
+    """Return the norm that tokens pass before the first block; it does nothing where there is none.
+
+    Raises:
+        FedLoomError: the tower is a ResNet.
+    """
+    if isinstance(tower, ModifiedResNet):
+        raise FedLoomError("a CLIP with a ResNet: only a tower of blocks has tokens")
+    return tower.ln_pre if isinstance(tower, VisionTransformer) else tower.trunk.norm_pre
+
+
 def blocks(tower: Any) -> nn.ModuleList:
     """Return the blocks of a tower, none for a ResNet."""
     if isinstance(tower, VisionTransformer):

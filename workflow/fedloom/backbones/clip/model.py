@@ -166,6 +166,14 @@ class FrozenCLIP:
         final, patches = (_unit(x).unflatten(0, shape) for x in tokens)
         return final, patches
 
+    def first_norm(self, tokens: Tensor) -> Tensor:
+        """Return tokens [..., image_width] behind the norm before the image tower's first block.
+
+        Prompts that stand beside the patches from the start pass it; those put into the place
+        "input" of block 1 do not.
+        """
+        return clip_image.first_norm(self.model.visual)(tokens)
+
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
 

@@ -1,7 +1,7 @@
 """A paper's claims, each with the difference that a study's runs show, and a verdict."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.plan.claims import DOMAIN, EACH_DOMAIN
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import evaluation, frame, percent
@@ -18,7 +19,7 @@ from fedloom.report.tables.communication import until
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.tables.summary import by_scenario
-from fedloom.report.verdicts import ABOVE_ZERO, UNDECIDED, decide
+from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, decide
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
@@ -29,7 +30,9 @@ DECIMALS = 2
 COUNTS = ("params_up", "params_down")  # by the method alone
 COSTS = ("rounds", "million_params")  # until the table's target is reached
 GROUPS = {"participating": True, "held_out": False}
+COURSE = "course_mean"  # over all evaluated rounds, which rise earlier where training is faster
 Scenario = tuple[str, ...]
+Place = tuple[list[Scenario], list[Scenario]]  # those of `in`, and those of `from`
 
 
 class NotRunError(Exception):
@@ -70,26 +73,38 @@ def _rows(claim: dict, grouped: dict[Scenario, Any], job: TableJob):
     # where nothing is said, a scenario stands for all settings of a claim, and is tested once
     for setting in claim["in"] if given else [ANY]:
         ends = [s for s in grouped if _stands_for(s, setting, job)]
-        starts: list = [None]
+        starts = []
         if "from" in claim:
             (origin,) = claim["from"]
             starts = [s for s in grouped if given and _stands_for(s, origin, job)]
-        if not ends or not starts:
+        if not ends or ("from" in claim and not starts):
             yield _row(claim, setting, NOT_RUN, NO_SETTING)
             continue
-        pairs = [(end, start) for end, start in product(ends, starts) if _comparable(end, start)]
-        if not pairs:
+        places = list(_places(claim, ends, starts))
+        if not places:
             yield _row(claim, setting, NOT_RUN, NO_COMMON)
-        for end, start in pairs:
-            yield _tested(claim, setting, end, start, grouped, job)
+        for place in places:
+            yield _tested(claim, setting, place, grouped, job)
 
 
-def _comparable(end: Scenario, start: Scenario | None) -> bool:
-    """Return True if two scenarios differ in their partition alone; also without a start."""
-    if start is None:
-        return True
-    (dataset, partition, backbone), (data, division, network) = end, start
-    return dataset == data and backbone == network and partition != division
+def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterator[Place]:
+    """Yield what a claim is tested in: one scenario or all of a backbone, and those it starts from.
+
+    A claim on one scenario starts from those that differ from it in their partition alone.
+    """
+    if claim["average"]:
+        for backbone in dict.fromkeys(network for *_, network in ends):
+            end, start = ([s for s in group if s[2] == backbone] for group in (ends, starts))
+            if start or "from" not in claim:
+                yield end, start
+        return
+    for end in ends:
+        dataset, partition, network = end
+        if "from" not in claim:
+            yield [end], []
+        for start in starts:
+            if start[0] == dataset and start[1] != partition and start[2] == network:
+                yield [end], [start]
 
 
 def _stands_for(scenario: Scenario, setting: str, job: TableJob) -> bool:
@@ -99,47 +114,53 @@ def _stands_for(scenario: Scenario, setting: str, job: TableJob) -> bool:
 
 
 def _tested(
-    claim: dict,
-    setting: str,
-    end: Scenario,
-    start: Scenario | None,
-    grouped: dict[Scenario, Any],
-    job: TableJob,
+    claim: dict, setting: str, place: Place, grouped: dict[Scenario, Any], job: TableJob
 ) -> dict:
-    """Return the row of a claim in a scenario, or of its change from `start`."""
+    """Return the row of a claim in a scenario, or in the average of some, or of its change."""
     labels = job.settings["labels"]
-    here = "/".join(end) if start is None else f"{'/'.join(start)} to {'/'.join(end)}"
-    above, known = claim["above"], [row for row in claim["below"] if row in labels]
-    missing = [row for row in (above, *claim["below"]) if row not in labels]
-    if above not in labels or (claim["below"] and not known):
+    here = " to ".join(_named(scenarios) for scenarios in reversed(place) if scenarios)
+    above, below = ([row for row in claim[side] if row in labels] for side in ("above", "below"))
+    missing = [row for row in (*claim["above"], *claim["below"]) if row not in labels]
+    if not above or (claim["below"] and not below):
         names = dict.fromkeys(missing)
         return _row(claim, setting, NOT_RUN, f"no run of {', '.join(names)}", here)
-    rivals: list[str | None] = [*known] or [None]
-    metric = claim["metric"]
-    other = claim.get("below_metric", metric)
 
-    def side(row: str, name: str, sign: int) -> list[Term]:
-        def of(scenario: Scenario, factor: int) -> Term:
-            return term(grouped[scenario][labels[row]], name, factor, scenario, job)
+    def side(row: str | None, metric: str, sign: float) -> list[Term]:
+        return [
+            term(grouped[scenario][labels[row]], metric, way / len(scenarios), scenario, job)
+            for scenarios, way in zip(place, (sign, -sign), strict=True)
+            for scenario in scenarios
+            if row is not None
+        ]
 
-        return [of(end, sign), *([of(start, -sign)] if start is not None else [])]
-
+    times = claim.get("times", 1)
+    compared: list[tuple[str, str, str | None]] = []
+    sides: list[tuple[list[Term], list[Term]]] = []
     try:
-        first = side(above, metric, 1)
-        pairs = [first + (side(row, other, -1) if row else []) for row in rivals]
+        metrics = _metrics(claim, grouped[place[0][0]][labels[above[0]]][0])
+        for metric, one, other in product(metrics, above, below or [None]):
+            compared.append((metric, one, other))
+            right = side(other, claim.get("below_metric", metric), -times)
+            sides.append((side(one, metric, 1), right))
     except NotRunError as reason:
         return _row(claim, setting, NOT_RUN, str(reason), here)
-    verdict = decide(pairs, claim.get("within", ABOVE_ZERO))
+    verdict = decide([left + right for left, right in sides], claim.get("within", ABOVE_ZERO))
     reasons = [verdict.reason] if verdict.reason else []
-    sides = zip([above, *known], [first, *(pair[len(first) :] for pair in pairs)], strict=False)
-    short = dict.fromkeys(row for row, terms in sides if any(term.at_least for term in terms))
+    short = {
+        str(row): None
+        for (_, *rows), pair in zip(compared, sides, strict=True)
+        for row, terms in zip(rows, pair, strict=True)
+        if any(each.at_least for each in terms)
+    }
     if short:
         reasons.append(f"{', '.join(short)} below {job.settings['target']:g} %")
-    if len(known) < len(claim["below"]):
-        reasons.append(f"without {', '.join(row for row in claim['below'] if row not in labels)}")
+    if missing:
+        reasons.append(f"without {', '.join(missing)}")
     found = verdict.difference
-    return _row(claim, setting, verdict.text, "; ".join(reasons), here) | {
-        "rival": rivals[verdict.rival],
+    # what was not run may be above
+    text = UNDECIDED if missing and verdict.text == HOLDS else verdict.text
+    return _row(claim, setting, text, "; ".join(reasons), here) | {
+        "rival": _against(claim, *compared[verdict.rival]),
         "difference": found.value,
         "low": found.low,
         "high": found.high,
@@ -148,7 +169,39 @@ def _tested(
     }
 
 
-def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: TableJob) -> Term:
+def _named(scenarios: list[Scenario]) -> str:
+    """Name the scenario, or the first of some and how many more there are."""
+    more = f" and {len(scenarios) - 1} more" if len(scenarios) > 1 else ""
+    return "/".join(scenarios[0]) + more
+
+
+def _against(claim: dict, metric: str, above: str, below: str | None) -> str | None:
+    """Name the comparison that a verdict rests on, as far as the claim's others differ from it."""
+    rows = [*([above] if len(claim["above"]) > 1 else []), *([below] if below else [])]
+    text = " over ".join(rows)
+    if claim["metric"] == EACH_DOMAIN:
+        text += f" in {metric.removeprefix(DOMAIN)}"
+    return text.strip() or None
+
+
+def _metrics(claim: dict, run: ShownRun) -> list[str]:
+    """Return the metrics of a claim: one, or that of every domain with clients that train.
+
+    Raises:
+        NotRunError: the run has no domains.
+    """
+    if claim["metric"] != EACH_DOMAIN:
+        return [claim["metric"]]
+    rows = evaluation(run.evaluation)
+    domains = rows.loc[rows["participating"], "domain"].dropna().unique()
+    if not len(domains):
+        raise NotRunError("no domains here")
+    return [f"{DOMAIN}{name}" for name in sorted(domains)]
+
+
+def term(
+    runs: list[ShownRun], metric: str, weight: float, scenario: Scenario, job: TableJob
+) -> Term:
     """Return a method's metric in one scenario, by seed, as a summand of a difference.
 
     Raises:
@@ -161,7 +214,7 @@ def term(runs: list[ShownRun], metric: str, sign: int, scenario: Scenario, job: 
     if metric.endswith("_worst"):
         statistic = "lowest" if runs[0].reported.worst_of else "worst"
     return Term(
-        sign, f"{'/'.join(scenario)} {clients}", statistic, values, at_least, metric in COUNTS
+        weight, f"{'/'.join(scenario)} {clients}", statistic, values, at_least, metric in COUNTS
     )
 
 
@@ -172,7 +225,10 @@ def _reader(metric: str, job: TableJob) -> tuple[Callable[[ShownRun], np.ndarray
     if metric in COSTS:
         return lambda run: np.array([[_until(run, job)[metric]]]), metric
 
-    group = metric.removesuffix("_mean").removesuffix("_worst")
+    if metric == "train_loss":
+        return lambda run: _train_loss(run), metric
+    group = "participating" if metric == COURSE else metric
+    group = group.removesuffix("_mean").removesuffix("_worst")
     return lambda run: _by_client(run, group, metric), group
 
 
@@ -184,21 +240,34 @@ def _until(run: ShownRun, job: TableJob) -> dict[str, float]:
     return until(evaluation(run.evaluation), frame(run.rounds), target)
 
 
+def _train_loss(run: ShownRun) -> np.ndarray:
+    """Return the mean training loss over selected clients [R, 1] at the reported rounds."""
+    rows = frame(run.rounds)
+    rows = rows[rows["round"].isin(run.reported.rounds)]
+    if rows.empty:
+        raise NotRunError("no training here")
+    return rows[["train_loss"]].to_numpy()
+
+
 def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
-    """Return accuracies in percent [R, K] of the clients of a group at the reported rounds."""
+    """Return accuracies in percent [R, K] of the clients of a group at the reported rounds.
+
+    Those of COURSE are of all evaluated rounds.
+    """
     rows = evaluation(run.evaluation)
     reported = run.reported
     rounds = (
         reported.worst_of if metric.endswith("_worst") and reported.worst_of else reported.rounds
     )
-    rows = rows[rows["round"].isin(rounds)]
+    if metric != COURSE:
+        rows = rows[rows["round"].isin(rounds)]
     server = rows["client_id"] == SERVER_MODEL
     if group == "global":
         rows = rows[server]
     elif group in GROUPS:
         rows = rows[~server & (rows["participating"] == GROUPS[group])]
-    elif group.startswith("domain_"):
-        here = rows["domain"] == group.removeprefix("domain_")
+    elif group.startswith(DOMAIN):
+        here = rows["domain"] == group.removeprefix(DOMAIN)
         rows = rows[~server & rows["participating"] & here]
     else:
         raise NotRunError(f"no metric '{metric}' here")
@@ -224,7 +293,7 @@ def _row(claim: dict, setting: str, verdict: str, reason: str, here: str = EMPTY
         "within_high": within[1],
         "bound": claim.get("bound"),
         "scenario": here,
-        "above": claim.get("above"),
+        "above": ", ".join(claim["above"]),
         "rival": None,
         "difference": None,
         "low": None,
@@ -310,8 +379,9 @@ def caption(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> str:
         f"{at(runs)} ({found}). Differences are of the first-named method to that of the others "
         "which speaks most against the claim, in points where they are of accuracies; their 95 % "
         "intervals are of Student's t "
-        "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if "
-        "every interval is above zero (or within the bound). It does not hold if one is below; "
+        "over seeds, and at least as wide as a paired bootstrap over clients. A claim holds if all "
+        "methods that it names were run and every interval is above zero (or within the bound). It "
+        "does not hold if one is below; "
         "with several others that interval is a wider one (Bonferroni), not that shown. Else it is "
         "undecided"
     )
