@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.plan.settings import FixedSeeds
 from fedloom.toolbox import Update, gaussian_epsilon
 
 
@@ -250,6 +253,32 @@ def test_a_small_change_is_not_clipped(run):
         assert u.metrics["clipped"] == 0.0
 
 
+@pytest.fixture(scope="module")
+def almost_noiseless(tmp_path_factory):
+    """dp_gaussian around Head-Tuning with next to no noise: a task of 64 clients, and its hooks."""
+    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    task = contract.tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
+    vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
+    hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+    return replace(task.at(1), selected=tuple(range(64))), hooks
+
+
+@given(st.floats(1, 2000, width=32), st.floats(0.05, 1), st.integers(1, 3))
+def test_no_client_adds_more_than_the_clip_however_float32_rounds(
+    almost_noiseless, start, clip, entries
+):
+    """64 clients that changed alike: what rounding gave one of them too much, it gave them all."""
+    task, hooks = almost_noiseless
+    vars(task.wrappers["dp_gaussian"]).update(clip=clip)
+    before = torch.full((entries,), start)
+    sent = before + clip / entries**0.5
+    updates = [update(k, head=sent, received={"head": before}) for k in task.selected]
+    head = hooks.receive(task=task, server={}, updates=updates)[0].payload["params"]["head"]
+    total = 3 * (head.double() - before.double()).norm()  # three clients are expected
+    rounding = 3 * entries**0.5 * head.max().item() * 2**-24  # of the server's new head
+    assert total <= 64 * clip + rounding + 1e-6
+
+
 @pytest.mark.parametrize("sampling", ["study", "poisson"])
 def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling):
     """Over many rounds: mean of the noise 0, its deviation z S / (q N)."""
@@ -270,6 +299,7 @@ def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling):
         seen.append(head - total / 3)  # three clients are expected, whoever took part
     noise = np.stack(seen).ravel()
     scale = 1.5 * 0.2 / 3
+    assert len(np.unique(noise)) > 0.9 * len(noise), "drawn anew in every round"
     assert abs(noise.mean()) < 4 * scale / math.sqrt(len(noise))
     assert noise.std() == pytest.approx(scale, rel=0.03)
     assert stats.kstest(noise / scale, "norm").pvalue > 1e-3
@@ -286,6 +316,15 @@ def test_clients_take_part_independently_with_probability_q(run):
     n, q = 5, 3 / 5
     assert all(abs(count / 600 - q) < 4 * math.sqrt(q * (1 - q) / 600) for count in counts.values())
     assert np.var(sizes) == pytest.approx(n * q * (1 - q), rel=0.25), "a fixed number has none"
+
+
+def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run):
+    task, hooks = run("dp_gaussian")
+    task = replace(task, fixed=FixedSeeds(sampling=7))
+    state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
+    for number in range(1, 30):
+        now = task.at(number)
+        assert drawn(now) in ({*select(now, hooks, state)}, set())
 
 
 def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):

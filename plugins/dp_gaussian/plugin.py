@@ -11,6 +11,9 @@ Opacus' accountant. Choices:
 - The clip is over all parameters together (the paper's flat clipping), and clients count alike (its
   w_k = 1). The server gets the noisy mean as every client's parameters, so that any mean that it
   takes of them is this one.
+- A client's change is clipped where it trains, and once more where it enters the sum: the server
+  subtracts what it sent in float64, since float32 rounds what the client uploads. So no client adds
+  more than S to the sum, but for the rounding of float64 (1e-12 of S).
 - If no client is drawn, one trains since the runtime needs one, and its change is not used: the
   server gets the noise alone.
 - With `sampling: study`, the method or the study selects clients, as many as it likes and in any
@@ -52,13 +55,14 @@ def expected_clients(task: Task) -> int:
 def drawn(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
     ids = task.data.participating
-    uniform = torch.rand(len(ids), generator=task.generator("dp_gaussian: sampling"))
+    stream = task.selecting().generator("dp_gaussian: sampling")
+    uniform = torch.rand(len(ids), generator=stream)
     q = expected_clients(task) / len(ids)
     return {k for k, u in zip(ids, uniform.tolist(), strict=True) if u < q}
 
 
 def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
-    """Return what training changed, as a vector [D], and the parameters before."""
+    """Return what training changed, as a vector [D] of float64, and the parameters before."""
     params = require_params_alone(task, "dp_gaussian", update)
     if "statistics" in params:
         raise FedLoomError(
@@ -71,7 +75,13 @@ def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]
             f"dp_gaussian: method {task.method} uploads '{next(iter(rest))}', which its clients "
             "had not received, so that there is no change of it to clip; remove the wrapper"
         )
-    return flatten(known) - flatten(start), start
+    return flatten(known).double() - flatten(start), start
+
+
+def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
+    """Return a change [D] scaled down to norm `bound` where it is larger, and the norm it had."""
+    norm = float(change.norm())
+    return change * min(1.0, bound / max(norm, 1e-30)), norm
 
 
 @hookimpl(wrapper=True)
@@ -87,35 +97,34 @@ def select_clients(task: Task, available: list[int]) -> Generator[None, list[int
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    bound, clipped = task.wrappers["dp_gaussian"].clip, []
+    bound, sent = task.wrappers["dp_gaussian"].clip, []
     for k, update in enumerate((yield)):
         change, start = change_of(task, update, unstack(received, k))
-        norm = float(change.norm())
-        params = unflatten(flatten(start) + change * min(1.0, bound / max(norm, 1e-30)), start)
+        change, norm = clipped(change, bound)
+        params = unflatten(flatten(start) + change, start)
         metrics = update.metrics | {"update_norm": norm, "clipped": float(norm > bound)}
-        clipped.append(replace(update, payload={"params": params}, metrics=metrics))
-    return clipped
+        sent.append(replace(update, payload={"params": params}, metrics=metrics))
+    return sent
 
 
 @hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates, options = (yield), task.wrappers["dp_gaussian"]
-    changes, starts = zip(*(change_of(task, u, u.received) for u in updates), strict=True)
-    before = flatten(starts[0])
-    if any(not torch.equal(before, flatten(start)) for start in starts[1:]):
-        raise FedLoomError(
-            f"dp_gaussian: method {task.method} sends clients different parameters, so that the "
-            "sum of their changes is no change of the server's; remove the wrapper"
-        )
+    start = change_of(task, updates[0], updates[0].received)[1]
+    before = flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
-    total = torch.zeros_like(before)
-    for update, change in zip(updates, changes, strict=True):
+    noise = torch.randn(before.shape, generator=task.generator("dp_gaussian: noise"))
+    total = options.noise * options.clip * noise.to(before).double()
+    for update in updates:
+        change, own = change_of(task, update, update.received)
+        if not torch.equal(before, flatten(own)):
+            raise FedLoomError(
+                f"dp_gaussian: method {task.method} sends clients different parameters, so that "
+                "the sum of their changes is no change of the server's; remove the wrapper"
+            )
         if update.client in taking_part:
-            total = total + change
-    generator = task.generator("dp_gaussian: noise")
-    noise = torch.randn(before.shape, generator=generator).to(before)
-    mean = before + (total + options.noise * options.clip * noise) / expected_clients(task)
-    payload = {"params": unflatten(mean, starts[0])}
+            total = total + clipped(change, options.clip)[0]
+    payload = {"params": unflatten(before + total / expected_clients(task), start)}
     return [replace(update, payload=payload) for update in updates]
 
 
