@@ -19,6 +19,8 @@ Opacus' accountant. Choices:
 - With `sampling: study`, the method or the study selects clients, as many as it likes and in any
   way. Epsilon is then that of noise without sampling (q = 1), where neighbours are two data sets of
   which one has a client's changes replaced by zero.
+- `randomness: seeded` draws noise and clients from the seed; `secret` from a key that the operating
+  system gave the job. Noise is added in float64.
 - What a client reports for logs, its training loss and the norm of its change, is not sent in a
   real federation and not protected here; neither are class prototypes that a study computes before
   round 1. A method that uploads more than parameters, running statistics of batch norm, or
@@ -41,6 +43,7 @@ from fedloom.toolbox import (
     gaussian_epsilon,
     hookimpl,
     require_params_alone,
+    secret_uniform,
     split_known,
     unflatten,
     unstack,
@@ -54,11 +57,21 @@ def expected_clients(task: Task) -> int:
 
 def drawn(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
-    ids = task.data.participating
-    stream = task.selecting().generator("dp_gaussian: sampling")
-    uniform = torch.rand(len(ids), generator=stream)
+    ids, purpose = task.data.participating, "dp_gaussian: sampling"
+    if task.wrappers["dp_gaussian"].randomness == "secret":
+        uniform = secret_uniform(task, purpose, [len(ids)])
+    else:
+        uniform = torch.rand(len(ids), generator=task.selecting().generator(purpose))
     q = expected_clients(task) / len(ids)
     return {k for k, u in zip(ids, uniform.tolist(), strict=True) if u < q}
+
+
+def normal(task: Task, count: int) -> Tensor:
+    """Draw this round's noise [D] from N(0, 1), float64."""
+    purpose = "dp_gaussian: noise"
+    if task.wrappers["dp_gaussian"].randomness == "secret":
+        return torch.special.ndtri(secret_uniform(task, purpose, [count]))
+    return torch.randn(count, generator=task.generator(purpose)).double()
 
 
 def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
@@ -113,8 +126,7 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     start = change_of(task, updates[0], updates[0].received)[1]
     before = flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
-    noise = torch.randn(before.shape, generator=task.generator("dp_gaussian: noise"))
-    total = options.noise * options.clip * noise.to(before).double()
+    total = options.noise * options.clip * normal(task, before.numel()).to(before.device)
     for update in updates:
         change, own = change_of(task, update, update.received)
         if not torch.equal(before, flatten(own)):
@@ -129,12 +141,13 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
 
 
 def with_epsilon(task: Task, server: Tree) -> Tree:
-    """Return the server's state with the budget that was spent up to this round."""
+    """Return the server's state with the budget that was spent, and whether the noise is secret."""
     options = task.wrappers["dp_gaussian"]
     poisson = options.sampling == "poisson"
     q = expected_clients(task) / len(task.data.participating) if poisson else 1.0
     epsilon = gaussian_epsilon(options.noise, q, task.round, options.delta)
-    return {**server, "metrics": {**server.get("metrics", {}), "epsilon": epsilon}}
+    spent = {"epsilon": epsilon, "secret_noise": float(options.randomness == "secret")}
+    return {**server, "metrics": {**server.get("metrics", {}), **spent}}
 
 
 @hookimpl(wrapper=True)
