@@ -137,6 +137,27 @@ def test_what_a_plugin_holds_between_jobs_is_found(tmp_path):
         contract.checks.resumes(method, tmp_path / "x")
 
 
+def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
+    """Kernels add in another order at another address: here the addresses are what is added."""
+    method = _plugin(
+        tmp_path,
+        '    return {"params": mean(updates, task.options.weighted)}',
+        '    params = mean(updates, task.options.weighted)["head"]\n'
+        '    known = server["params"]["head"], server["part"]\n'
+        '    address = server["address"] + sum(value.data_ptr() % 64 for value in known)\n'
+        "    part = params.flatten()[1:4]  # as `unflatten` gives it\n"
+        '    return {"params": {"head": params}, "part": part, "address": address}',
+    )
+    plugin = method.folder / "plugin.py"
+    old = '    return {"params"'
+    part = "task.backbone.init_head(1)[0, 1:4]"
+    new = f'    return {{"part": {part}, "address": 0, "params"'
+    assert old in plugin.read_text()
+    plugin.write_text(plugin.read_text().replace(old, new, 1))
+    (tmp_path / "x").mkdir()
+    contract.checks.resumes(method, tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     "line", ["from ..fedvpt import plugin", "import fedloom_plugins.fedvpt.plugin"]
 )

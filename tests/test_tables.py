@@ -77,7 +77,9 @@ def outputs(tmp_path):
         for seed, correct in enumerate(seeds):
             path = tmp_path / f"{method}{seed}.parquet"
             _evaluation(path, {1: correct}, rounds=(1,))
-            runs.append(shown(method=method, title=method, evaluation=path))
+            rounds = tmp_path / "rounds.parquet"
+            pd.DataFrame({"round": [1]}).to_parquet(rounds)
+            runs.append(shown(method=method, title=method, evaluation=path, rounds=rounds))
     kinds = ("md", "csv", "tex", "html", "parquet")
     outputs = {kind: tmp_path / f"main.{kind}" for kind in kinds}
     tables.write(table_job(), runs, outputs)

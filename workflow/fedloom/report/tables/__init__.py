@@ -19,7 +19,7 @@ from types import ModuleType
 
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.tables import choices, layout, published
+from fedloom.report.tables import choices, layout, privacy, published
 from fedloom.report.tables.summary import summarise
 
 
@@ -49,6 +49,7 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
         )
     if job.tuned is not None:
         text += f" {choices.footnote(job.shown, job.tuned)}"
+    text += privacy.footnote([run for run in runs if run.artefact is None])
     layout.write(frame, layout.texts(frame, module.column), text, label, outputs)
 
 
