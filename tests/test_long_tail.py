@@ -267,7 +267,7 @@ def test_later_steps_of_the_server_are_adams_and_draw_batches(tiny):
 
 @pytest.mark.parametrize("name", ["creff", "fedic"])
 def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
-    backbone = resnet.load({"name": "resnet20", "weights": "none"})
+    backbone = resnet.load({"name": "resnet8_wide", "weights": "none"})
     options = (
         {"matching_steps": 1, "retraining_epochs": 1} if name == "creff" else {"server_steps": 1}
     )
