@@ -167,6 +167,8 @@ class Workload:
         """Return the number of training images of a client."""
         classes, settings = contents(self.dataset)[1], self.partition.settings
         everyone = halves(self.dataset)[0] / self.all_clients()
+        if self.partition.scheme == "disjoint":
+            classes = -(-classes // self.all_clients())
         return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
 
 
