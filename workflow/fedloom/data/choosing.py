@@ -74,7 +74,7 @@ def of_splits(
     names: list[str],
     settings: dict[str, Any],
 ) -> np.ndarray:
-    """Choose images by `first_per_domain`, `long_tail`, `max_train_per_class`, `max_train`, ...
+    """Choose training images by `first_per_domain` and `long_tail`, and both halves by the caps.
 
     Args:
         labels: int [N].
@@ -91,7 +91,8 @@ def of_splits(
     chosen, classes = np.ones(len(labels), bool), len(names)
     if "first_per_domain" in settings:
         for domain in np.unique(domains[~test]):
-            chosen[np.flatnonzero((domains == domain) & ~test)[settings["first_per_domain"] :]] = 0
+            rows = np.flatnonzero((domains == domain) & ~test)
+            chosen[rows[settings["first_per_domain"] :]] = False
         lost = np.setdiff1d(labels[~test], labels[~test & chosen])
         if len(lost):
             raise FedLoomError(
