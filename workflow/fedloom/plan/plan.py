@@ -31,7 +31,7 @@ from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources, asked_for
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
-from fedloom.plan.settings import Settings, Study, Trial
+from fedloom.plan.settings import NOTHING_EXPECTED, Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
 
@@ -139,7 +139,7 @@ class Plan:
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
         # what a recipe says beside its source does not bear on the store
         dataset = self.settings.datasets[wildcards.dataset]
-        return jobs.DatasetJob(replace(dataset, expected=(None, None), domains=None, notes=()))
+        return jobs.DatasetJob(replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=()))
 
     def partition_job(self, wildcards: Any) -> jobs.PartitionJob:
         partition = self.settings.partitions[wildcards.partition]

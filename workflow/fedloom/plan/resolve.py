@@ -262,7 +262,7 @@ def _datasets(
             recipe = recipes.find(given[label]["recipe"])
             dataset = replace(
                 dataset,
-                expected=recipe.size(),
+                expected=recipe.size(entry),
                 domains=recipe.counts.get("domains"),
                 notes=recipe.all_notes(),
             )

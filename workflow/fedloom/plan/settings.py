@@ -1,7 +1,7 @@
 """The config as frozen dataclasses: checked, and with every default filled in."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
@@ -109,6 +109,22 @@ class Tuning:
     trials: dict[str, tuple[Trial, ...]]
 
 
+class Expected(NamedTuple):
+    """What a recipe states of a dataset, for estimates; None: nothing.
+
+    Attributes:
+        images, classes: their numbers.
+        test: number of test images among them.
+    """
+
+    images: int | None = None
+    classes: int | None = None
+    test: int | None = None
+
+
+NOTHING_EXPECTED = Expected()
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A label of the config's `datasets`.
@@ -116,7 +132,7 @@ class Dataset:
     Attributes:
         settings: the keys that the source reads.
         listing: number and digest of the user's files, see fedloom.plan.listing.
-        expected: numbers of images and classes that its recipe states, for estimates, or None.
+        expected: numbers that its recipe states, for estimates.
         domains: the number of domains that its recipe states, for estimates, or None.
         notes: what its recipe says of differences from papers, for the report.
     """
@@ -125,7 +141,7 @@ class Dataset:
     source: str
     settings: dict[str, Any]
     listing: dict[str, Any] | None = None
-    expected: tuple[int | None, int | None] = (None, None)
+    expected: Expected = NOTHING_EXPECTED
     domains: int | None = None
     notes: tuple[str, ...] = ()
 
