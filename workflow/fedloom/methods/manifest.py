@@ -34,6 +34,7 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
 ENCODED = {"vit": ("images",), "clip": ("images", "texts")}  # by a method that does not say
 PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
+PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
 
 
@@ -73,6 +74,8 @@ class Plugin(Located):
         encodes: what it runs through the backbone in a training step: images, texts.
         artefacts: description of each table that its artefact hook gives, and the options
             without which there is none.
+        trains: what clients train, in a table's words; "" if method.toml does not say.
+        server_sees_held_out: the server trains on images of held-out clients.
         trained: False if there is nothing to train.
         stacked: False if its clients cannot train as one batch.
         whole_batches: True, or values of options, where the loss of an image depends on the other
@@ -99,6 +102,8 @@ class Plugin(Located):
     needs: tuple[str, ...]
     encodes: tuple[str, ...]
     artefacts: dict[str, dict]
+    trains: str
+    server_sees_held_out: bool
     trained: bool
     stacked: bool
     whole_batches: bool | dict
@@ -172,6 +177,13 @@ class Plugin(Located):
         pattern = self.cost.get("trains_weights")
         return pattern is not None and options[pattern] not in NO_WEIGHTS
 
+    def trained_part(self, options: dict) -> str:
+        """Return what clients train with these options, in a table's words; "" if unknown."""
+        pattern = self.cost.get("trains_weights")
+        if pattern is None:
+            return self.trains if self.trained else "nothing"
+        return PARTS.get(options[pattern], "some weights + head")
+
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model, with these options."""
         return not _holds(self.cost.get("no_server_model", False), options)
@@ -239,6 +251,8 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         needs=tuple(content["needs"]),
         encodes=tuple(content.get("encodes", ENCODED.get(content.get("family") or "", ()))),
         artefacts=content["artefacts"],
+        trains=content.get("trains", ""),
+        server_sees_held_out=content["server_sees_held_out"],
         trained=content["trained"],
         stacked=content["stacked"],
         whole_batches=content["whole_batches"],

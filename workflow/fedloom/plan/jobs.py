@@ -190,12 +190,30 @@ class PartitionChartJob:
 
 
 @dataclass(frozen=True)
+class ShownPlugin:
+    """What a reader of a table must know of a method, from its method.toml.
+
+    Attributes:
+        trains: what clients train, in a table's words; "" if unknown, or not one thing in a grid.
+        sees_held_out: the server trains on images of held-out clients.
+    """
+
+    trains: str = ""
+    sees_held_out: bool = False
+
+
+@dataclass(frozen=True)
 class ShownMethod:
-    """A method in a table or figure."""
+    """A method in a table or figure.
+
+    Attributes:
+        plugin: what its method.toml says of it.
+    """
 
     label: str
     title: str
     look: Look
+    plugin: ShownPlugin
 
 
 @dataclass(frozen=True)
@@ -208,6 +226,7 @@ class ShownGrid:
     grid: Grid
     positions: tuple[int, ...]
     first_look: Look
+    plugin: ShownPlugin
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from fedloom.plan import grids, paths
-from fedloom.plan.jobs import FigureJob, Shown, ShownMethod, TableJob, Tuned
+from fedloom.plan.jobs import FigureJob, Shown, ShownMethod, ShownPlugin, TableJob, Tuned
 from fedloom.plan.kinds import kind_of
 from fedloom.plan.looks import next_look
 from fedloom.plan.runs import Reported, Run
@@ -18,6 +19,7 @@ class ShownRun:
     """A run in a table or figure.
 
     Attributes:
+        plugin: what its method.toml says of it.
         member: its position in a grid, if its method is of one.
         reported: the evaluated rounds that tables report.
         evaluation, rounds: Parquet files of the run.
@@ -31,6 +33,7 @@ class ShownRun:
     seed: int
     title: str
     look: Look
+    plugin: ShownPlugin
     reported: Reported
     evaluation: Path
     rounds: Path
@@ -59,7 +62,7 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
     """List the runs that a table or figure shows."""
     items = []
     for scenario, method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
-        label, title, look, member = method
+        label, title, look, plugin, member = method
         dataset, partition, backbone = scenario.split("/")
         run = Run(dataset, partition, backbone, label, seed)
         artefact = None
@@ -73,6 +76,7 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
                 reported=_reported(shown, partition, label),
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
+                plugin=plugin,
                 artefact=artefact,
                 member=member,
             )
@@ -86,16 +90,16 @@ def _reported(shown: Shown, partition: str, method: str) -> Reported:
     return shown.reported[partition] if own is None else own
 
 
-def _methods(shown: Shown) -> Iterator[tuple[str, str, Look, GridMember | None]]:
-    """Yield label, title and look of every method, members of grids one by one."""
+def _methods(shown: Shown) -> Iterator[tuple[str, str, Look, ShownPlugin, GridMember | None]]:
+    """Yield what is shown of every method, members of grids one by one."""
     for item in shown.methods:
         if isinstance(item, ShownMethod):
-            yield item.label, item.title, item.look, None
+            yield item.label, item.title, item.look, item.plugin, None
             continue
         members = grids.members(item.grid)
         for position in item.positions:
             label, title, member = members[position]
-            yield label, title, next_look(item.first_look, position), member
+            yield label, title, next_look(item.first_look, position), item.plugin, member
 
 
 def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
@@ -121,7 +125,7 @@ def files(job: TableJob | FigureJob) -> list[str]:
     for run in shown_runs(job.shown):
         found += [run.artefact] if run.artefact else [run.evaluation, run.rounds]
     if isinstance(job, TableJob) and job.tuned:
-        found += [file for *_, file in chosen(job.shown, job.tuned)]
+        found += [choice.trials for choice in choices(job.shown, job.tuned)]
     return [str(path) for path in found]
 
 
@@ -133,12 +137,22 @@ def _of_backbones(job: FigureJob) -> list[str]:
     return [paths.receipt(str(path)) for path in large]
 
 
-def chosen(shown: Shown, tuned: Tuned) -> list[tuple[str, str, Path]]:
-    """List scenario, title of the method, and file of every choice that a table's runs rest on."""
+class ShownChoice(NamedTuple):
+    """A method whose options were chosen, in a scenario; `trials` is the file of its trials."""
+
+    scenario: str
+    method: str
+    title: str
+    trials: Path
+
+
+def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
+    """List the choices that a table's runs rest on."""
     listed = []
     for scenario, (label, title, *_) in product(shown.scenarios, _methods(shown)):
         if label in tuned.methods:
             dataset, partition, backbone = scenario.split("/")
             labels = {"dataset": dataset, "partition": partition, "backbone": backbone}
-            listed.append((scenario, title, paths.at(paths.CHOICE, method=label, **labels)))
+            file = paths.at(paths.TRIALS, method=label, **labels)
+            listed.append(ShownChoice(scenario, label, title, file))
     return listed

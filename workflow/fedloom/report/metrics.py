@@ -12,6 +12,8 @@ from fedloom.plan import provenance
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.shown import ShownRun
 
+ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
+
 
 def frame(path: Path) -> pd.DataFrame:
     """Read a Parquet file of FedLoom as a data frame (see `read_table`)."""
@@ -71,6 +73,18 @@ def join(
         column = pa.array([value] * len(table), kind)
         table = table.add_column(position, name, column)
     write_table(out, table)
+
+
+def no_better_than_guessing(rounds: pd.DataFrame) -> bool:
+    """Return True if the training loss is no lower than that of guessing, the log of the classes.
+
+    The median over the last half of the rounds decides.
+
+    Args:
+        rounds: rows of rounds.parquet.
+    """
+    last = rounds.sort_values("round").tail((len(rounds) + 1) // 2)
+    return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
