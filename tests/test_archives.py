@@ -144,11 +144,16 @@ def test_a_link_that_was_there_is_not_followed(kind, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out/a").symlink_to("../elsewhere")
-    file = tmp_path / "letters"
+    file, victim = tmp_path / "letters", tmp_path / "victim"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
     with pytest.raises(FedLoomError, match=r"'a/1.png' .* through a link"):
         unpack(file, tmp_path / "out", trusted=True)
     assert not [*(tmp_path / "elsewhere").iterdir()]
+    victim.write_text("mine")
+    (tmp_path / "out/1.png").symlink_to(victim)
+    file.write_bytes(archive_of(kind, {"1.png": b"one"}))
+    unpack(file, tmp_path / "out", trusted=True)
+    assert victim.read_text() == "mine" and not (tmp_path / "out/1.png").is_symlink()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])

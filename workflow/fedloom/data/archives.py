@@ -158,16 +158,18 @@ def _write(members: list[Member], file: Path, into: Path) -> list[str]:
     Raises:
         FedLoomError: a link that was there before leads a member to another place.
     """
-    folder = into.resolve()
+    top, made = into.resolve(), set[Path]()
     for member in members:
-        path = folder / member.name
-        if path.resolve() != path:
-            raise _by_hand(file, into, f"{member.name!r} would be written through a link")
+        path = top / member.name
+        folder = path if member.content is None else path.parent
+        if folder not in made:  # a look for each file would take as long as writing it
+            if folder.resolve() != folder:
+                raise _by_hand(file, into, f"{member.name!r} would be written through a link")
+            folder.mkdir(parents=True, exist_ok=True)
+            made.add(folder)
         if member.content is None:
-            path.mkdir(parents=True, exist_ok=True)
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # what a try before this one wrote, or a link
         content = member.content()
         assert content is not None, "a plain file"
         with content, path.open("xb") as written:
