@@ -60,6 +60,26 @@ def test_a_recipe_of_the_users_own(tmp_path):
         dataset_spec(recipe=str(file))
 
 
+@pytest.mark.parametrize("name", recipes.names())
+def test_what_comes_by_plain_http_has_a_digest(name):
+    for archive in recipes.find(name).get.get("archives", ()):
+        assert archive["url"].startswith("https://") or archive.keys() & {"sha256", "md5"}
+
+
+@pytest.mark.parametrize("key", ["into", "name"])
+@pytest.mark.parametrize("place", ["..", "../x", "a/../../x", "/x"])
+def test_no_recipe_puts_files_outside_of_its_root(key, place, tmp_path):
+    file = tmp_path / "birds.yaml"
+    file.write_text(
+        "{title: Birds, papers: [], licence: own, citation: none, source: folder, "
+        f"get: {{archives: [{{url: 'https://x.org/b.zip', {key}: '{place}'}}]}}}}"
+    )
+    with pytest.raises(FedLoomError, match=rf"birds.yaml: .*{key}"):
+        recipes.find(str(file))
+    file.write_text(file.read_text().replace(f"'{place}'", "birds..zip"))
+    assert recipes.find(str(file)).get["archives"][0][key] == "birds..zip"
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [

@@ -1,5 +1,6 @@
 """Every kind of table, by hand."""
 
+import csv
 import html
 import math
 import re
@@ -155,10 +156,11 @@ def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
     table = layout.texts(summary.summarise(runs, measured), domains.column)
     assert table.titles == ["Dataset", "Method", text, "Mean"]
-    lines = layout.markdown(table, text).splitlines()[2:]
+    caption, _, *lines = layout.markdown(table, text).splitlines()
+    assert not re.search("<[a-z/]", "".join([caption, *lines])), "no HTML"
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     assert {len(row) for row in cells} == {4}
-    assert cells[2][1].strip().replace("\\|", "|") == " ".join(text.split())
+    assert html.unescape(cells[2][1].strip().replace("\\|", "|")) == " ".join(text.split())
     page = layout.page(table, text)
     found = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
     assert found[1] == text and len(found) == 16
@@ -349,6 +351,18 @@ def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path)
     assert "1 thread, machine of 2 to 8 cores" in caption
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
     assert [row[-1] for row in cells] == ["Processor seconds", "4.0", "6.0"]
+
+
+def test_no_spreadsheet_computes_a_title(tmp_path):
+    titles = ["=HYPERLINK(0)", "+1 prompt", "-1 prompt", "@SUM(1)", "-1e-3", "-", "a=1"]
+    runs = [shown(method=f"m{n}", title=title) for n, title in enumerate(titles)]
+    frame = summary.summarise(runs, [{"x": -1.5, "=y": 1.0} for _ in titles])
+    outputs = {kind: tmp_path / f"x.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    layout.write(frame, layout.texts(frame, layout.Column), "caption", "tab:x", outputs)
+    with outputs["csv"].open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["title"] for row in rows] == [*(f"'{title}" for title in titles[:4]), *titles[4:]]
+    assert {row["x"] for row in rows} == {"-1.5000"} and "'=y" in rows[0]
 
 
 def test_lower_is_better_where_it_is():

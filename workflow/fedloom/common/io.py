@@ -41,7 +41,8 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent.resolve())
         try:
-            temporary.touch()
+            temporary.unlink(missing_ok=True)  # of a process that had this one's id
+            temporary.touch(exist_ok=False)  # a new file, never one that a link leads to
             permissions = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
             temporary.chmod(permissions)

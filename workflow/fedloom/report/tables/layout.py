@@ -1,6 +1,8 @@
 """Write a summary as Markdown, LaTeX, HTML, CSV and Parquet."""
 
+import contextlib
 import html
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +16,7 @@ from fedloom.common.io import replacing, write_table, write_text
 from fedloom.report.tables.summary import GROUP, metrics
 
 EMPTY = "-"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which what a spreadsheet computes begins
 # The marks that `texts` gives the best and the second best, and how each format shows them.
 BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
@@ -135,10 +138,21 @@ def write(
     """Write every format; those of text show the caption, LaTeX also has the label."""
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
-        frame.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
+        safe = frame.rename(columns=_no_formula).map(_no_formula)
+        safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
     write_text(outputs["md"], markdown(table, caption))
     write_text(outputs["tex"], latex(table, caption, label))
     write_text(outputs["html"], page(table, caption))
+
+
+def _no_formula(value: object) -> object:
+    """Return a cell of a CSV file: text that a spreadsheet would compute gets a quote before it."""
+    if not isinstance(value, str) or value == EMPTY or not value.startswith(FORMULA):
+        return value
+    with contextlib.suppress(ValueError):
+        float(value)
+        return value  # a negative number, which an option's value may be as text
+    return f"'{value}"
 
 
 def markdown(table: Texts, caption: str) -> str:
@@ -154,13 +168,23 @@ def markdown(table: Texts, caption: str) -> str:
     )
     headers = [_in_a_row(title) for title in table.titles]
     rows = cells.to_markdown(index=False, headers=headers, disable_numparse=True)
-    notes = "".join(f"\n{note}\n" for note in table.notes)
-    return f"{' '.join(caption.split())}\n\n{rows}\n{notes}"
+    notes = "".join(f"
+{_in_a_line(note)}
+" for note in table.notes)
+    return f"{_in_a_line(caption)}
+
+{rows}
+{notes}"
 
 
 def _in_a_row(text: str) -> str:
     """Escape what would end a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return _in_a_line(text).replace("|", "\\|")
+
+
+def _in_a_line(text: str) -> str:
+    """Put a text into one line of Markdown, in which no HTML begins; bounds such as < 5 stay."""
+    return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", " ".join(text.split()))
 
 
 def latex(table: Texts, caption: str, label: str) -> str:
