@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from default_config import default_config
@@ -17,12 +19,12 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.data import store
 from fedloom.methods import manifest
-from fedloom.plan.jobs import from_json, to_json
-from fedloom.plan.looks import look_of, next_look
+from fedloom.plan.jobs import Shown, ShownMethod, from_json, to_json
+from fedloom.plan.looks import COLOURS, LINES, MARKERS, deal
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Reported
-from fedloom.plan.settings import GridMember
+from fedloom.plan.settings import GridMember, Look
 from fedloom.plan.shown import ShownBackbone, shown_runs
 from fedloom.report import block_accuracy, figures
 from fedloom.report.figures import (
@@ -62,6 +64,7 @@ ENTRIES = {
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},
     "bars": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
 }
+REPORTED = {"p": Reported((1,))}
 MEMBER = GridMember("g", 0, {"lengths.0": 4, "lengths.1": 8}, {"lengths": [4, 8]}, "G")
 
 
@@ -249,18 +252,57 @@ def test_shares_of_groups_are_over_a_clients_rounds_and_a_rounds_clients(series)
     ]
 
 
-def test_labels_of_one_plugin_share_a_colour_and_differ_by_their_lines():
-    plugin = manifest.find("fedvpt")
-    looks = [look_of(plugin, number) for number in range(40)]
-    assert len(set(looks)) == 40
-    assert len({look.colour for look in looks}) == 1
-    assert looks == [next_look(looks[0], number) for number in range(40)]
+WISH = st.fixed_dictionaries(
+    {},
+    optional={
+        "colour": st.sampled_from([*COLOURS, *map(str.lower, COLOURS), "#123456"]),
+        "marker": st.sampled_from(MARKERS),
+    },
+)
+
+
+@given(st.lists(WISH, max_size=len(COLOURS) * len(MARKERS)))
+def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
+    looks = deal(wishes)
+    pairs = [(look.colour, look.marker) for look in looks]
+    assert len(set(pairs)) == len(wishes)
+    assert looks == deal([dict(wish) for wish in wishes])
+    granted = {}
+    for wish, pair in zip(wishes, pairs, strict=True):
+        if len(wish) == 2:
+            granted.setdefault((wish["colour"].upper(), wish["marker"]), pair)
+    assert all(asked == got for asked, got in granted.items()), "the first that asks has its own"
+
+
+def test_looks_are_dealt_by_colour_then_marker_then_line():
+    every = len(COLOURS) * len(MARKERS) * LINES
+    assert len(set(deal([{}] * every))) == every
+    assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
+    own = {"colour": "#123456", "marker": "s"}
+    first, *others = deal([own] * len(MARKERS))
+    assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
+    assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
+    assert len({look.line for look in [first, *others][:LINES]}) == LINES
+    assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
 
 
 def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
-    looks = {p.name: look_of(p, 0) for p in manifest.discover().values() if p.kind == "method"}
-    assert len(set(looks.values())) == len(looks)
-    assert not any(look.colour.lower() == "#f0e442" for look in looks.values())
+    plugins = [p for p in manifest.discover().values() if p.kind == "method"]
+    looks = deal([plugin.look for plugin in plugins])
+    assert [(p.look["colour"], p.look["marker"]) for p in plugins] == [
+        (look.colour, look.marker) for look in looks
+    ]
+    assert not any(look.colour.lower() == "#f0e442" for look in looks)
+
+
+def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
+    """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
+    wish = manifest.find("fedvpt").look
+    items = [ShownMethod(name, name, {}) for name in ("fedquick", "fedsparse", "fedbn")]
+    rows = Shown(("d/p/b",), (ShownMethod("fedvpt", "FedVPT", wish), *items), (0,), None, REPORTED)
+    looks = [run.look for run in shown_runs(rows)]
+    assert looks[0] == Look(wish["colour"], 0, wish["marker"])
+    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
 
 def _plan(**select):

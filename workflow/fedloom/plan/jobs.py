@@ -19,7 +19,6 @@ from fedloom.plan.settings import (
     Dataset,
     FixedSeeds,
     Grid,
-    Look,
     Method,
     Partition,
     Trial,
@@ -191,23 +190,23 @@ class PartitionChartJob:
 
 @dataclass(frozen=True)
 class ShownMethod:
-    """A method in a table or figure."""
+    """A method in a table or figure, with the look that its plugin asks for."""
 
     label: str
     title: str
-    look: Look
+    look: dict[str, str]
 
 
 @dataclass(frozen=True)
 class ShownGrid:
-    """Some members of a grid, by their positions; `first_look` is that of its first member.
+    """Some members of a grid, by their positions.
 
     A command line takes 128 KiB and a grid may have thousands of members.
     """
 
     grid: Grid
     positions: tuple[int, ...]
-    first_look: Look
+    look: dict[str, str]
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,9 @@ def _shown_methods(
         if grid is None:
             items += [jobs.ShownMethod(m, methods[m].title, methods[m].look) for m in group]
             continue
-        members = [methods[label].member for label in group]
-        positions = [member.position for member in members if member]
-        first = next(m for m in methods.values() if _grid_of(settings, m.label) == grid)
-        items.append(jobs.ShownGrid(settings.grids[grid], tuple(positions), first.look))
+        members = [methods[label] for label in group]
+        positions = tuple(each.member.position for each in members if each.member)
+        items.append(jobs.ShownGrid(settings.grids[grid], positions, members[0].look))
     return tuple(items)
 
 

@@ -1,6 +1,5 @@
 """The runs of a table or figure, one by one, with the files that they are read from."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from fedloom.plan import grids, paths
 from fedloom.plan.jobs import FigureJob, Shown, ShownMethod, TableJob, Tuned
 from fedloom.plan.kinds import kind_of
-from fedloom.plan.looks import next_look
+from fedloom.plan.looks import deal
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.settings import GridMember, Look
 
@@ -86,16 +85,19 @@ def _reported(shown: Shown, partition: str, method: str) -> Reported:
     return shown.reported[partition] if own is None else own
 
 
-def _methods(shown: Shown) -> Iterator[tuple[str, str, Look, GridMember | None]]:
-    """Yield label, title and look of every method, members of grids one by one."""
+def _methods(shown: Shown) -> list[tuple[str, str, Look, GridMember | None]]:
+    """List label, title and look of every method, members of grids one by one."""
+    rows: list[tuple[str, str, GridMember | None]] = []
+    wishes: list[dict[str, str]] = []
     for item in shown.methods:
         if isinstance(item, ShownMethod):
-            yield item.label, item.title, item.look, None
-            continue
-        members = grids.members(item.grid)
-        for position in item.positions:
-            label, title, member = members[position]
-            yield label, title, next_look(item.first_look, position), member
+            rows.append((item.label, item.title, None))
+        else:
+            members = grids.members(item.grid)
+            rows += [members[position] for position in item.positions]
+        wishes += [item.look] * (len(rows) - len(wishes))
+    looks = zip(rows, deal(wishes), strict=True)
+    return [(label, title, look, member) for (label, title, member), look in looks]
 
 
 def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
