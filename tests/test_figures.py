@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -207,7 +208,7 @@ def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
     band = curves.bands(runs, "accuracy", convergence.curve)["m"]
     assert band["mean"].tolist() == [30, 50]
     assert band["std"].tolist() == pytest.approx([200**0.5, 0])
-    assert curves.bands(runs[:1], "accuracy", convergence.curve)["m"]["std"].tolist() == [0, 0]
+    assert curves.bands(runs[:1], "accuracy", convergence.curve)["m"]["std"].isna().all()
     assert convergence.curve(runs[0], "global").to_dict() == {2: 90}
 
 
@@ -436,6 +437,22 @@ def test_ticks_are_whole_numbers_where_x_is(tmp_path):
     assert all(ticks[0]) and not all(ticks[1])
 
 
+@pytest.mark.parametrize("low", [0.02, 0.13, 1, 470])
+@pytest.mark.parametrize("fold", [1.2, 3, 4.9, 5.1, 9, 30, 95, 110, 3e3, 1e6])
+def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
+    with style.applied():
+        figure, (axis,) = style.panels(1)
+        for row in range(6):
+            axis.plot([0, 1], [low, low * fold], label=f"A method with a long name, {row}")
+        style.log_scale(axis)
+        style.legend(figure, [axis])
+        figure.draw_without_rendering()
+        labels = [text for text in axis.get_yticklabels(which="both") if text.get_text()]
+        boxes = sorted((text.get_window_extent() for text in labels), key=lambda box: box.y0)
+        assert len(boxes) >= 2
+        assert all(below.y1 < above.y0 for below, above in pairwise(boxes))
+
+
 def test_nearest_prototype_by_hand():
     # class means of the training images: 0 at 0, 1 at 10, 2 at 20; class 3 has none
     tokens = torch.tensor([[-1.0], [1.0], [10.0], [20.0], [2.0], [16.0], [21.0], [30.0]])
@@ -500,3 +517,4 @@ def test_every_legend_lies_within_its_figure_and_beside_the_panels(count):
             place.y1
         )
         assert not place.padded(-1).overlaps(panel)
+        assert panel.height > figure.bbox.height / 2, "the legend leaves it most of the height"
