@@ -18,6 +18,7 @@ from default_config import default_config
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.receipts import write_receipt
 from fedloom.data import store
 from fedloom.methods import manifest
 from fedloom.plan.jobs import Shown, ShownMethod, from_json, to_json
@@ -65,6 +66,7 @@ ENTRIES = {
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},
     "bars": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
 }
+CLASSES = list("vwxyz")
 REPORTED = {"p": Reported((1,))}
 MEMBER = GridMember("g", 0, {"lengths.0": 4, "lengths.1": 8}, {"lengths": [4, 8]}, "G")
 
@@ -123,11 +125,15 @@ def series(tmp_path):
         "prompt_path": {"round": np.repeat([0, 1, 2], [3, 5, 4]), "vector": vectors(12)},
     }
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
+    images = tmp_path / "images.arrow"
+    examples = [store.Example(np.zeros((1, 1, 1), np.uint8), n % 5, n > 4, "x") for n in range(15)]
+    store.write(images, examples, (1, 1, 1), CLASSES, "made by a test")
     runs = shown(
         member=MEMBER,
         reported=Reported((2,)),
         evaluation=paths["evaluation"],
         rounds=paths["rounds"],
+        store=images,
     )
     items = {
         kind: [replace(runs, artefact=paths.get(entry.get("artefact", kind)))]
@@ -138,9 +144,6 @@ def series(tmp_path):
     at = {"lengths.0": 4, "lengths.1": 8, "lengths.2": 4}
     third = replace(MEMBER, at=at, options={"lengths": [4, 8, 4]})
     items["scatter3d"] = [replace(run, member=third) for run in items["scatter3d"]]
-    images = tmp_path / "images.arrow"
-    examples = [store.Example(np.zeros((1, 1, 1), np.uint8), n % 5, n > 4, "x") for n in range(15)]
-    store.write(images, examples, (1, 1, 1), list("vwxyz"), "made by a test")
     tokens = torch.from_numpy(draw.normal(size=(15, 4, 6)).astype(np.float32))
     features = tmp_path / "features.safetensors"
     parts = {"inputs": tokens[:, :3].contiguous(), "final": tokens[:, 3].contiguous()}
@@ -171,6 +174,8 @@ NASTY = [r"$x_{$ \frac{ 50% #1 & ~^ \ {", "_hidden $$"]
 def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
     """As title, label of a dataset, class, domain, and name of a column."""
     (run,), settings = series[kind], dict(ENTRIES[kind])
+    if kind in ("soft_weights", "token_tsne"):
+        write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
     if isinstance(run, ShownBackbone):
         runs = [run, replace(run, dataset=text)]
     else:
@@ -189,6 +194,8 @@ def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
         style.save(figure, {"pdf": tmp_path / "x.pdf"})
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
+    if kind in ("soft_weights", "token_tsne"):
+        assert {f"{text}{name}" for name in CLASSES} <= {part.strip() for part in shown}
     if kind in ("convergence", "shots", "lines", "bars", "accuracy_bars"):
         assert text in [part.strip() for part in shown], "in the legend, whatever it begins with"
 
@@ -489,6 +496,55 @@ def test_errors_name_the_file(series):
         tsne.embed(np.zeros((3, 2)), "x")
     with pytest.raises(FedLoomError, match="x: a vector is not finite"):
         tsne.embed(np.full((5, 2), np.nan), "x")
+
+
+def _weights(path, blocks, count, label):
+    """A run whose images of one class have the weight 0.5 on their own prompt, at every block."""
+    columns = {"block": np.repeat(blocks, count), "class": np.tile(range(count), len(blocks))}
+    frame = pd.DataFrame(columns | {"label": label, "weight": 0.5 / (count - 1)})
+    frame.loc[frame["class"] == label, "weight"] = 0.5
+    frame.to_parquet(path)
+    write_receipt(path, classes=[f"class {c}" for c in range(count)])
+    return shown(artefact=path, store=path)
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_soft_weights_are_bars_by_block_with_the_names_of_classes(tmp_path, count):
+    run = _weights(tmp_path / "w.parquet", [3, 4, 7], count, label=2)
+    with style.applied():
+        figure = soft_weights.draw([run], figure_job(classes=[2]))
+        assert [axis.get_title() for axis in figure.axes] == ["Block 3", "Block 4", "Block 7"]
+        figure.draw_without_rendering()
+        for axis in figure.axes:
+            dark = [bar for bar in axis.patches if bar.get_facecolor()[3] == 1]
+            assert len(axis.patches) == count and not axis.lines
+            assert [bar.get_width() for bar in dark] == [0.5]
+        labels = {round(text.get_position()[1]): text for text in figure.axes[0].get_yticklabels()}
+        assert labels[2].get_text() == "class 2", "the true class is named, whatever is left out"
+        boxes = [labels[at].get_window_extent() for at in sorted(labels)]
+        assert len(boxes) == min(count, 20)
+        assert all(above.y0 >= below.y1 for above, below in pairwise(boxes))
+
+
+def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
+    looks = [style.of_class(c) for c in range(style.NAMED)]
+    assert style.NAMED == 20 == len({tuple(look.values()) for look in looks})
+    draw = np.random.default_rng(0)
+    rows = {"block": 1, "label": np.arange(60) % 20, "domain": ["x", "y"] * 30}
+    frame = pd.DataFrame(rows | {"vector": list(draw.normal(size=(60, 4)))})
+    run = _weights(tmp_path / "t.parquet", [1], 20, 0)
+    frame.to_parquet(run.artefact)
+    with style.applied():
+        figure = token_tsne.draw([run], figure_job(blocks=[1]))
+        assert len(figure.axes) == 1, "no bar of colours"
+        upper, lower = figure.legends
+        figure.draw_without_rendering()
+        assert [text.get_text() for text in upper.get_texts()] == [f"class {c}" for c in range(20)]
+        assert [text.get_text() for text in lower.get_texts()] == ["x", "y"]
+        panel, boxes = figure.axes[0].bbox, [each.get_window_extent() for each in figure.legends]
+        assert not any(box.padded(-1).overlaps(panel) for box in boxes)
+        assert all(figure.bbox.padded(1).contains(*corner) for b in boxes for corner in b.corners())
+        assert panel.height > 100, "legends take no room of the panels"
 
 
 def test_large_sets_of_vectors_are_thinned_evenly():

@@ -18,6 +18,7 @@ class ShownRun:
 
     Attributes:
         member: its position in a grid, if its method is of one.
+        store: the dataset's images, whose receipt names the classes.
         reported: the evaluated rounds that tables report.
         evaluation, rounds: Parquet files of the run.
         artefact: the method's own table, if the kind is made of one.
@@ -33,6 +34,7 @@ class ShownRun:
     reported: Reported
     evaluation: Path
     rounds: Path
+    store: Path
     artefact: Path | None = None
     member: GridMember | None = None
 
@@ -72,6 +74,7 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
                 reported=_reported(shown, partition, label),
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
+                store=paths.at(paths.STORE, run),
                 artefact=artefact,
                 member=member,
             )
@@ -117,7 +120,8 @@ def files(job: TableJob | FigureJob) -> list[str]:
     if job.shown is None:
         return _of_backbones(job)  # type: ignore[arg-type]
     found: list[Path] = []
-    if isinstance(job, TableJob) and kind_of("tables", job.kind).shows == "datasets":
+    kind = kind_of("tables" if isinstance(job, TableJob) else "figures", job.kind)
+    if kind.shows == "datasets" or kind.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     for run in shown_runs(job.shown):

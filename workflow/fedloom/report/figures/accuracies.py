@@ -35,7 +35,7 @@ def over_seeds(
     key: Callable[[ShownRun], Hashable],
     measure: Callable[[ShownRun], float],
 ) -> dict[Hashable, tuple[float, float]]:
-    """Return mean and sample standard deviation (NaN for one seed) of a number, by the runs' key."""
+    """Return mean and sample standard deviation (NaN of one seed) of a number, by the runs' key."""
     values: dict[Hashable, list[float]] = {}
     for run in series:
         values.setdefault(key(run), []).append(measure(run))

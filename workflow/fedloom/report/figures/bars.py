@@ -17,7 +17,7 @@ WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
 def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
-    """Return mean and sample standard deviation (NaN for one seed) over seeds, by method and x."""
+    """Return mean and sample standard deviation (NaN of one seed) over seeds, by method and x."""
     parts = []
     for run in series:
         frame = artefact(run)

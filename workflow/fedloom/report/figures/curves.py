@@ -12,7 +12,7 @@ from fedloom.report.figures import style
 def bands(
     series: Sequence[ShownRun], metric: str, of: Callable[[ShownRun, str], pd.Series]
 ) -> dict[str, pd.DataFrame]:
-    """Return mean and sample standard deviation (NaN for one seed) over seeds, by method and round.
+    """Return mean and sample standard deviation (NaN of one seed) over seeds, by method and round.
 
     Args:
         of: returns a run's metric by round.

@@ -22,6 +22,7 @@ CLASSES = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
     "#AA4499", "#44AA99", "#999933", "#882255", "#000000",
 )  # fmt: skip
+NAMED = 2 * len(CLASSES)  # classes that are told apart: as many again are hollow
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -60,12 +61,17 @@ def of_method(look: Look) -> dict:
     return {"color": look.colour, "linestyle": LINES[look.line], "marker": look.marker}
 
 
-def grid(
-    rows: int, columns: int, size: tuple[float, float] = PANEL, sharey: bool = False
-) -> tuple[Figure, np.ndarray]:
+def of_class(number: int) -> dict:
+    """Return fill and edge of a class below NAMED, for Axes.scatter."""
+    colour = CLASSES[number % len(CLASSES)]
+    fill = colour if number < len(CLASSES) else "white"
+    return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
+
+
+def grid(rows: int, columns: int, size: tuple[float, float] = PANEL) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
     inches = (size[0] * columns, size[1] * rows)
-    return plt.subplots(rows, columns, figsize=inches, squeeze=False, sharey=sharey)
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False)
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -135,6 +141,7 @@ class _Few(Locator):
 
     def __call__(self) -> np.ndarray:
         """Return the ticks within what is seen."""
+        assert self.axis is not None, "a locator of an axis"
         return self.tick_values(*self.axis.get_view_interval())
 
     def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
