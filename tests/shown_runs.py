@@ -20,6 +20,7 @@ RUN = ShownRun(
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
+    store=Path("images.arrow"),
 )
 NOTHING = Shown((), (), (), None, {})
 

@@ -121,7 +121,7 @@ def test_a_study_is_printed_with_what_to_mend(tmp_path, monkeypatch, capsys):
     file.write_text("study: {name: mine, rounds: 12, rounds_per_job: 2}\n")
     costs.run(type("", (), {"study": [Path(file)], "rate": 10.0}))
     printed = capsys.readouterr().out
-    assert re.search(r"^jobs +\d+: .*\b60 train", printed, re.M)
+    assert re.search(r"^jobs +\d+: .*\b120 train", printed, re.M)
     assert re.search(r"^a client +training images: \d+ of styles/domains", printed, re.M)
     assert "at 10 tera a second" in printed
     assert "start-up; a larger study.rounds_per_job makes fewer" in printed

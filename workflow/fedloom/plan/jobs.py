@@ -19,7 +19,6 @@ from fedloom.plan.settings import (
     Dataset,
     FixedSeeds,
     Grid,
-    Look,
     Method,
     Partition,
     Trial,
@@ -207,25 +206,26 @@ class ShownMethod:
     """A method in a table or figure.
 
     Attributes:
-        plugin: what its method.toml says of it.
+        look: the look that its plugin asks for.
+        plugin: facts of its method.toml.
     """
 
     label: str
     title: str
-    look: Look
+    look: dict[str, str]
     plugin: ShownPlugin
 
 
 @dataclass(frozen=True)
 class ShownGrid:
-    """Some members of a grid, by their positions; `first_look` is that of its first member.
+    """Some members of a grid, by their positions.
 
     A command line takes 128 KiB and a grid may have thousands of members.
     """
 
     grid: Grid
     positions: tuple[int, ...]
-    first_look: Look
+    look: dict[str, str]
     plugin: ShownPlugin
 
 

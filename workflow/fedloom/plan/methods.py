@@ -8,7 +8,6 @@ from fedloom.common.errors import FedLoomError
 from fedloom.methods import stacking
 from fedloom.methods.manifest import Plugin, discover, find
 from fedloom.plan import grids
-from fedloom.plan.looks import Looks
 from fedloom.plan.reading import CONFIG
 from fedloom.plan.settings import Backbone, Grid, GridMember, Method, Study, Wrapper
 
@@ -37,7 +36,6 @@ def resolve_methods(
     """
     resolved: dict[str, Method] = {}
     all_grids: dict[str, Grid] = {}
-    looks = Looks()
     for label, entry in methods.items():
         where = f"{CONFIG} methods.{label}"
         plugin = find(entry["plugin"], f"{where}.plugin", "method")
@@ -61,7 +59,7 @@ def resolve_methods(
                 families=plugin.families,
                 needs=plugin.needs,
                 artefacts=tuple(plugin.artefacts_with(options)),
-                look=looks.next(plugin),
+                look=plugin.look,
                 own_training=own,
                 rounds=entry.get("rounds"),
                 member=member,

@@ -94,10 +94,9 @@ def _shown_methods(
                 items.append(jobs.ShownMethod(method.label, method.title, method.look, about))
             continue
         members = [methods[label] for label in group]
-        positions = [each.member.position for each in members if each.member]
-        first = next(m for m in methods.values() if _grid_of(settings, m.label) == grid)
+        positions = tuple(each.member.position for each in members if each.member)
         about = _shown_plugin(members)
-        items.append(jobs.ShownGrid(settings.grids[grid], tuple(positions), first.look, about))
+        items.append(jobs.ShownGrid(settings.grids[grid], positions, members[0].look, about))
     return tuple(items)
 
 

@@ -209,7 +209,7 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, line and marker of a method in figures, as matplotlib takes them."""
+    """Colour, line and marker of a method in one figure, see fedloom.plan.looks.deal."""
 
     colour: str
     line: int
@@ -254,6 +254,7 @@ class Method:
     """A label of the config's `methods`: a plugin with its options, or a member of a grid.
 
     Attributes:
+        look: the colour and marker that the plugin asks for, see fedloom.plan.looks.
         training: all training options, as the study and the label have them; where the partition
             has some too, see fedloom.plan.protocols.
         own_training: the label's, which go before those of study and partition.
@@ -269,7 +270,7 @@ class Method:
     families: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
-    look: Look
+    look: dict[str, str]
     own_training: dict[str, Any]
     rounds: int | None = None
     member: GridMember | None = None

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
+from fedloom.common.receipts import read_receipt
 from fedloom.plan import provenance
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.shown import ShownRun
@@ -43,6 +44,11 @@ def artefact_file(run: ShownRun) -> Path:
     """Return the file of the method's own table of a run."""
     assert run.artefact is not None, "the kind declares no artefact"
     return run.artefact
+
+
+def class_names(run: ShownRun) -> list[str]:
+    """Return the names of the classes of a run's dataset, for a kind that `x-reads` names."""
+    return [str(name) for name in read_receipt(run.store)["classes"]]
 
 
 def join(

@@ -168,13 +168,8 @@ def markdown(table: Texts, caption: str) -> str:
     )
     headers = [_in_a_row(title) for title in table.titles]
     rows = cells.to_markdown(index=False, headers=headers, disable_numparse=True)
-    notes = "".join(f"
-{_in_a_line(note)}
-" for note in table.notes)
-    return f"{_in_a_line(caption)}
-
-{rows}
-{notes}"
+    notes = "".join(f"\n{_in_a_line(note)}\n" for note in table.notes)
+    return f"{_in_a_line(caption)}\n\n{rows}\n{notes}"
 
 
 def _in_a_row(text: str) -> str:
