@@ -21,7 +21,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
 from fedloom.data import store
 from fedloom.methods import manifest
-from fedloom.plan.jobs import Shown, ShownMethod, from_json, to_json
+from fedloom.plan.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
 from fedloom.plan.looks import COLOURS, LINES, MARKERS, deal
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
@@ -306,7 +306,7 @@ def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
 def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
     wish = manifest.find("fedvpt").look
-    items = [ShownMethod(name, name, {}) for name in ("fedquick", "fedsparse", "fedbn")]
+    items = [ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")]
     rows = Shown(("d/p/b",), (ShownMethod("fedvpt", "FedVPT", wish), *items), (0,), None, REPORTED)
     looks = [run.look for run in shown_runs(rows)]
     assert looks[0] == Look(wish["colour"], 0, wish["marker"])
