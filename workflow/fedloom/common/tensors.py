@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tree = dict[str, Any]  # whose values are Trees, Tensors or plain scalars
+Tree = dict[str, Any]  # whose values are Trees, Tensors or plain numbers
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
