@@ -1,5 +1,7 @@
 """The command line: `fedloom <command>`, and what the launcher reads of Snakemake's arguments."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -39,6 +41,45 @@ def test_a_reader_that_stops_early_gets_no_traceback():
         env={"PYTHONPATH": str(ROOT / "workflow")},
     )  # fmt: skip
     assert not done.stderr
+
+
+def _main(monkeypatch, does):
+    monkeypatch.setattr(sys, "argv", ["fedloom", "studies"])
+    monkeypatch.setattr("fedloom.describe.studies", does)
+    cli.main()
+
+
+def test_a_plugin_may_take_the_output_away(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    _main(monkeypatch, lambda: setattr(sys, "stdout", None))
+
+
+def test_an_interrupt_is_one_word(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        _main(monkeypatch, interrupted)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
+    """On SIGINT, Python would print where it is; on SIGTERM it ends, unless a handler is there."""
+    for handles, expected in ((False, -signal.SIGTERM), (True, -signal.SIGINT)):
+        script = "import signal, time; print(1, flush=True)"
+        if handles:
+            script += "; signal.signal(signal.SIGTERM, print); print(1, flush=True)"
+        script += "; time.sleep(60)"
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], process_group=0, stdout=subprocess.PIPE
+        )
+        for _ in range(1 + handles):
+            process.stdout.readline()
+        with process, launch._handing_on(process):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert process.wait(30) == expected
+        assert ("KeyboardInterrupt" in capfd.readouterr().err) == handles
 
 
 def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
