@@ -1,9 +1,10 @@
 """The plan of a study: what the Snakefile asks, rule by rule."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedloom.methods.manifest import find
 from fedloom.plan import (
     choices,
     code,
+    data_plugins,
     jobs,
     output_jobs,
     paths,
@@ -57,6 +59,7 @@ class Plan:
         """
         try:
             check_usable(Path(paths.RESULTS))
+            _warn_of_broken_plugins()
             contents = read_all([CONFIG, *map(Path, files)])
             config = merge(contents, dict(overrides or {}))
             plan = cls(resolve(config, [path for path, _ in contents]))
@@ -422,3 +425,14 @@ def _run(wildcards: Any) -> Run:
     """Return the run that a rule's wildcards name."""
     w = wildcards
     return Run(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
+
+
+@cache
+def _warn_of_broken_plugins() -> None:
+    """Name the plugins that cannot be used, which is an error where a study uses them.
+
+    Once per process, and not again in the Snakemake that the launcher starts.
+    """
+    if "FEDLOOM_LAUNCHER" not in os.environ:
+        for name, error in data_plugins.broken().items():
+            print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)
