@@ -8,6 +8,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from fedloom.common import receipts
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
@@ -128,8 +129,15 @@ class Plan:
 
     @staticmethod
     def failures(since: float) -> str:
-        """Return the error lines of the jobs that failed since then, with their logs."""
+        """Return the error lines of the jobs that failed since then, with their logs.
+
+        And one for all receipts that no job can read, so that they are removed at once.
+        """
         lines = []
+        unreadable = list(map(str, receipts.unreadable(Path(paths.RESULTS))))
+        if unreadable:
+            line = f"{len(unreadable)} receipts are damaged, or of another version of FedLoom"
+            lines.append(f"\nerror: {line}; run again after: rm {' '.join(unreadable)}")
         for log in sorted(Path(paths.LOGS).rglob("*.log")):
             if log.stat().st_mtime >= since:
                 text = log.read_text(errors="replace")
