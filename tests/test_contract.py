@@ -204,7 +204,7 @@ def test_two_methods_of_one_name_are_refused(tmp_path):
     _copy("head_tuning", tmp_path / "a")
     _copy("head_tuning", tmp_path / "b")
     with pytest.raises(FedLoomError, match=r"'head_tuning' is defined twice: in .*/a and in .*/b"):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
@@ -221,7 +221,7 @@ def test_what_a_family_has_not_cannot_be_needed(tmp_path):
     toml.write_text(toml.read_text().replace('["features"]', '["features", "patches"]'))
     line = r"method.toml: needs\[1\]: 'patches' is not one of \['features', 'prototypes'\]$"
     with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_unknown_key_of_method_toml_is_named(tmp_path):
@@ -229,7 +229,7 @@ def test_unknown_key_of_method_toml_is_named(tmp_path):
     toml = folder / "method.toml"
     toml.write_text("titel = 'x'\n" + toml.read_text())
     with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean"):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):

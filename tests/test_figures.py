@@ -306,7 +306,9 @@ def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
 def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
     wish = manifest.find("fedvpt").look
-    items = [ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")]
+    items = [
+        ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")
+    ]
     rows = Shown(("d/p/b",), (ShownMethod("fedvpt", "FedVPT", wish), *items), (0,), None, REPORTED)
     looks = [run.look for run in shown_runs(rows)]
     assert looks[0] == Look(wish["colour"], 0, wish["marker"])

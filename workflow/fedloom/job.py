@@ -161,7 +161,10 @@ def by_server(arguments: list[str]) -> int | None:
 
 def main() -> None:
     """Run a job and end as it ended."""
-    status = by_server(sys.argv[1:])
+    try:
+        status = by_server(sys.argv[1:])
+    except KeyboardInterrupt:
+        end_as(-signal.SIGINT)
     if status is not None:
         end_as(status)
     from fedloom.cli import main as run

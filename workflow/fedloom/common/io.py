@@ -208,6 +208,8 @@ def read_json(path: Path) -> dict:
         FedLoomError: it is missing, empty or truncated.
     """
     try:
+        if not Path(path).exists():
+            raise FedLoomError(f"{path}: missing; run again, and it is made anew")
         value = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"{type(value).__name__}, expected an object")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tree = dict[str, Any]  # whose values are Trees, Tensors or plain scalars
+Tree = dict[str, Any]  # whose values are Trees, Tensors or plain numbers
 ALIGNED = 64  # bytes: torch makes every new tensor at a multiple of them
 
 

@@ -1,7 +1,10 @@
 """The config as frozen dataclasses: checked, and with every default filled in."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from fedloom.methods.manifest import Found
 
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
@@ -340,7 +343,7 @@ class Settings:
     partitions: dict[str, Partition]
     protocols: dict[str, Protocol]
     backbones: dict[str, Backbone]
-    methods: dict[str, Method]
+    methods: "Found[Method]"
     grids: dict[str, Grid]
     tables: dict[str, Output]
     figures: dict[str, Output]
