@@ -144,7 +144,7 @@ def arguments_page() -> str:
         "# Arguments of hooks",
         "Every attribute and method of what a hook gets or gives. Shapes: K clients of a cohort, B"
         " images, T tokens, P prompts, d width, C classes, N images of the dataset. What stands"
-        " under [hooks](hooks.md) as `Tree` is a nested dict of tensors and plain scalars:"
+        " under [hooks](hooks.md) as `Tree` is a nested dict of tensors and plain numbers:"
         " `server`, `received` (stacked over the cohort, [K, ...]) and `clients.state`.",
     ]
     for title, (path, name) in ARGUMENTS.items():

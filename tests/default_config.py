@@ -7,7 +7,11 @@ from fedloom.plan.reading import read
 
 
 def default_config() -> dict[str, Any]:
-    """Return config.yaml without its `tune`, which trains every method several times."""
+    """Return config.yaml with two seeds, few clients in a round, and without its `tune`.
+
+    With `tune` every method is trained several times.
+    """
     config = read(ROOT / "config.yaml")
+    config["study"] |= {"seeds": [0, 1], "clients_per_round": 10}
     del config["study"]["tune"]
     return config

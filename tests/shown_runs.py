@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.plan.jobs import FigureJob, Shown, TableJob
+from fedloom.plan.jobs import FigureJob, Shown, ShownPlugin, TableJob
 from fedloom.plan.runs import Reported
 from fedloom.plan.settings import Look
 from fedloom.plan.shown import ShownRun
@@ -16,9 +16,11 @@ RUN = ShownRun(
     seed=0,
     title="M",
     look=Look("#0072B2", 0, "o"),
+    plugin=ShownPlugin(),
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
+    store=Path("images.arrow"),
 )
 NOTHING = Shown((), (), (), None, {})
 

@@ -1,9 +1,13 @@
 """Archives of data sets: whole, or refused in a line."""
 
 import gzip
+import io
+import random
 import re
+import stat
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 
 from archives_on_disk import archive_of
 from fedloom.common.errors import FedLoomError
+from fedloom.data import archives
 from fedloom.data.archives import unpack
 
 TARRED = {f"{n}.png": bytes([n]) * 700 for n in range(20)}
@@ -82,15 +87,106 @@ def test_no_member_may_lie_outside_the_folder(kind, name, tmp_path):
     assert left == {"letters"}, "nothing is unpacked, and the archive stays to be looked at"
 
 
-def test_no_link_may_lead_outside_the_folder(tmp_path):
-    file = tmp_path / "letters"
+def add(archive, name, kind=tarfile.REGTYPE, link="", content=b"", **more):
+    """Add a member of any kind to a tar archive."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(content)
+    info.pax_headers = more
+    archive.addfile(info, io.BytesIO(content))
+
+
+def refused(file, into, reason):
+    """Check that an archive is refused in a line, stays, and that nothing of it was written."""
+    with pytest.raises(FedLoomError, match=rf"{file.name}: .*{reason}.*by hand") as error:
+        unpack(file, into, trusted=True)
+    assert "\n" not in str(error.value)
+    assert file.exists() and not [*into.rglob("*")]
+
+
+def test_no_chain_of_links_leads_out_of_the_folder(tmp_path):
+    """CVE-2025-4517: beyond PATH_MAX, tarfile's filter loses sight of where a link leads."""
+    outside, file = tmp_path / "plugins/plugin.py", tmp_path / "letters.tar.gz"
+    outside.parent.mkdir()
+    outside.write_text("mine")
+    steps, deep, path = "abcdefghijklmnop", "d" * 247, ""
     with tarfile.open(file, "w:gz") as archive:
-        link = tarfile.TarInfo("out")
-        link.type, link.linkname = tarfile.SYMTYPE, "../.."
-        archive.addfile(link)
-    with pytest.raises(FedLoomError, match=r"letters: cannot be unpacked .* unpack it by hand"):
-        unpack(file, tmp_path / "inner", trusted=True)
-    assert file.exists() and not (tmp_path / "inner/out").is_symlink()
+        for step in steps:
+            add(archive, f"{path}{deep}", tarfile.DIRTYPE)
+            add(archive, f"{path}{step}", tarfile.SYMTYPE, deep)
+            path += f"{deep}/"
+        up = f"{'/'.join(steps)}/{'l' * 254}"
+        add(archive, up, tarfile.SYMTYPE, "../" * len(steps))
+        add(archive, "escape", tarfile.SYMTYPE, f"{up}/../../plugins")
+        add(archive, "hard", tarfile.LNKTYPE, "escape/plugin.py")
+        add(archive, "hard", content=b"theirs")
+    refused(file, tmp_path / "data/letters", "is a link")
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, "zip"])
+def test_an_archive_with_anything_but_files_and_folders_is_refused(kind, tmp_path):
+    file = tmp_path / "letters"
+    if kind == "zip":
+        info = zipfile.ZipInfo("b.png")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a.png", b"one")
+            archive.writestr(info, "a.png")
+    else:
+        with tarfile.open(file, "w:gz") as archive:
+            add(archive, "a.png", content=b"one")
+            add(archive, "b.png", kind, "a.png")
+    refused(file, tmp_path / "out", "'b.png' is a link or a device")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_a_link_that_was_there_is_not_followed(kind, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a").symlink_to("../elsewhere")
+    file, victim = tmp_path / "letters", tmp_path / "victim"
+    file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
+    with pytest.raises(FedLoomError, match=r"'a/1.png' .* through a link"):
+        unpack(file, tmp_path / "out", trusted=True)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    victim.write_text("mine")
+    (tmp_path / "out/1.png").symlink_to(victim)
+    file.write_bytes(archive_of(kind, {"1.png": b"one"}))
+    unpack(file, tmp_path / "out", trusted=True)
+    assert victim.read_text() == "mine" and not (tmp_path / "out/1.png").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("bounds", [{"SMALL": 3000, "GROWTH": 0}, {"MEMBERS": 3}])
+def test_an_archive_that_would_fill_the_disk_is_refused(bounds, kind, tmp_path, monkeypatch):
+    for name, bound in bounds.items():
+        monkeypatch.setattr(archives, name, bound)
+    file, content = tmp_path / "letters", {f"{n}.png": bytes(1000) for n in range(4)}
+    file.write_bytes(archive_of(kind, content))
+    refused(file, tmp_path / "out", "holds more than")
+    del content["3.png"]
+    file.write_bytes(archive_of(kind, content))
+    assert unpack(file, tmp_path / "out", trusted=True) == [*content]
+
+
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
+    file = tmp_path / "letters"
+    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as archive:
+        add(archive, "a.png", content=b"one", path="a\0b.png")
+    refused(file, tmp_path / "out", r"'a\\x00b.png'")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_member_of_a_zip_is_the_archives_fault(method, tmp_path):
+    file = tmp_path / "letters.zip"
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr("a.png", random.Random(0).randbytes(3000))
+    content = bytearray(file.read_bytes())
+    content[60:80] = bytes(20)
+    file.write_bytes(content)
+    with pytest.raises(FedLoomError, match=r"letters.zip: cannot be unpacked \(.*\); run it again"):
+        unpack(file, tmp_path / "out", trusted=False)
+    assert not file.exists(), "another try fetches it anew"
 
 
 def test_an_encrypted_zip_is_one_line_and_stays(tmp_path):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
@@ -84,6 +85,30 @@ def test_images_are_cropped_and_flipped(task, monkeypatch):
     assert 150 < (slope > 0).sum() < 250
     share = slope.abs() / 240  # of the width that a crop keeps
     assert share.max() <= 1 and share.min() < 0.45 and 0.55 < share.mean() < 0.85
+
+
+def test_images_are_shifted_by_an_eighth_and_flipped(task):
+    """As torchvision's RandomCrop(32, padding=4) on CIFAR; what comes in is black."""
+    one, _ = task(augment="shift")
+    side, border = one.backbone.pixels.size[0], one.backbone.pixels.size[0] // 8
+    rows = one.data.train[2][:5]
+    found = set()
+    for step in range(4):
+        shifted = training_batch(one.at(1), [2], one.data.batch([rows]), 0, step).images[0]
+        for image, drawn in zip(one.data.batch([rows]).images[0], shifted, strict=True):
+            padded = F.pad(image.movedim(-1, 0), (border,) * 4)
+            views = {
+                (y, x, flip): padded[:, y : y + side, x : x + side].movedim(0, -1)
+                for y in range(2 * border + 1)
+                for x in range(2 * border + 1)
+                for flip in (False, True)
+            }
+            found |= {
+                (y, x, flip)
+                for (y, x, flip), view in views.items()
+                if torch.equal(view.flip(1) if flip else view, drawn)
+            }
+    assert len(found) > 8 and {flip for *_, flip in found} == {False, True}
 
 
 def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.common import schema
-from fedloom.plan.jobs import ShownMethod, from_json, to_json
+from fedloom.plan.jobs import ShownMethod, ShownPlugin, from_json, to_json
 from fedloom.plan.kinds import as_rst, kind_of
 from fedloom.plan.needs import NEEDS
-from fedloom.plan.settings import Look
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
 KINDS = [
@@ -53,7 +52,7 @@ def test_every_caption_is_whole_markup(section, name):
 
 
 def test_no_title_ends_the_script_that_the_report_holds_it_in():
-    method = ShownMethod("m", "</script><!--", Look("#000000", 0, "o"))
+    method = ShownMethod("m", "</script><!--", {}, ShownPlugin())
     assert "<" not in to_json(method)
     assert json.loads(to_json(method))["title"] == method.title
     assert from_json(to_json(method), ShownMethod) == method

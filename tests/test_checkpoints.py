@@ -1,13 +1,18 @@
 """State on disk, and jobs that are killed, resumed, extended."""
 
 import logging
+import math
+import tempfile
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
@@ -42,6 +47,32 @@ def test_trees_survive_disk_to_the_bit(tmp_path):
             assert torch.equal(dict(leaves(found))[path], leaf)
     tensor_files.save(tmp_path / "y", value, note=[1.1, 0.1 + 0.2])
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+SHAPES = st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.lists(st.tuples(SHAPES, st.integers(0, 20)), min_size=1, max_size=6))
+def test_loaded_tensors_lie_and_count_as_made_ones(given_shapes):
+    """Those of a state as a method made it, too: `unflatten` returns pieces of a longer vector."""
+    made = {
+        f"{n}": torch.randn(first + math.prod(shape))[first:].view(shape)
+        for n, (shape, first) in enumerate(given_shapes)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        tensor_files.save(path, made)
+        loaded, _ = tensor_files.load(path)
+    state = State.of({"server": made, "seen": torch.empty(0)})
+    for name, value in made.items():
+        new = torch.empty(value.shape).copy_(value)
+        for found in (loaded[name], state.server[name]):
+            assert found.data_ptr() % 64 == new.data_ptr() % 64 == 0
+            assert found.stride() == new.stride()
+            assert torch.equal(found, new)
+            rows, wide = (t.reshape(-1, t.shape[-1]) for t in (found, new))
+            assert torch.equal(rows @ rows[0], wide @ wide[0])
+            assert torch.equal(found.flatten() @ found.flatten(), new.flatten() @ new.flatten())
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100, -1])
@@ -218,7 +249,7 @@ def test_a_checkpoint_of_another_configuration_is_not_resumed(tiny, tmp_path, ca
     caplog.set_level(logging.INFO)
     task.training.lr = 0.01
     _train(task, hooks, tmp_path / "a", fingerprint="another")
-    assert "of another configuration" in caplog.text
+    assert "made by other code, settings or data" in caplog.text
     assert tiny_outputs(tmp_path / "a").state.read_bytes() != first
 
 

@@ -77,6 +77,24 @@ def test_small_domains_are_left_out_by_their_training_images():
         prepared(listed([0] * 12, domains=domains), {"min_images_per_domain": 9})
 
 
+def test_the_first_training_images_of_every_domain_as_fedbn_takes_them():
+    """In the order of the source; a smaller domain keeps all; test images stay."""
+    domains = ["x"] * 6 + ["y"] * 2 + ["x"] * 4
+    test = [0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0]
+    ready = prepared(
+        listed([0, 1] * 6, domains=domains, test=test), {"first_per_domain": 3, "max_train": 9}
+    )
+    assert names(ready) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert ready.test.sum() == 3
+    kept = {"first_per_domain": 1, "keep_classes": ["b"]}
+    assert names(prepared(listed([0, 1] * 6, domains=domains, test=test), kept)) == [1, 3, 7, 9]
+    with pytest.raises(FedLoomError, match=r"first_per_domain: .*class 'b'"):
+        prepared(
+            listed([0, 1] * 6, domains=domains, test=[*test[:7], 1, *test[8:]]),
+            {"first_per_domain": 1},
+        )
+
+
 def test_caps_are_in_proportion_to_the_classes_and_the_same_in_every_run():
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     test = np.tile([False, True], 50)

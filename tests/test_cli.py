@@ -1,12 +1,17 @@
 """The command line: `fedloom <command>`, and what the launcher reads of Snakemake's arguments."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedloom import cli, launch
 from fedloom.common.checkout import ROOT
+from fedloom.common.receipts import write_receipt
+from fedloom.plan.plan import Plan
 
 
 def _complaint(capsys, *words: str) -> str:
@@ -39,6 +44,76 @@ def test_a_reader_that_stops_early_gets_no_traceback():
         env={"PYTHONPATH": str(ROOT / "workflow")},
     )  # fmt: skip
     assert not done.stderr
+
+
+def _main(monkeypatch, does):
+    monkeypatch.setattr(sys, "argv", ["fedloom", "studies"])
+    monkeypatch.setattr("fedloom.describe.studies", does)
+    cli.main()
+
+
+def test_a_plugin_may_take_the_output_away(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    _main(monkeypatch, lambda: setattr(sys, "stdout", None))
+
+
+def test_an_interrupt_is_one_word(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        _main(monkeypatch, interrupted)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
+    """On SIGINT, Python would print where it is; on SIGTERM it ends, unless a handler is there."""
+    for handles, expected in ((False, -signal.SIGTERM), (True, -signal.SIGINT)):
+        script = "import signal, time; print(1, flush=True)"
+        if handles:
+            script += "; signal.signal(signal.SIGTERM, print); print(1, flush=True)"
+        script += "; time.sleep(60)"
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], process_group=0, stdout=subprocess.PIPE
+        )
+        for _ in range(1 + handles):
+            process.stdout.readline()
+        with process, launch._handing_on(process):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert process.wait(30) == expected
+        assert ("KeyboardInterrupt" in capfd.readouterr().err) == handles
+
+
+def test_files_that_were_deleted_during_a_run_are_named_with_rule_and_what_to_do(tmp_path):
+    log = tmp_path / "1.log"
+    log.write_text(
+        "Waiting at most 5 seconds for missing files:\nresults/a.json (missing locally)\n"
+    )
+    assert launch.deleted(log) is None, "they came"
+    with log.open("a") as stream:
+        stream.write(
+            'WorkflowError in rule train in file "train.smk", line 1:\nOSError: Missing files after '
+            "5 seconds. This might be due to filesystem latency:\nresults/a.json (missing locally)\n"
+            "results/b.arrow (missing locally, parent dir not present)\n"
+        )
+    line = launch.deleted(log)
+    assert line.startswith("error: rule train: results/a.json, results/b.arrow: deleted")
+    assert "start it again" in line
+
+
+def test_receipts_of_another_version_are_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "whole"):
+        file = Path("results", name, "x.arrow")
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+        write_receipt(file)
+        if name != "whole":
+            file.with_suffix(".json").write_text('{"sha256": "0"}')
+    Path("results/weights.json").write_text("{}")  # no receipt
+    line = Plan.failures(0.0)
+    assert "2 receipts" in line and line.endswith("rm results/a/x.json results/b/x.json")
 
 
 def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):

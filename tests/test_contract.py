@@ -137,6 +137,27 @@ def test_what_a_plugin_holds_between_jobs_is_found(tmp_path):
         contract.checks.resumes(method, tmp_path / "x")
 
 
+def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
+    """Kernels add in another order at another address: here the addresses are what is added."""
+    method = _plugin(
+        tmp_path,
+        '    return {"params": mean(updates, task.options.weighted)}',
+        '    params = mean(updates, task.options.weighted)["head"]\n'
+        '    known = server["params"]["head"], server["part"]\n'
+        '    address = server["address"] + sum(value.data_ptr() % 64 for value in known)\n'
+        "    part = params.flatten()[1:4]  # as `unflatten` gives it\n"
+        '    return {"params": {"head": params}, "part": part, "address": address}',
+    )
+    plugin = method.folder / "plugin.py"
+    old = '    return {"params"'
+    part = "task.backbone.init_head(1)[0, 1:4]"
+    new = f'    return {{"part": {part}, "address": 0, "params"'
+    assert old in plugin.read_text()
+    plugin.write_text(plugin.read_text().replace(old, new, 1))
+    (tmp_path / "x").mkdir()
+    contract.checks.resumes(method, tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     "line", ["from ..fedvpt import plugin", "import fedloom_plugins.fedvpt.plugin"]
 )
@@ -183,7 +204,7 @@ def test_two_methods_of_one_name_are_refused(tmp_path):
     _copy("head_tuning", tmp_path / "a")
     _copy("head_tuning", tmp_path / "b")
     with pytest.raises(FedLoomError, match=r"'head_tuning' is defined twice: in .*/a and in .*/b"):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
@@ -200,7 +221,7 @@ def test_what_a_family_has_not_cannot_be_needed(tmp_path):
     toml.write_text(toml.read_text().replace('["features"]', '["features", "patches"]'))
     line = r"method.toml: needs\[1\]: 'patches' is not one of \['features', 'prototypes'\]$"
     with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_unknown_key_of_method_toml_is_named(tmp_path):
@@ -208,7 +229,7 @@ def test_unknown_key_of_method_toml_is_named(tmp_path):
     toml = folder / "method.toml"
     toml.write_text("titel = 'x'\n" + toml.read_text())
     with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean"):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):

@@ -367,7 +367,7 @@ def test_groups_that_misbehave_are_one_line(drop, code, line):
         (
             "scheme",
             'name = "own"\ndescription = "x"\n[options.beta]\ntype = "numeric"\ndescription = "y"',
-            "scheme.toml: options.beta: no JSON Schema (",
+            "scheme.toml: options.beta.type: 'numeric', expected: a type of JSON Schema",
         ),
         (
             "scheme",
@@ -380,7 +380,7 @@ def test_groups_that_misbehave_are_one_line(drop, code, line):
 def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, line):
     _write(tmp_path / "plugins", kind, "", toml)
     with pytest.raises(FedLoomError) as error:
-        data_plugins.discover(kind, tmp_path / "plugins")
+        data_plugins.discover(kind, tmp_path / "plugins")["own"]
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -389,9 +389,9 @@ def test_a_folder_is_a_plugin_of_one_kind(tmp_path):
     folder = _drop(tmp_path, "medmnist")
     shutil.copy(ROOT / "plugins/fedvpt/method.toml", folder / "medmnist/method.toml")
     with pytest.raises(
-        FedLoomError, match=r"medmnist: method.toml and source.toml; a plugin is of"
+        FedLoomError, match=r"medmnist: source.toml and method.toml; a plugin is of"
     ):
-        data_plugins.discover("source", folder)
+        data_plugins.discover("source", folder)["medmnist"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -414,7 +414,7 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
     data_plugins.discover.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
-        data_plugins.discover(kind, tmp_path / "plugins")
+        data_plugins.discover(kind, tmp_path / "plugins")[name]
 
 
 def test_examples_import_the_toolbox_of_data_alone():

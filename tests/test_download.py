@@ -175,6 +175,20 @@ def test_a_web_page_in_place_of_a_file_is_refused(server, tmp_path):
     assert not [*(tmp_path / ".downloads").glob("*.done.json")]
 
 
+@pytest.mark.parametrize("path", ["/a/images.bin", "/moved"])
+def test_what_anyone_on_the_way_can_change_needs_a_digest(path, server, tmp_path):
+    outside = f"http://0.0.0.0:{server.server_port}"  # Linux brings it here all the same
+    server.moved = {"/moved": f"{outside}/a/images.bin"}
+    url = f"{server.address if path == '/moved' else outside}{path}"
+    given = {"url": url, "name": "images.bin", "size": len(CONTENT)}
+    with pytest.raises(FedLoomError, match=rf"{path}: .*plain http.* sha256 in the recipe"):
+        download.fetch_archives([given], tmp_path)
+    assert {file.name for file in tmp_path.rglob("*") if file.is_file()} <= {".lock"}
+    given["md5"] = hashlib.md5(CONTENT).hexdigest()
+    download.fetch_archives([given], tmp_path)
+    assert (tmp_path / "images.bin").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("status, tries", [(404, 1), (503, 5)])
 def test_a_server_that_refuses_is_one_line(server, tmp_path, status, tries):
     server.status = status

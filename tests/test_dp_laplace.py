@@ -1,6 +1,7 @@
 """Class-level differential privacy (PEP-FedPT, A.4.1): sensitivity and noise by the formula."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import scipy.stats
 import torch
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import stack
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
@@ -34,7 +36,9 @@ def test_sensitivity_is_the_formula():
 def test_noise_is_laplace_of_the_given_scale():
     generator = torch.Generator().manual_seed(0)
     scale = torch.tensor([0.5, 4.0])[:, None]
-    draws = dp.laplace(scale, (2, 20_000), generator).numpy()
+    draws = dp.laplace(
+        scale, torch.rand(2, 20_000, generator=generator, dtype=torch.float64)
+    ).numpy()
     for row, b in zip(draws, (0.5, 4.0), strict=True):
         assert scipy.stats.kstest(row, scipy.stats.laplace(scale=b).cdf).pvalue > 0.01
         assert np.abs(row).mean() == pytest.approx(b, rel=0.03)  # E|x| = b
@@ -45,7 +49,9 @@ def test_the_warm_start_is_covered(tmp_path):
     clean = task.prototypes.mean[[4, 5, 6]]
     noise = initial_state(task, hooks).server["constants"]["prototypes"] - clean
     scale = dp.sensitivity(task.prototypes.spread[[4, 5, 6]], task.prototypes.count) / 0.2
-    expected = dp.laplace(scale[..., None], clean.shape, task.generator("dp_laplace"))
+    stream = task.generator("dp_laplace")
+    uniform = torch.rand(clean.shape, generator=stream, dtype=torch.float64)
+    expected = dp.laplace(scale[..., None], uniform)
     torch.testing.assert_close(noise, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -69,7 +75,8 @@ def test_the_noise_of_an_update_is_that_of_its_window(tmp_path):
     task, hooks = _run(tmp_path, period=2)
     plain = loader.load_hooks(manifest.find("pep_fedpt"), defaults)
     loud = initial_state(task, hooks)
-    public = {key: value for key, value in loud.server.items() if key != "dp_laplace"}
+    own = ("dp_laplace", "metrics")
+    public = {key: value for key, value in loud.server.items() if key not in own}
     quiet = State(public)  # from the same noisy start
     statistics = []
     for number in (1, 2):
@@ -97,7 +104,7 @@ def test_only_wrapped_labels_get_noise(tmp_path):
         initial_state(task, plain).server["constants"]["prototypes"],
         task.prototypes.mean[[4, 5, 6]],
     )
-    louder = SimpleNamespace(eps=0.002)
+    louder = SimpleNamespace(**vars(task.wrappers["dp_laplace"]) | {"eps": 0.002})
     hundred = SimpleNamespace(**{**vars(task), "wrappers": {"dp_laplace": louder}})
     zeros, statistics = torch.zeros(3, 4, 16), {"spread": torch.ones(3, 4), "count": torch.ones(4)}
     hundred.generator = task.generator
@@ -116,3 +123,33 @@ def test_pep_without_its_class_prompts_is_refused_too(tmp_path):
     task, hooks = _run(tmp_path, ccmp=False)
     with pytest.raises(FedLoomError, match="method pep_fedpt uploads no prototypes"):
         initial_state(task, hooks)
+
+
+def test_seeded_noise_can_be_subtracted_and_secret_noise_cannot(tmp_path):
+    """The attack of somebody who has the prototypes that were sent, and the config."""
+    task, hooks = _run(tmp_path)
+    clean = task.prototypes.mean[[4, 5, 6]]
+    spread, count = task.prototypes.spread[[4, 5, 6]], task.prototypes.count
+    stream = torch_generator(task.seed, "method: dp_laplace", 0)
+    uniform = torch.rand(clean.shape, generator=stream, dtype=torch.float64)
+    guess = dp.laplace(dp.sensitivity(spread, count)[..., None] / 0.2, uniform)
+    rest, noise = {}, {}
+    for randomness in ("seeded", "secret"):
+        task.wrappers["dp_laplace"].randomness = randomness
+        server = initial_state(task, hooks).server
+        sent = server["constants"]["prototypes"]
+        noise[randomness], rest[randomness] = (sent - clean).norm(), (sent - guess - clean).norm()
+        assert server["metrics"] == {"secret_noise": float(randomness == "secret")}
+    assert rest["seeded"] < 1e-4 * noise["seeded"]
+    assert rest["secret"] > noise["secret"] > 0
+
+
+def test_secret_noise_is_laplace_of_the_same_scale(tmp_path):
+    task = replace(_run(tmp_path)[0], secret=bytes(32))  # so that it does not fail by chance
+    task.wrappers["dp_laplace"].randomness = "secret"
+    statistics = {"spread": torch.ones(3, 4), "count": torch.ones(4)}
+    noise = torch.cat(
+        [dp.add_noise(task.at(t), torch.zeros(3, 4, 16), statistics) for t in range(1, 50)]
+    )
+    scaled = scipy.stats.laplace(scale=2 / 0.2)
+    assert scipy.stats.kstest(noise.flatten().numpy(), scaled.cdf).pvalue > 1e-3

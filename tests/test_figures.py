@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,20 +10,23 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from default_config import default_config
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.receipts import write_receipt
 from fedloom.data import store
 from fedloom.methods import manifest
-from fedloom.plan.jobs import from_json, to_json
-from fedloom.plan.looks import look_of, next_look
+from fedloom.plan.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
+from fedloom.plan.looks import COLOURS, LINES, MARKERS, deal
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Reported
-from fedloom.plan.settings import GridMember
+from fedloom.plan.settings import GridMember, Look
 from fedloom.plan.shown import ShownBackbone, shown_runs
 from fedloom.report import block_accuracy, figures
 from fedloom.report.figures import (
@@ -62,6 +66,8 @@ ENTRIES = {
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},
     "bars": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
 }
+CLASSES = list("vwxyz")
+REPORTED = {"p": Reported((1,))}
 MEMBER = GridMember("g", 0, {"lengths.0": 4, "lengths.1": 8}, {"lengths": [4, 8]}, "G")
 
 
@@ -119,11 +125,15 @@ def series(tmp_path):
         "prompt_path": {"round": np.repeat([0, 1, 2], [3, 5, 4]), "vector": vectors(12)},
     }
     paths = {name: _table(tmp_path / f"{name}.parquet", columns) for name, columns in files.items()}
+    images = tmp_path / "images.arrow"
+    examples = [store.Example(np.zeros((1, 1, 1), np.uint8), n % 5, n > 4, "x") for n in range(15)]
+    store.write(images, examples, (1, 1, 1), CLASSES, "made by a test")
     runs = shown(
         member=MEMBER,
         reported=Reported((2,)),
         evaluation=paths["evaluation"],
         rounds=paths["rounds"],
+        store=images,
     )
     items = {
         kind: [replace(runs, artefact=paths.get(entry.get("artefact", kind)))]
@@ -134,9 +144,6 @@ def series(tmp_path):
     at = {"lengths.0": 4, "lengths.1": 8, "lengths.2": 4}
     third = replace(MEMBER, at=at, options={"lengths": [4, 8, 4]})
     items["scatter3d"] = [replace(run, member=third) for run in items["scatter3d"]]
-    images = tmp_path / "images.arrow"
-    examples = [store.Example(np.zeros((1, 1, 1), np.uint8), n % 5, n > 4, "x") for n in range(15)]
-    store.write(images, examples, (1, 1, 1), list("vwxyz"), "made by a test")
     tokens = torch.from_numpy(draw.normal(size=(15, 4, 6)).astype(np.float32))
     features = tmp_path / "features.safetensors"
     parts = {"inputs": tokens[:, :3].contiguous(), "final": tokens[:, 3].contiguous()}
@@ -167,6 +174,8 @@ NASTY = [r"$x_{$ \frac{ 50% #1 & ~^ \ {", "_hidden $$"]
 def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
     """As title, label of a dataset, class, domain, and name of a column."""
     (run,), settings = series[kind], dict(ENTRIES[kind])
+    if kind in ("soft_weights", "token_tsne"):
+        write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
     if isinstance(run, ShownBackbone):
         runs = [run, replace(run, dataset=text)]
     else:
@@ -185,6 +194,8 @@ def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
         style.save(figure, {"pdf": tmp_path / "x.pdf"})
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
+    if kind in ("soft_weights", "token_tsne"):
+        assert {f"{text}{name}" for name in CLASSES} <= {part.strip() for part in shown}
     if kind in ("convergence", "shots", "lines", "bars", "accuracy_bars"):
         assert text in [part.strip() for part in shown], "in the legend, whatever it begins with"
 
@@ -204,7 +215,7 @@ def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
     band = curves.bands(runs, "accuracy", convergence.curve)["m"]
     assert band["mean"].tolist() == [30, 50]
     assert band["std"].tolist() == pytest.approx([200**0.5, 0])
-    assert curves.bands(runs[:1], "accuracy", convergence.curve)["m"]["std"].tolist() == [0, 0]
+    assert curves.bands(runs[:1], "accuracy", convergence.curve)["m"]["std"].isna().all()
     assert convergence.curve(runs[0], "global").to_dict() == {2: 90}
 
 
@@ -249,18 +260,59 @@ def test_shares_of_groups_are_over_a_clients_rounds_and_a_rounds_clients(series)
     ]
 
 
-def test_labels_of_one_plugin_share_a_colour_and_differ_by_their_lines():
-    plugin = manifest.find("fedvpt")
-    looks = [look_of(plugin, number) for number in range(40)]
-    assert len(set(looks)) == 40
-    assert len({look.colour for look in looks}) == 1
-    assert looks == [next_look(looks[0], number) for number in range(40)]
+WISH = st.fixed_dictionaries(
+    {},
+    optional={
+        "colour": st.sampled_from([*COLOURS, *map(str.lower, COLOURS), "#123456"]),
+        "marker": st.sampled_from(MARKERS),
+    },
+)
+
+
+@given(st.lists(WISH, max_size=len(COLOURS) * len(MARKERS)))
+def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
+    looks = deal(wishes)
+    pairs = [(look.colour, look.marker) for look in looks]
+    assert len(set(pairs)) == len(wishes)
+    assert looks == deal([dict(wish) for wish in wishes])
+    granted = {}
+    for wish, pair in zip(wishes, pairs, strict=True):
+        if len(wish) == 2:
+            granted.setdefault((wish["colour"].upper(), wish["marker"]), pair)
+    assert all(asked == got for asked, got in granted.items()), "the first that asks has its own"
+
+
+def test_looks_are_dealt_by_colour_then_marker_then_line():
+    every = len(COLOURS) * len(MARKERS) * LINES
+    assert len(set(deal([{}] * every))) == every
+    assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
+    own = {"colour": "#123456", "marker": "s"}
+    first, *others = deal([own] * len(MARKERS))
+    assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
+    assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
+    assert len({look.line for look in [first, *others][:LINES]}) == LINES
+    assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
 
 
 def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
-    looks = {p.name: look_of(p, 0) for p in manifest.discover().values() if p.kind == "method"}
-    assert len(set(looks.values())) == len(looks)
-    assert not any(look.colour.lower() == "#f0e442" for look in looks.values())
+    plugins = [p for p in manifest.discover().values() if p.kind == "method"]
+    looks = deal([plugin.look for plugin in plugins])
+    assert [(p.look["colour"], p.look["marker"]) for p in plugins] == [
+        (look.colour, look.marker) for look in looks
+    ]
+    assert not any(look.colour.lower() == "#f0e442" for look in looks)
+
+
+def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
+    """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
+    wish = manifest.find("fedvpt").look
+    items = [
+        ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")
+    ]
+    rows = Shown(("d/p/b",), (ShownMethod("fedvpt", "FedVPT", wish), *items), (0,), None, REPORTED)
+    looks = [run.look for run in shown_runs(rows)]
+    assert looks[0] == Look(wish["colour"], 0, wish["marker"])
+    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
 
 def _plan(**select):
@@ -394,6 +446,22 @@ def test_ticks_are_whole_numbers_where_x_is(tmp_path):
     assert all(ticks[0]) and not all(ticks[1])
 
 
+@pytest.mark.parametrize("low", [0.02, 0.13, 1, 470])
+@pytest.mark.parametrize("fold", [1.2, 3, 4.9, 5.1, 9, 30, 95, 110, 3e3, 1e6])
+def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
+    with style.applied():
+        figure, (axis,) = style.panels(1)
+        for row in range(6):
+            axis.plot([0, 1], [low, low * fold], label=f"A method with a long name, {row}")
+        style.log_scale(axis)
+        style.legend(figure, [axis])
+        figure.draw_without_rendering()
+        labels = [text for text in axis.get_yticklabels(which="both") if text.get_text()]
+        boxes = sorted((text.get_window_extent() for text in labels), key=lambda box: box.y0)
+        assert len(boxes) >= 2
+        assert all(below.y1 < above.y0 for below, above in pairwise(boxes))
+
+
 def test_nearest_prototype_by_hand():
     # class means of the training images: 0 at 0, 1 at 10, 2 at 20; class 3 has none
     tokens = torch.tensor([[-1.0], [1.0], [10.0], [20.0], [2.0], [16.0], [21.0], [30.0]])
@@ -432,6 +500,55 @@ def test_errors_name_the_file(series):
         tsne.embed(np.full((5, 2), np.nan), "x")
 
 
+def _weights(path, blocks, count, label):
+    """A run whose images of one class have the weight 0.5 on their own prompt, at every block."""
+    columns = {"block": np.repeat(blocks, count), "class": np.tile(range(count), len(blocks))}
+    frame = pd.DataFrame(columns | {"label": label, "weight": 0.5 / (count - 1)})
+    frame.loc[frame["class"] == label, "weight"] = 0.5
+    frame.to_parquet(path)
+    write_receipt(path, classes=[f"class {c}" for c in range(count)])
+    return shown(artefact=path, store=path)
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_soft_weights_are_bars_by_block_with_the_names_of_classes(tmp_path, count):
+    run = _weights(tmp_path / "w.parquet", [3, 4, 7], count, label=2)
+    with style.applied():
+        figure = soft_weights.draw([run], figure_job(classes=[2]))
+        assert [axis.get_title() for axis in figure.axes] == ["Block 3", "Block 4", "Block 7"]
+        figure.draw_without_rendering()
+        for axis in figure.axes:
+            dark = [bar for bar in axis.patches if bar.get_facecolor()[3] == 1]
+            assert len(axis.patches) == count and not axis.lines
+            assert [bar.get_width() for bar in dark] == [0.5]
+        labels = {round(text.get_position()[1]): text for text in figure.axes[0].get_yticklabels()}
+        assert labels[2].get_text() == "class 2", "the true class is named, whatever is left out"
+        boxes = [labels[at].get_window_extent() for at in sorted(labels)]
+        assert len(boxes) == min(count, 20)
+        assert all(above.y0 >= below.y1 for above, below in pairwise(boxes))
+
+
+def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
+    looks = [style.of_class(c) for c in range(style.NAMED)]
+    assert style.NAMED == 20 == len({tuple(look.values()) for look in looks})
+    draw = np.random.default_rng(0)
+    rows = {"block": 1, "label": np.arange(60) % 20, "domain": ["x", "y"] * 30}
+    frame = pd.DataFrame(rows | {"vector": list(draw.normal(size=(60, 4)))})
+    run = _weights(tmp_path / "t.parquet", [1], 20, 0)
+    frame.to_parquet(run.artefact)
+    with style.applied():
+        figure = token_tsne.draw([run], figure_job(blocks=[1]))
+        assert len(figure.axes) == 1, "no bar of colours"
+        upper, lower = figure.legends
+        figure.draw_without_rendering()
+        assert [text.get_text() for text in upper.get_texts()] == [f"class {c}" for c in range(20)]
+        assert [text.get_text() for text in lower.get_texts()] == ["x", "y"]
+        panel, boxes = figure.axes[0].bbox, [each.get_window_extent() for each in figure.legends]
+        assert not any(box.padded(-1).overlaps(panel) for box in boxes)
+        assert all(figure.bbox.padded(1).contains(*corner) for b in boxes for corner in b.corners())
+        assert panel.height > 100, "legends take no room of the panels"
+
+
 def test_large_sets_of_vectors_are_thinned_evenly():
     frame = pd.DataFrame({"row": range(5001)})
     chosen = tsne.sample(frame)["row"]
@@ -458,3 +575,4 @@ def test_every_legend_lies_within_its_figure_and_beside_the_panels(count):
             place.y1
         )
         assert not place.padded(-1).overlaps(panel)
+        assert panel.height > figure.bbox.height / 2, "the legend leaves it most of the height"

@@ -36,6 +36,7 @@ SELECTION = {"selection": True, "prompts": 3, "pool": 6}
 BESIDE = [  # beside every method's defaults and every `variant`: method, options
     *((name, SELECTION) for name in ("fedavg_pt", "fedopt_pt", "fedprox_pt", "gmm_pt")),
     *(("pfedpg", {"generator": name}) for name in ("mlp", "adain", "basis")),
+    ("pfedpg", {"head": "shared", "common_model": False}),
     ("promptfl", {"mu": 0.5}),
     ("fedclip", {"loss": "classes"}),
     ("fedtpg", {"names": "all"}),

@@ -105,17 +105,21 @@ SWEEP = {(0.3, 1.0): 80, (0.3, 2.0): 60, (0.5, 1.0): 90, (0.5, 2.0): 50}
 
 
 def test_rows_and_columns_have_their_averages(runs):
-    built = grid_averages.build(runs(["rho", "alpha"], {"p": SWEEP}), table_job("grid_averages"))
+    one = grid_averages.build(runs(["rho", "alpha"], {"p": SWEEP}), table_job("grid_averages"))
+    assert not one.texts.marks.to_numpy().any() and "bold" not in one.caption, "of one seed"
+    series = runs(["rho", "alpha"], {"p": SWEEP}, seeds=(0, 1))
+    built = grid_averages.build(series, table_job("grid_averages"))
     assert built.texts.titles == ["alpha / rho", "0.3", "0.5", "Average"]
     assert _rows(built) == [
-        ["1", "80.00", "90.00", "85.00"],
-        ["2", "60.00", "50.00", "55.00"],
-        ["Average", "70.00", "70.00", "70.00"],
+        ["1", "81.00", "91.00", "86.00"],
+        ["2", "61.00", "51.00", "56.00"],
+        ["Average", "71.00", "71.00", "71.00"],
     ]
     marked = built.texts.marks.to_numpy().tolist()
     assert marked == [["", "", layout.BEST, ""], [""] * 4, [""] * 4]
     equal = SWEEP | {(0.3, 1.0): 90}
-    built = grid_averages.build(runs(["rho", "alpha"], {"p": equal}), table_job("grid_averages"))
+    series = runs(["rho", "alpha"], {"p": equal}, seeds=(0, 1))
+    built = grid_averages.build(series, table_job("grid_averages"))
     row = built.texts.marks.iloc[0].tolist()
     assert row == ["", layout.BEST, layout.BEST, ""], "an average is no combination"
 

@@ -87,7 +87,7 @@ def test_a_grids_name_means_its_members_wherever_methods_are_named():
     assert [item.method for item in items[::2]] == running
     for item in items:
         method = study.methods[item.method]
-        assert (item.look, item.title, item.member) == (method.look, method.title, method.member)
+        assert (item.title, item.member) == (method.title, method.member)
     at = {item.method: item.member.at for item in items[2:]}
     assert at["g.9-0.5-2"] == {"blocks.2": 9, "tau": 0.5, "blocks.0": 2}
     assert list(at["g.7-1-1"]) == ["blocks.2", "tau", "blocks.0"]

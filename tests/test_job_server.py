@@ -1,7 +1,9 @@
 """A job that the job server runs is as if it had been run by itself; the server leaves nothing."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -168,6 +170,24 @@ def test_a_job_imports_for_itself_where_its_snakemake_has_ended(start, snakemake
     snakemake.wait()
     assert start().wait() == 2
     assert not _servers(snakemake)
+
+
+def test_a_job_imports_for_itself_where_the_servers_name_is_taken(tmp_path):
+    """The names of sockets are everybody's to see; who took one need not accept."""
+    with contextlib.ExitStack() as opened:
+        taken = opened.enter_context(socket.socket(socket.AF_UNIX))
+        taken.bind(job.address(f"taken{os.getpid()}"))
+        taken.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:  # until no more connections may wait
+                waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(taken.getsockname())
+        connect = f"print(job.connect('taken{os.getpid()}', '{os.getpid()}'))"
+        code = f"from fedloom import job; job.PATIENCE = 1; {connect}"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "None\n"
 
 
 def _library(tmp_path: Path) -> Path:

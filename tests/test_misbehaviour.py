@@ -20,6 +20,7 @@ from fedloom.methods import contract, defaults, hookspecs, loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
+QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
 class Fickle:
@@ -95,6 +96,11 @@ def raising(error):
     return change
 
 
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(
     ("error", "words"),
@@ -104,6 +110,9 @@ def raising(error):
         (KeyError("heads"), "KeyError: 'heads'$"),
         (torch.OutOfMemoryError("x" * 1000), r"OutOfMemoryError: x{300} \.\.\.$"),
         (SystemExit(3), "it ends the process with SystemExit: 3$"),
+        (KeyboardInterrupt(), "KeyboardInterrupt$"),
+        (GeneratorExit(), "GeneratorExit$"),
+        (UnspeakableError(), "UnspeakableError: its text raises ValueError$"),
     ],
 )
 def test_an_exception_is_one_line_with_file_and_line(fickle, hook, error, words):
@@ -199,6 +208,18 @@ def with_update(k=0, **fields):
     return change
 
 
+def with_leaf(value):
+    """A change of every client's upload: one more leaf."""
+    return lambda task, updates: [
+        replace(update, payload=update.payload | {"more": value}) for update in updates
+    ]
+
+
+def holding_itself(task, updates):
+    updates[0].payload["me"] = updates[0].payload
+    return updates
+
+
 def first_call(value):
     """A change of one call alone: of one client among several."""
     left = [value]
@@ -271,6 +292,14 @@ def numbered(task, state):
         ("client_update", lambda t, u: [*u, u[0]], "but gave 4 for 3 clients"),
         ("client_update", lambda t, u: [x.payload for x in u], "of Updates, but one is dict"),
         ("client_update", with_update(payload=None), "upload must be a dict of tensors, not None"),
+        ("client_update", with_leaf(None), "'more' must be a tensor or a plain number, not None"),
+        ("client_update", with_leaf("a"), "'more' must be a tensor or a plain number, not 'a'"),
+        ("client_update", with_leaf(True), "'more' must be a tensor or a plain number, not True"),
+        ("client_update", with_leaf(QUANTISED), "'more' is of torch.qint8; send its int_repr"),
+        ("client_update", with_leaf(torch.ones(2, device="meta")), "'more' is on the device meta"),
+        ("client_update", holding_itself, "'me' .* dicts in each other, or one that holds itself"),
+        ("init_server", with_head(lambda h: h.to("meta")), "'head' is on the device meta"),
+        ("init_client", lambda t, s: {"bias": s["bias"].to("meta")}, "'bias' is on the device me"),
         ("client_update", with_update(1, payload={}), "upload 'params/head' is missing, compared"),
         (
             "client_update",

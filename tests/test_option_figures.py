@@ -60,17 +60,6 @@ def test_a_point_per_method_lies_at_its_two_accuracies(run):
         assert ends[:, 1] == pytest.approx([45 - 50**0.5, 45 + 50**0.5])
 
 
-def test_points_that_look_alike_are_numbered(run):
-    series = [run(40, 60, method="a", title="A"), run(50, 70, method="b", title="B")]
-    with style.applied():
-        figure = two_metrics.draw(series, figure_job(x="global", y="participating_worst"))
-        assert [text.get_text() for text in figure.axes[0].texts] == ["1", "2"]
-        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["1  A", "2  B"]
-        other = run(50, 70, method="b", title="B", look=Look("#D55E00", 0, "s"))
-        figure = two_metrics.draw([series[0], other], figure_job(x="global", y="global"))
-        assert not figure.axes[0].texts
-
-
 def test_a_metric_that_a_run_lacks_is_one_line(run):
     job = figure_job(x="held_out_mean", y="participating_worst")
     with (
@@ -96,6 +85,23 @@ def test_bars_stand_by_partition_and_method(run):
         middles = [bar.get_x() + bar.get_width() / 2 for bar in axis.patches]
         assert middles == pytest.approx([-0.2, 0.8, 0.2, 1.2])
         assert [text.get_text() for text in axis.get_xticklabels()] == ["p", "q"]
+        ends = [cap.get_ydata() for bars in axis.containers[::2] for cap in bars.lines[1]]
+        assert np.isnan([*ends[0], *ends[1], ends[2][0], ends[3][0]]).all(), "of one seed nothing"
+        assert (ends[2][1], ends[3][1]) == pytest.approx((35 - 50**0.5, 35 + 50**0.5))
+        assert axis.get_ylim()[0] == 0
+
+
+def test_bars_begin_where_they_can_be_told_apart_and_never_exaggerate(run):
+    close = [run(80 + n, 80 + n, method=f"m{n}", title="A") for n in range(4)]
+    with style.applied():
+        job = figure_job(metric="participating_mean")
+        (axis,) = accuracy_bars.draw(close, job).axes
+        assert axis.get_ylim()[0] == 70 and 83 < axis.get_ylim()[1] <= 103
+        far = run(35, 35, partition="q", dataset="e")
+        assert {axis.get_ylim()[0] for axis in accuracy_bars.draw([*close, far], job).axes} == {0}
+        one, two = accuracy_bars.draw([*close, run(71, 71, dataset="e")], job).axes
+        assert one.get_ylim() == two.get_ylim(), "panels compare"
+        assert one.get_ylim()[0] == 50, "71 is at least half as long as 83"
 
 
 def test_a_line_goes_along_an_option_for_every_value_of_the_others(run):
@@ -183,7 +189,7 @@ def test_a_clients_groups_are_averaged_over_its_rounds(tmp_path):
     found = client_groups.counts(frame, 3)
     assert found["mean"].tolist() == [6, 2]
     assert found["std"].tolist() == pytest.approx([2**0.5, 2**0.5])
-    assert client_groups.counts(frame, 8)["std"].tolist() == [0, 0]
+    assert client_groups.counts(frame, 8)["std"].isna().all()
     frame.to_parquet(tmp_path / "a.parquet")
     # in the other run client 9 takes part most often; the figure stays with client 3
     other = frame.assign(client=frame["client"].replace(8, 9))

@@ -110,7 +110,7 @@ def best(task, server, client):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_ifca_trains_and_answers_with_the_model_of_the_lowest_loss(tiny, shared):
-    task, hooks = tiny("ifca", clusters=3, share_prompts=shared)
+    task, hooks = tiny("ifca", clusters=3, share_prompts=shared, head="drawn")
     start = initial_state(task, hooks)
     assert len(start.server["params"]["shared_prompts"]) == (1 if shared else 3)
     state, row = train_round(task.at(1), hooks, start)
@@ -126,6 +126,22 @@ def test_ifca_trains_and_answers_with_the_model_of_the_lowest_loss(tiny, shared)
     clients = cohort(task, list(range(6)), [hooks.init_client(task=task, client=0)] * 6)
     found = hooks.personalize(task=task, received=received, clients=clients)
     assert found["cluster"].tolist() == list(after.values()), "held-out clients too"
+
+
+def test_of_models_with_heads_of_zeros_every_client_of_ifca_draws_one_at_first(tiny):
+    task, hooks = tiny("ifca", clusters=3)
+    start = initial_state(task, hooks)
+    assert not start.server["params"]["head"].any(), "as the heads of all methods"
+    ids, states = list(range(4)), [hooks.init_client(task=task, client=0)] * 4
+    received = stack([{"params": start.server["params"]}] * 4)
+
+    def chosen(number):
+        clients = cohort(task, ids, states)
+        found = hooks.client_update(task=task.at(number), received=received, clients=clients)
+        return [int(update.client_state["cluster"]) for update in found]
+
+    assert len(set(chosen(1) + chosen(2))) == 3 and chosen(1) != chosen(2)
+    assert chosen(1) == chosen(1)
 
 
 def test_ifca_answers_with_the_model_of_its_cluster(tiny):

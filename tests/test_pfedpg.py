@@ -12,7 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.checkout import ROOT
 from fedloom.common.tensors import leaves, stack, tensor_map
-from fedloom.federated.evaluate import cohorts
+from fedloom.federated.evaluate import cohorts, evaluate_globally
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import PersonalStates
@@ -247,6 +247,56 @@ def test_held_out_clients_get_the_mean_descriptor_and_the_common_model_the_basis
         )
         torch.testing.assert_close(kept["head"], heads.mean(0))
         assert not kept["adapted"]
+
+
+@pytest.mark.parametrize("inference", ["adapted", "generated"])
+def test_a_shared_head_is_averaged_by_training_images(tiny, inference):
+    """Prompts stay personal; the head is the same for all, strangers and the server's model too."""
+    task, hooks = tiny("pfedpg", head="shared", inference=inference)
+    before = initial_state(task, hooks)
+    state, row = train_round(task.at(1), hooks, before)
+    ids = select(task.at(1), hooks, before)
+    prompts, head = 10 * 16, task.num_classes * 16
+    assert row["bytes_up"] == row["bytes_down"] == len(ids) * 4 * (prompts + head)
+    assert all("head" not in kept for kept in state.clients.values())
+    trained = {name: value for name, value in before.server["params"].items() if name != "head"}
+    made = generators.GENERATORS["attention"](trained, trained["descriptors"])
+    received = {
+        "params": {
+            "prompts": made[[task.data.position[k] for k in ids]],
+            "head": before.server["params"]["head"].expand(len(ids), -1, -1),
+        }
+    }
+    states = [hooks.init_client(task=task, client=k) for k in ids]
+    updates = hooks.client_update(
+        task=task.at(1), received=received, clients=cohort(task.at(1), ids, states)
+    )
+    sizes = torch.tensor([float(len(task.data.train[k])) for k in ids])
+    heads = torch.stack([update.payload["params"]["head"] for update in updates])
+    expected = (sizes[:, None, None] * heads).sum(0) / sizes.sum()
+    torch.testing.assert_close(state.server["params"]["head"], expected)
+    assert sizes.unique().numel() > 1, "else a plain mean would pass"
+    for client in (SERVER_MODEL, *range(task.data.num_clients)):
+        sent_to = hooks.download(task=task, server=state.server, client=client)
+        assert torch.equal(sent_to["params"]["head"], state.server["params"]["head"])
+
+
+def test_accuracy_on_all_images_is_of_one_model_or_the_mean_over_clients(second_round):
+    """SGPT's Global Accuracy is the second; a personal head of few classes cannot do well there."""
+    task, hooks, state = second_round("adapted")
+    images = sum(map(len, task.data.test))
+    assert evaluate_globally(task, hooks, state)["num_test"] == images
+    task.options.common_model = False
+    row = evaluate_globally(task, hooks, state)
+    correct = 0
+    for k in task.data.participating:
+        received = stack([hooks.download(task=task, server=state.server, client=k)])
+        batch = task.data.batch([np.sort(np.concatenate(task.data.test))])
+        clients = cohort(task, [k], [state.clients[k]])
+        scores = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+        correct += (scores.argmax(-1) == batch.labels).sum().item()
+    assert row["num_test"] == len(task.data.participating) * images
+    assert row["num_correct"] == correct
 
 
 def test_an_untrained_head_is_the_clients_own_from_round_to_round(tiny):

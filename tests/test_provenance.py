@@ -255,7 +255,7 @@ def test_a_checkpoint_is_not_resumed_across_an_edit(study, monkeypatch, caplog):
     object.__setattr__(again.settings.study, "rounds_per_job", 2)
     caplog.set_level("INFO")
     train.run(_job(again, 2), 1)
-    assert "is of another configuration, or lacks a part; starting after round 0" in caplog.text
+    assert "was made by other code, settings or data; starting after round 0" in caplog.text
 
 
 @pytest.fixture

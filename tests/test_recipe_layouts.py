@@ -306,7 +306,7 @@ def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
         "parts: {lt: {recipe: cifar100_lt}, mnist: {recipe: mnist}, own: {source: digits}}}"
     )
     both = recipes.find(str(file))
-    assert both.size() == (20_847 + 70_000, None), "of the parts that are recipes"
+    assert both.size().images == 20_847 + 70_000, "of the parts that are recipes"
     assert len(both.all_notes()) == 2, "both of CIFAR-100-LT"
     for folder in ("mnist", "cifar100_lt"):
         (tmp_path / folder / "files").mkdir(parents=True)

@@ -60,6 +60,26 @@ def test_a_recipe_of_the_users_own(tmp_path):
         dataset_spec(recipe=str(file))
 
 
+@pytest.mark.parametrize("name", recipes.names())
+def test_what_comes_by_plain_http_has_a_digest(name):
+    for archive in recipes.find(name).get.get("archives", ()):
+        assert archive["url"].startswith("https://") or archive.keys() & {"sha256", "md5"}
+
+
+@pytest.mark.parametrize("key", ["into", "name"])
+@pytest.mark.parametrize("place", ["..", "../x", "a/../../x", "/x"])
+def test_no_recipe_puts_files_outside_of_its_root(key, place, tmp_path):
+    file = tmp_path / "birds.yaml"
+    file.write_text(
+        "{title: Birds, papers: [], licence: own, citation: none, source: folder, "
+        f"get: {{archives: [{{url: 'https://x.org/b.zip', {key}: '{place}'}}]}}}}"
+    )
+    with pytest.raises(FedLoomError, match=rf"birds.yaml: .*{key}"):
+        recipes.find(str(file))
+    file.write_text(file.read_text().replace(f"'{place}'", "birds..zip"))
+    assert recipes.find(str(file)).get["archives"][0][key] == "birds..zip"
+
+
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -71,7 +91,24 @@ def test_a_recipe_of_the_users_own(tmp_path):
     ],
 )
 def test_what_a_recipe_expects_serves_estimates(name, size):
-    assert recipes.find(name).size() == size
+    assert recipes.find(name).size()[:2] == size
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "train", "test"),
+    [
+        ("domainnet", 105, 6 * 105, 4573),
+        ("office_caltech10", 62, 4 * 62, 192 + 225 + 32 + 59),
+        ("office_caltech10", None, 2533 - 508, 508),
+        ("cifar100", None, 50_000, 10_000),
+    ],
+)
+def test_training_and_test_images_are_estimated_each(name, first, train, test):
+    """Of all test images, and of the training images those that `first_per_domain` keeps."""
+    entry = {"recipe": name} | ({"first_per_domain": first} if first else {})
+    dataset = resolve._datasets({"d": resolve.dataset_entry("d", entry)}, {"d": entry}, [])["d"]
+    assert work.halves(dataset) == (train, test)
+    assert work.contents(dataset)[0] == train + test
 
 
 def test_a_study_names_recipes(tmp_path, monkeypatch):
@@ -85,7 +122,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     plan = Plan.load([study])
     tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
     assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
-    assert (tiny.expected, tiny.notes) == ((None, None), ())
+    assert (tiny.expected, tiny.notes) == ((None, None, None), ())
     notes = plan.overview["On the data sets"]
     assert r"  * tiny\: The test images are the archive\'s" in notes
     assert r"  * five\: notMNIST\: It is the small\, clean archive" in notes

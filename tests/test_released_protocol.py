@@ -143,6 +143,30 @@ def test_a_proportion_that_vanishes_is_not_divided_by():
     assert np.bincount(owner, minlength=3).sum() == 600
 
 
+# ---- dirichlet, min_images ------------------------------------------------------------------
+
+
+def test_classes_draw_again_until_every_client_has_enough():
+    """As in PFPT's released code, on its hardest division; what is kept is a draw of the stream."""
+    labels = np.repeat(np.arange(10), 500)
+    spec = {"clients": 40, "alpha": 0.1, "kind": "class"}
+    rng, draws = np.random.default_rng(0), 0
+    while True:
+        owner, draws = dirichlet.divide(labels, spec, rng), draws + 1
+        if np.bincount(owner, minlength=40).min() >= 5:
+            break
+    assert draws > 1, "else drawing once would do"
+    found = dirichlet.divide(labels, spec | {"min_images": 5}, np.random.default_rng(0))
+    assert np.array_equal(found, owner)
+
+
+def test_images_that_no_draw_gives_are_one_line(monkeypatch):
+    monkeypatch.setattr(dirichlet, "DRAWS", 3)
+    spec = {"clients": 4, "alpha": 0.1, "kind": "class", "min_images": 26}
+    with pytest.raises(FedLoomError, match="min_images: in 3 draws"):
+        dirichlet.divide(np.repeat([0, 1], 50), spec, np.random.default_rng(0))
+
+
 # ---- disjoint, rest_to_last -----------------------------------------------------------------
 
 

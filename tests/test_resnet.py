@@ -140,6 +140,25 @@ def test_the_small_ones_have_the_layers_and_parameters_of_the_paper(name, layers
     )
 
 
+def test_the_wide_one_is_that_of_creff_and_fedic():
+    """Their ResNet-8 of width 64, 128 and 256, with convolutions in the shortcuts."""
+    backbone = base.load("resnet", {"name": "resnet8_wide", "weights": "none"})
+    weights = backbone.init_weights()
+    stem = 3 * 64 * 9 + 2 * 64
+    stages = [(64, 64), (64, 128), (128, 256)]
+    convolutions = sum(9 * (a + b) * b + 4 * b for a, b in stages)
+    shortcuts = sum(a * b + 2 * b for a, b in stages[1:])
+    assert sum(value.numel() for value in weights.values()) == stem + convolutions + shortcuts
+    assert backbone.width == 256 and backbone.pixels.size == (32, 32)
+    torch.manual_seed(0)
+    ours = SmallResNet(1, 4).get_submodule("layer2.0").eval()
+    projection = nn.Sequential(nn.Conv2d(64, 128, 1, 2, bias=False), nn.BatchNorm2d(128))
+    theirs = torchvision.models.resnet.BasicBlock(64, 128, 2, projection).eval()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 64, 8, 8)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
 def test_weights_from_a_file(tmp_path):
     torch.manual_seed(3)
     network = torchvision.models.resnet18(num_classes=7)
@@ -151,7 +170,7 @@ def test_weights_from_a_file(tmp_path):
     for wrong, line in (
         ({"weights": "hub"}, "write none for untrained weights"),
         ({"name": "resnet34"}, "cannot load weights .*Missing key"),
-        ({"name": "resnet99"}, "no such ResNet; there are resnet20"),
+        ({"name": "resnet99"}, "no such ResNet; there are resnet8_wide"),
     ):
         with pytest.raises(FedLoomError, match=line) as error:
             resnet.load(spec | wrong)

@@ -231,7 +231,7 @@ def test_a_cost_names_an_option(tmp_path):
     toml.write_text(toml.read_text().replace('"tuning_epochs"', '"tunning_epochs"'))
     line = "method.toml: cost: no option 'tunning_epochs'; did you mean 'tuning_epochs'"
     with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)["fedbabu"]
 
 
 def test_patches_are_read_by_row_from_the_file(tmp_path):

@@ -5,15 +5,24 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.io import read_table
+from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import leaves
+from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.methods import contract, defaults, loader, manifest
-from fedloom.toolbox import Update, gaussian_epsilon
+from fedloom.plan.settings import FixedSeeds
+from fedloom.report import tables
+from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
+from shown_runs import shown, table_job
 
 
 def module(name):
@@ -28,6 +37,7 @@ def run(tmp_path):
     def make(*names, method="head_tuning", **options):
         plugin, around = manifest.find(method), tuple(manifest.find(name) for name in names)
         task = contract.tiny_task(plugin, tmp_path, around)
+        task = replace(task, secret=bytes(32))  # so that no test fails by chance
         vars(task.wrappers[names[0]]).update(options)
         return task, loader.load_hooks(plugin, defaults, wrappers=around)
 
@@ -250,10 +260,40 @@ def test_a_small_change_is_not_clipped(run):
         assert u.metrics["clipped"] == 0.0
 
 
+@pytest.fixture(scope="module")
+def almost_noiseless(tmp_path_factory):
+    """dp_gaussian around Head-Tuning with next to no noise: a task of 64 clients, and its hooks."""
+    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    task = contract.tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
+    vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
+    hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+    return replace(task.at(1), selected=tuple(range(64))), hooks
+
+
+@given(st.floats(1, 2000, width=32), st.floats(0.05, 1), st.integers(1, 3))
+def test_no_client_adds_more_than_the_clip_however_float32_rounds(
+    almost_noiseless, start, clip, entries
+):
+    """64 clients that changed alike: what rounding gave one of them too much, it gave them all."""
+    task, hooks = almost_noiseless
+    vars(task.wrappers["dp_gaussian"]).update(clip=clip)
+    before = torch.full((entries,), start)
+    sent = before + clip / entries**0.5
+    updates = [update(k, head=sent, received={"head": before}) for k in task.selected]
+    head = hooks.receive(task=task, server={}, updates=updates)[0].payload["params"]["head"]
+    total = 3 * (head.double() - before.double()).norm()  # three clients are expected
+    rounding = 3 * entries**0.5 * head.max().item() * 2**-24  # of the server's new head
+    assert total <= 64 * clip + rounding + 1e-6
+
+
+RANDOMNESS = pytest.mark.parametrize("randomness", ["seeded", "secret"])
+
+
+@RANDOMNESS
 @pytest.mark.parametrize("sampling", ["study", "poisson"])
-def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling):
+def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling, randomness):
     """Over many rounds: mean of the noise 0, its deviation z S / (q N)."""
-    task, hooks = run("dp_gaussian", clip=0.2, noise=1.5, sampling=sampling)
+    task, hooks = run("dp_gaussian", clip=0.2, noise=1.5, sampling=sampling, randomness=randomness)
     start = torch.zeros(4, 16)
     heads = {k: torch.full((4, 16), 0.01 * k) for k in (1, 2, 3)}
     updates = [update(k, head=head, received={"head": start}) for k, head in heads.items()]
@@ -270,13 +310,15 @@ def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling):
         seen.append(head - total / 3)  # three clients are expected, whoever took part
     noise = np.stack(seen).ravel()
     scale = 1.5 * 0.2 / 3
+    assert len(np.unique(noise)) > 0.9 * len(noise), "drawn anew in every round"
     assert abs(noise.mean()) < 4 * scale / math.sqrt(len(noise))
     assert noise.std() == pytest.approx(scale, rel=0.03)
     assert stats.kstest(noise / scale, "norm").pvalue > 1e-3
 
 
-def test_clients_take_part_independently_with_probability_q(run):
-    task, hooks = run("dp_gaussian")
+@RANDOMNESS
+def test_clients_take_part_independently_with_probability_q(run, randomness):
+    task, hooks = run("dp_gaussian", randomness=randomness)
     state, counts, sizes = initial_state(task, hooks), dict.fromkeys(task.data.participating, 0), []
     for number in range(1, 601):
         chosen = select(task.at(number), hooks, state)
@@ -286,6 +328,113 @@ def test_clients_take_part_independently_with_probability_q(run):
     n, q = 5, 3 / 5
     assert all(abs(count / 600 - q) < 4 * math.sqrt(q * (1 - q) / 600) for count in counts.values())
     assert np.var(sizes) == pytest.approx(n * q * (1 - q), rel=0.25), "a fixed number has none"
+
+
+@RANDOMNESS
+def test_those_who_train_are_those_who_count_also_where_a_study_fixes_the_sampling(run, randomness):
+    task, hooks = run("dp_gaussian", randomness=randomness)
+    task = replace(task, fixed=FixedSeeds(sampling=7))
+    state, drawn = initial_state(task, hooks), module("dp_gaussian").drawn
+    for number in range(1, 30):
+        now = task.at(number)
+        assert drawn(now) in ({*select(now, hooks, state)}, set())
+
+
+def subtracted(task, hooks, number):
+    """Norms of a round's change of the server's head, and without the noise that the seed gives."""
+    seed, options = task.seed, task.wrappers["dp_gaussian"]
+    before = initial_state(task, hooks)
+    after, _ = train_round(task.at(number), hooks, before)
+    change = (after.server["params"]["head"] - before.server["params"]["head"]).double()
+    stream = torch_generator(seed, "method: dp_gaussian: noise", number)
+    noise = torch.randn(change.numel(), generator=stream).view(change.shape)
+    rest = change - options.noise * options.clip * noise / task.clients_per_round
+    return float(change.norm()), float(rest.norm())
+
+
+def test_seeded_noise_can_be_subtracted_and_secret_noise_cannot(run):
+    """The attack of somebody who has the model of two rounds, and the config."""
+    task, hooks = run("dp_gaussian", clip=0.3, noise=3.4, sampling="study")
+    released, rest = subtracted(task, hooks, 2)
+    assert rest <= 0.3 * (1 + 1e-5) < 2 < released
+    vars(task.wrappers["dp_gaussian"]).update(randomness="secret")
+    released, rest = subtracted(task, hooks, 2)
+    assert rest > released > 2, "there is other noise now, and one more in what is left"
+
+
+def test_secret_draws_are_uniform_the_same_within_a_job_and_other_ones_in_another(run, tmp_path):
+    task, _ = run("dp_gaussian")
+    many = [3, 50_000]  # more than one digest gives
+    found = secret_uniform(task.at(1), "x", many)
+    assert found.shape == (3, 50_000) and found.dtype == torch.float64
+    assert found.min() > 0 and found.max() < 1 and len(found.unique()) == found.numel()
+    assert stats.kstest(found.flatten().numpy(), "uniform").pvalue > 1e-3
+    assert torch.equal(found, secret_uniform(replace(task, seed=5).at(1), "x", many))
+    jobs = [contract.tiny_task(manifest.find("head_tuning"), tmp_path) for _ in range(2)]
+    others = [
+        secret_uniform(task.at(2), "x", many),
+        secret_uniform(task.at(1), "y", many),
+        *(secret_uniform(job.at(1), "x", many) for job in jobs),
+    ]
+    assert len(torch.stack([found, *others]).unique()) == 5 * found.numel()
+    assert "secret" not in repr(task)
+
+
+def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tmp_path):
+    """And the next rounds are drawn anew, so that each counts once in the budget."""
+    method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
+    job, outputs = contract.tiny_job(method), contract.tiny_outputs(tmp_path)
+    saved = {}
+
+    def train(kill_in):
+        task = contract.tiny_task(method, tmp_path, (wrapper,))  # a job makes one of its own
+        task.wrappers["dp_gaussian"].randomness = "secret"
+        hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+
+        def aggregate(task, **known):
+            server = hooks.aggregate(task=task, **known)
+            if task.round == kill_in:
+                raise KeyboardInterrupt
+            saved.setdefault(task.round, []).append(server["params"]["head"])
+            return server
+
+        class Killed:
+            __getattr__ = staticmethod(lambda name: getattr(hooks, name))
+
+        killed = Killed()
+        killed.aggregate = aggregate
+        training_job.train(task, killed, job, None, outputs, "same")
+
+    with pytest.raises(KeyboardInterrupt):
+        train(kill_in=3)
+    train(kill_in=None)
+    assert {number: len(heads) for number, heads in saved.items()} == {1: 1, 2: 1, 3: 1, 4: 1}
+    rounds = read_table(outputs.rounds).to_pydict()
+    assert rounds["round"] == [1, 2, 3, 4] and rounds["secret_noise"] == [1.0] * 4
+    assert rounds["epsilon"] == [gaussian_epsilon(1.0, 3 / 5, t, 1e-5) for t in (1, 2, 3, 4)]
+    whole = saved[4]
+    outputs.checkpoint.unlink()
+    train(kill_in=None)
+    assert not torch.equal(whole[0], saved[4][1]), "the run's bytes are its own"
+
+
+@pytest.mark.parametrize("secret", [0.0, 1.0])
+def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, secret):
+    evaluation, runs = tmp_path / "evaluation.parquet", []
+    row = {"client_id": 0, "domain": "x", "participating": True, "personalized": False}
+    pd.DataFrame([row | {"round": 1, "num_test": 4, "num_correct": 3}]).to_parquet(evaluation)
+    noisy = {"round": [1, 2], "epsilon": [2.0, 3.456], "secret_noise": secret}
+    uncounted = {"round": [1], "secret_noise": secret}
+    for title, own in {"A": noisy, "B": uncounted, "C": {"round": [1]}}.items():
+        rounds = tmp_path / f"{title}.parquet"
+        pd.DataFrame(own).to_parquet(rounds)
+        runs.append(shown(method=title, title=title, evaluation=evaluation, rounds=rounds))
+    outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    tables.write(table_job(), runs, outputs)
+    caption = outputs["md"].read_text().splitlines()[0]
+    words = "secret noise" if secret else "noise that whoever knows the seed can subtract"
+    line = f"Differential privacy: A: epsilon 3.46 after 2 rounds, {words}; B: {words}."
+    assert caption.endswith(line)
 
 
 def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):

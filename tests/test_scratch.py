@@ -1,13 +1,15 @@
 """With FEDLOOM_SCRATCH, jobs read large inputs from copies on their node's own disk."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
+from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256, write_receipt
-from fedloom.common.scratch import nearest
+from fedloom.common.scratch import folder, nearest
 
 
 @pytest.fixture
@@ -96,10 +98,47 @@ def test_a_folder_that_is_not_there_is_named(stored, scratch, monkeypatch):
 
 
 def test_a_folder_that_takes_no_copies_is_named(stored, scratch, monkeypatch):
-    taken = scratch / f"fedloom-{os.getuid()}"
-    taken.write_text("a file")
     # the kernel's own folder takes no other, not even root's, and says that it is not there
-    for folder, reason in ((scratch, "File exists"), ("/proc", "No such file or directory")):
-        monkeypatch.setenv("FEDLOOM_SCRATCH", str(folder))
-        with pytest.raises(FedLoomError, match=rf"FEDLOOM_SCRATCH: .* {folder}/.*\({reason}\)"):
-            nearest(stored)
+    monkeypatch.setenv("FEDLOOM_SCRATCH", "/proc")
+    with pytest.raises(FedLoomError, match=r"FEDLOOM_SCRATCH: .* /proc/.*\(No such file"):
+        nearest(stored)
+
+
+def test_copies_lie_in_a_folder_to_which_nobody_else_can_write(stored, scratch):
+    before = os.umask(0)
+    try:
+        nearest(stored)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((scratch / f"fedloom-{os.getuid()}").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("trap", ["file", "link", "another user's", "writable to others"])
+def test_a_folder_that_another_user_made_is_not_used(trap, stored, scratch, tmp_path, monkeypatch):
+    """With links in it, or as one, it would make a job overwrite the files of who runs it."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    if trap == "another user's":
+        somebody = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: somebody)
+    mine = scratch / f"fedloom-{os.getuid()}"
+    if trap == "file":
+        mine.write_text("a file")
+    elif trap == "link":
+        mine.symlink_to(theirs)
+    else:
+        mine.mkdir()
+        mine.chmod(0o777 if trap == "writable to others" else 0o700)
+    for call in (folder, lambda: nearest(stored)):
+        with pytest.raises(FedLoomError, match=rf"FEDLOOM_SCRATCH: {mine} must be .* yours"):
+            call()
+    assert not [*theirs.iterdir()] and (trap == "file" or not [*mine.iterdir()])
+
+
+def test_no_file_is_written_through_a_link(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "copy.arrow"
+    victim.write_text("mine")
+    (tmp_path / f".copy.arrow.{io.host()}.{os.getpid()}.tmp").symlink_to(victim)
+    io.write_text(path, "theirs")
+    assert (victim.read_text(), path.read_text()) == ("mine", "theirs")
+    assert not path.is_symlink()

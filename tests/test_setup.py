@@ -14,6 +14,7 @@ from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.common.tensors import leaves
 from fedloom.federated import setup
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.task import WarmStart
 from fedloom.methods import contract, defaults, loader, manifest
 from fedloom.plan import paths
 from fedloom.plan.jobs import MethodSpec
@@ -82,6 +83,37 @@ def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, w
         torch.testing.assert_close(
             found[path], value, atol=1e-6, rtol=1e-6, msg=lambda m, p=path: f"{p}: {m}"
         )
+
+
+def addresses(value):
+    """Where the floating-point tensors of a value lie, modulo 64 bytes."""
+    tensors = vars(value).values() if isinstance(value, WarmStart) else [value]
+    return {tensor.data_ptr() % 64 for tensor in tensors if tensor.is_floating_point()}
+
+
+@pytest.mark.parametrize("name", ["pep_fedpt", "sgpt", "fedotp"])
+def test_what_files_give_to_arithmetic_lies_as_if_it_were_made(files, name):
+    """Prototypes and priors; of features and patches the batch's rows: the rest stays on disk."""
+    *_, spec = files(name)
+    task, _ = setup.prepare(spec, CPU)
+    batch = task.data.batch([rows[:3] for rows in task.data.train[1:4]])
+    found = {"priors": task.data.priors}
+    found |= {"prototypes": task.prototypes} if "prototypes" in spec.method.needs else {}
+    if "features" in spec.method.needs:
+        found |= {"features": batch.features, "block": batch.class_tokens(1)}
+    found |= {"patches": batch.patches} if "patches" in spec.method.needs else {}
+    assert len(found) > 1
+    assert {key: addresses(value) for key, value in found.items()} == {key: {0} for key in found}
+
+
+@pytest.mark.parametrize("family", ["vit", "clip"])
+def test_weights_of_a_file_lie_as_if_they_were_made(family):
+    settings = {
+        "name": f"micro_{family}",
+        "weights": f"workflow/resources/micro_{family}.safetensors",
+    }
+    weights = base.load(family, settings).model.state_dict()
+    assert all(addresses(value) <= {0} for value in weights.values())
 
 
 @pytest.mark.parametrize("pattern", [paths.STORE, paths.PARTITION, paths.CACHE])

@@ -1,6 +1,7 @@
 """Wrappers that would destroy a model together are refused, by what they declare."""
 
 import shutil
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,8 @@ def study(tmp_path, monkeypatch):
     for name in ("head_tuning", "gmm_pt", "dropout"):
         shutil.copytree(ROOT / "plugins" / name, tmp_path / name)
     shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "masks")
-    plugins = manifest.discover() | manifest.discover(tmp_path)
+    plugins = copy(manifest.discover())
+    plugins |= manifest.discover(tmp_path)
     for module in (manifest, methods):
         monkeypatch.setattr(module, "discover", lambda: plugins)
 
@@ -134,5 +136,5 @@ def test_a_declaration_that_cannot_be_is_told_by_its_key(name, line, told, tmp_p
     kept = [k for k in toml.read_text().splitlines() if not k.startswith(line.split(" ")[0])]
     toml.write_text("\n".join([line, *kept]))
     with pytest.raises(FedLoomError) as error:
-        manifest.discover(tmp_path)
+        manifest.discover(tmp_path)[name]
     assert str(error.value) == f"{toml}: {told}"

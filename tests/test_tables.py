@@ -1,6 +1,8 @@
 """Every kind of table, by hand."""
 
+import csv
 import html
+import math
 import re
 
 import pandas as pd
@@ -11,10 +13,12 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.data import glyphs
+from fedloom.methods import manifest
+from fedloom.plan.jobs import ShownPlugin
 from fedloom.plan.reading import read
 from fedloom.plan.runs import Reported
 from fedloom.report import tables
-from fedloom.report.metrics import accuracies
+from fedloom.report.metrics import accuracies, no_better_than_guessing
 from fedloom.report.tables import (
     accuracy,
     clustering,
@@ -22,6 +26,7 @@ from fedloom.report.tables import (
     domains,
     held_out,
     layout,
+    marks,
     published,
     summary,
 )
@@ -52,6 +57,14 @@ def _evaluation(path, correct, rounds=(1, 2)):
     return frame
 
 
+def _rounds(path, losses):
+    """The rounds of a run on ten classes, by its training losses."""
+    numbers = range(1, len(losses) + 1)
+    columns = {"round": numbers, "train_loss": losses, "guessing_loss": math.log(10)}
+    pd.DataFrame(columns).to_parquet(path)
+    return path
+
+
 def test_accuracies_are_means_over_clients_then_rounds():
     frame = _evaluation(None, {1: (10, 10, 3), 2: (5, 20, 7)})
     assert accuracies(frame, Reported((1, 2))) == {
@@ -77,7 +90,10 @@ def outputs(tmp_path):
         for seed, correct in enumerate(seeds):
             path = tmp_path / f"{method}{seed}.parquet"
             _evaluation(path, {1: correct}, rounds=(1,))
-            runs.append(shown(method=method, title=method, evaluation=path))
+            rounds = _rounds(tmp_path / "rounds.parquet", [1.0])
+            runs.append(
+                shown(method=method, title=method, seed=seed, evaluation=path, rounds=rounds)
+            )
     kinds = ("md", "csv", "tex", "html", "parquet")
     outputs = {kind: tmp_path / f"main.{kind}" for kind in kinds}
     tables.write(table_job(), runs, outputs)
@@ -140,10 +156,11 @@ def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
     table = layout.texts(summary.summarise(runs, measured), domains.column)
     assert table.titles == ["Dataset", "Method", text, "Mean"]
-    lines = layout.markdown(table, text).splitlines()[2:]
+    caption, _, *lines = layout.markdown(table, text).splitlines()
+    assert not re.search("<[a-z/]", "".join([caption, *lines])), "no HTML"
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     assert {len(row) for row in cells} == {4}
-    assert cells[2][1].strip().replace("\\|", "|") == " ".join(text.split())
+    assert html.unescape(cells[2][1].strip().replace("\\|", "|")) == " ".join(text.split())
     page = layout.page(table, text)
     found = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
     assert found[1] == text and len(found) == 16
@@ -157,24 +174,111 @@ def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
     assert re.search(r"(?<!\\)[$#^]", latex) is None, "nothing that LaTeX takes as a command"
 
 
-def _run(method="x"):
-    return shown(dataset="x", partition="x", backbone="x", method=method, title=method)
+def _run(method="x", seed=0):
+    return shown(dataset="x", partition="x", backbone="x", method=method, title=method, seed=seed)
 
 
-def test_one_seed_has_no_deviation():
-    frame = summary.summarise([_run()], [{"participating_mean": 100.0}])
-    shown = layout.texts(frame, accuracy.column)
-    assert shown.cells["participating_mean"].tolist() == ["100.00"]
-    assert shown.marks["participating_mean"].tolist() == [layout.BEST]
+def test_one_seed_has_no_deviation_and_no_best():
+    frame = summary.summarise([_run("a"), _run("b")], [{"participating_mean": x} for x in (1, 2)])
+    table = layout.texts(frame, accuracy.column)
+    assert table.cells["participating_mean"].tolist() == ["1.00", "2.00"]
+    assert table.marks["participating_mean"].tolist() == ["", ""]
+    caption = tables.caption(table_job(), "accuracy", 1)
+    assert "one seed" in caption and "bold" not in caption
 
 
 def test_a_number_that_a_group_lacks_is_a_dash():
-    runs = [_run("a"), _run("b")]
-    frame = summary.summarise(runs, [{"participating_mean": 1.0, "held_out_mean": 2.0},
-                                     {"participating_mean": 3.0}])  # fmt: skip
-    shown = layout.texts(frame, accuracy.column)
-    assert shown.cells["held_out_mean"].tolist() == ["2.00", "-"]
+    runs = [_run(method, seed) for method in "ab" for seed in (0, 1)]
+    both, one = {"participating_mean": 1.0, "held_out_mean": 2.0}, {"participating_mean": 3.0}
+    shown = layout.texts(summary.summarise(runs, [both, both, one, one]), accuracy.column)
+    assert shown.cells["held_out_mean"].tolist() == ["2.00 ± 0.00", "-"]
     assert shown.marks["held_out_mean"].tolist() == [layout.BEST, ""]
+
+
+# ---- what is said of rows -----------------------------------------------------------------------
+
+
+def _written(tmp_path, runs):
+    """Write a table, and return the text of three formats, and the frames of the other two."""
+    outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    tables.write(table_job(), runs, outputs)
+    text = {kind: outputs[kind].read_text() for kind in ("md", "tex", "html")}
+    return text, pd.read_parquet(outputs["parquet"]), pd.read_csv(outputs["csv"])
+
+
+def _measured(tmp_path, name, losses=(1.0,), **more):
+    evaluation, rounds = (tmp_path / f"{name}.{file}.parquet" for file in "er")
+    _evaluation(evaluation, {1: (10, 20, 5)}, rounds=(1,))
+    files = {"evaluation": evaluation, "rounds": _rounds(rounds, losses)}
+    return shown(method=name, title=name, **files, **more)
+
+
+def test_every_format_says_that_a_run_is_no_better_than_guessing(tmp_path):
+    runs = [_measured(tmp_path, "good", [3.0, 2.0]), _measured(tmp_path, "bad", [2.0, 15.0, 19.0])]
+    text, *frames = _written(tmp_path, runs)
+    line = f"{marks.GUESSING.sign} {marks.GUESSING.text}."
+    assert "| bad ‡ " in text["md"] and text["md"].endswith(f"\n\n{line}\n")
+    assert "bad $\\ddagger$ &" in text["tex"] and "good &" in text["tex"]
+    after = text["tex"].split("\\end{tabular}")[1]
+    assert marks.GUESSING.text in after and after.rstrip().endswith("\\end{table}")
+    assert ">bad ‡</td>" in text["html"] and f">{line}</td></tr>\n</tfoot>" in text["html"]
+    for frame in frames:
+        assert frame["marks"].fillna("").tolist() == ["", marks.GUESSING.text]
+
+
+@pytest.mark.parametrize(
+    ("losses", "bad"),
+    [
+        ([9.0, 9.0, 2.0, 1.0], False),  # it began badly
+        ([2.0, 2.0, 9.0, 9.0], True),  # it diverged
+        ([2.0, 9.0, 1.0, 1.0], False),
+        ([2.3], False),
+        ([math.log(10)], True),
+    ],
+)
+def test_the_last_half_of_the_rounds_says_what_is_no_better_than_guessing(losses, bad, tmp_path):
+    frame = pd.read_parquet(_rounds(tmp_path / "r.parquet", losses))
+    assert no_better_than_guessing(frame.sample(frac=1, random_state=0)) == bad
+
+
+def test_held_out_clients_whose_images_a_server_has_are_no_strangers(tmp_path):
+    sees, other = ShownPlugin("whole model", sees_held_out=True), ShownPlugin("whole model")
+    runs = [_measured(tmp_path, "a", plugin=other), _measured(tmp_path, "b", plugin=sees)]
+    text, *_ = _written(tmp_path, runs)
+    assert "| b † " in text["md"] and f"† {marks.STRANGERS.text}." in text["md"]
+    for run in runs:
+        frame = pd.read_parquet(run.evaluation)
+        frame[frame["participating"]].to_parquet(run.evaluation)
+    text, *_ = _written(tmp_path, runs)
+    assert "†" not in text["md"], "without held-out clients there is nothing to say"
+
+
+def test_a_table_says_what_is_trained_where_that_differs(tmp_path):
+    parts = {"a": "prompts + head", "b": "whole model", "c": ""}
+    runs = [_measured(tmp_path, n, plugin=ShownPlugin(trains)) for n, trains in parts.items()]
+    text, *frames = _written(tmp_path, runs)
+    rows = [[cell.strip() for cell in row.split("|")[1:3]] for row in text["md"].splitlines()[2:]]
+    assert [rows[0], *rows[2:]] == [
+        ["Method", "Trains"], ["a", "prompts + head"], ["b", "whole model"], ["c", "-"],
+    ]  # fmt: skip
+    assert "{llrrrr}" in text["tex"], "both columns are labels"
+    assert "border-top" not in text["html"], "rows of one scenario"
+    for frame in frames:
+        assert frame["trains"].fillna("").tolist() == list(parts.values())
+    text, *_ = _written(tmp_path, runs[:1])
+    assert "Trains" not in text["md"] and not any(mark.sign in text["md"] for mark in marks.MARKS)
+
+
+def test_every_method_that_ships_says_what_it_trains():
+    plugins = [p for p in manifest.discover().values() if p.kind == "method"]
+    said = {p.name: p.trained_part(p.options({}, p.name)) for p in plugins}
+    assert all(said.values()), "method.toml needs `trains`"
+    found = [said[name] for name in ("ditto", "fedavg", "head_tuning", "zero_shot_clip")]
+    assert found == ["prompts + head", "whole model", "head", "nothing"]
+    fedavg = manifest.find("fedavg")
+    for train, part in (("head", "head"), ("bias$", "some weights + head")):
+        assert fedavg.trained_part(fedavg.options({"train": train}, "fedavg")) == part
+    assert [p.name for p in plugins if p.server_sees_held_out] == ["fedic"]
 
 
 def test_held_out_has_two_columns(tmp_path):
@@ -237,7 +341,7 @@ def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path)
         _evaluation(evaluation, {1: (5, 10, 0), 2: (10, 20, 0)})
         columns = {"round": [1, 2], "seconds": 99.0, "processor_seconds": spent}
         columns |= {"threads": threads, "cores": cores, "bytes_up": 1, "bytes_down": 1}
-        columns |= {"clients": 1}
+        columns |= {"clients": 1, "train_loss": 1.0, "guessing_loss": 2.3}
         pd.DataFrame(columns).to_parquet(rounds)
         runs.append(shown(method=method, title=method, evaluation=evaluation, rounds=rounds))
     outputs = {kind: tmp_path / f"x.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
@@ -249,9 +353,22 @@ def test_seconds_are_the_processors_on_named_machines_and_never_marked(tmp_path)
     assert [row[-1] for row in cells] == ["Processor seconds", "4.0", "6.0"]
 
 
+def test_no_spreadsheet_computes_a_title(tmp_path):
+    titles = ["=HYPERLINK(0)", "+1 prompt", "-1 prompt", "@SUM(1)", "-1e-3", "-", "a=1"]
+    runs = [shown(method=f"m{n}", title=title) for n, title in enumerate(titles)]
+    frame = summary.summarise(runs, [{"x": -1.5, "=y": 1.0} for _ in titles])
+    outputs = {kind: tmp_path / f"x.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    layout.write(frame, layout.texts(frame, layout.Column), "caption", "tab:x", outputs)
+    with outputs["csv"].open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["title"] for row in rows] == [*(f"'{title}" for title in titles[:4]), *titles[4:]]
+    assert {row["x"] for row in rows} == {"-1.5000"} and "'=y" in rows[0]
+
+
 def test_lower_is_better_where_it_is():
     column = layout.Column("Rounds", higher_is_better=False, decimals=1)
-    frame = summary.summarise([_run(m) for m in "abc"], [{"x": 3.0}, {"x": 1.04}, {"x": 1.0}])
+    numbers = [{"x": 3.0}, {"x": 1.04}, {"x": 1.0}] * 2
+    frame = summary.summarise([_run(m, seed) for seed in (0, 1) for m in "abc"], numbers)
     assert layout.ranks(frame, "x", column).tolist() == [2, 1, 1], "as printed"
 
 

@@ -26,9 +26,10 @@ from fedloom.plan.plan import Plan
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
 from fedloom.plan.runs import Run
+from fedloom.plan.shown import shown_runs
 from fedloom.plan.tuning import combinations
 from fedloom.report.tables import choices as footnotes
-from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, train
+from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
 from partitioned import make
 
 DEFAULT = default_config()
@@ -344,6 +345,25 @@ def test_a_run_that_is_no_trial_stops_where_it_diverges(letters, tmp_path, monke
         train.run(replace(job, trial=False), 1)
 
 
+def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(
+    letters, tmp_path, monkeypatch, caplog
+):
+    shutil.copytree(letters, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
+    trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
+    for labels in (trial, _of("fedvpt", 0, end="0003")):
+        train.run(plan.train_job(labels), 1)
+        with caplog.at_level("INFO"):
+            evaluate.run(plan.evaluate_job(labels), 1)
+        if labels is trial:
+            choose.run(plan.choose_job(_of("fedvpt")), 1)
+    (line,) = [line for line in caplog.messages if "guessing" in line]
+    assert line.startswith("letters/two/micro_vit/fedvpt/seed0: training loss 1.39 after")
+    rows = read_table(paths.at(paths.ROUNDS, Run(**vars(_of("fedvpt"))))).to_pylist()
+    assert {row["guessing_loss"] for row in rows} == {np.log(4)}
+
+
 def test_a_tuned_run_is_the_run_with_the_chosen_options(letters, tmp_path, monkeypatch):
     shutil.copytree(letters, tmp_path / "work")
     plan, _, _ = _tune(tmp_path / "work", "head_tuning", monkeypatch)
@@ -378,7 +398,53 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         "accuracy of participating clients on 0.2 of their training images. Chosen: Head-Tuning: "
         "lr 0.3; FedVPT: lr 0.3, prompts 4."
     )
-    assert plan.choice(_of("fedvpt"))[0] in plan.shown_files("tables", Wildcards(label="main"))
+    trials = str(paths.at(paths.TRIALS, **vars(_of("fedvpt"))))
+    assert trials in plan.shown_files("tables", Wildcards(label="main"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tried", "edges"),
+    [
+        (0.03, [0.03, 0.1, 0.3], {"x": "lowest"}),
+        (0.3, [0.03, 0.3, 0.1], {"x": "highest"}),
+        (0.1, [0.03, 0.1, 0.3], {}),
+        (0.1, [0.1, 0.1], {}),  # nothing else was tried
+        (1, [None, 1, 2], {"x": "lowest"}),
+        (None, [None, 1, 2], {}),
+        (True, [True, False], {}),
+        ("a", ["a", "b"], {}),
+    ],
+)
+def test_a_chosen_number_may_be_the_lowest_or_highest_tried(chosen, tried, edges):
+    assert choices.at_edge({"x": chosen}, [{"x": value} for value in tried]) == edges
+
+
+def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.chdir(tmp_path)
+    values = {"training.lr": [0.1, 0.3, 0.9]}
+    plan = Plan(_settings({"trials": 3, "values": values}, seeds=[0]))
+    for method, best in (("head_tuning", 1), ("fedvpt", 0)):
+        job = plan.choose_job(_of(method))
+        for number, trial in enumerate(job.trials):
+            _evaluated(trial, job, [(2, 0, True, False, 10, 5 + (number == best))])
+        with caplog.at_level("INFO"):
+            choose.run(job, 1)
+    (line,) = [line for line in caplog.messages if "that was tried" in line]
+    assert line.startswith("letters/two/micro_vit/fedvpt: chose training.lr 0.1, the lowest")
+    job = plan.table_job(Wildcards(label="main"))
+    for run in shown_runs(job.shown):
+        losses = {"round": [3], "train_loss": [1.0], "guessing_loss": [1.4]}
+        write_table(run.rounds, pa.table(losses))
+        row = {"round": 3, "client_id": 0, "participating": True, "personalized": False}
+        write_table(run.evaluation, pa.Table.from_pylist([row | {"num_test": 2, "num_correct": 1}]))
+    table.run(job, 1)
+    text = paths.at(paths.TABLE, study=job.study, label="main").read_text()
+    assert "| FedVPT § " in text and "| Head-Tuning |" in text
+    assert text.splitlines()[-1].startswith(
+        "§ a chosen value is the lowest or highest that was tried"
+    )
 
 
 def test_a_damaged_choice_is_one_line(tmp_path, monkeypatch):

@@ -317,15 +317,37 @@ def chances(task, models, m, pixels):
 
 
 def test_models_of_fedem_start_from_one_backbone_with_heads_that_differ(case):
-    task, hooks = case("fedem", components=3)
+    task, hooks = case("fedem", components=3, head="drawn")
     models = hooks.init_server(task=task)["params"]
     assert all(torch.equal(v[0], v[2]) for v in models["weights"].values())
     assert not torch.equal(models["head"][0], models["head"][1])
     assert hooks.init_client(task=task, client=1)["weights"].tolist() == pytest.approx([1 / 3] * 3)
 
 
+def test_from_heads_of_zeros_the_clients_mixtures_tell_the_models_of_fedem_apart(case):
+    task, hooks = case("fedem", components=3)
+    start = initial_state(task, hooks)
+    models = start.server["params"]["head"]
+    assert not models.any(), "as the heads of all methods"
+    mixtures = torch.stack(
+        [hooks.init_client(task=task, client=k)["weights"] for k in range(1000)]
+    ).double()
+    close(mixtures.sum(1), torch.ones(1000).double())
+    assert (mixtures.mean(0) - 1 / 3).abs().max() < 0.03  # uniform over mixtures: variance 1 / 18
+    assert (mixtures.var(0) - 1 / 18).abs().max() < 0.006
+    unseen = hooks.unseen_client_state(task=task, client=9, received={}, states={})["weights"]
+    assert unseen.tolist() == pytest.approx([1 / 3] * 3)
+    ids = select(task.at(1), hooks, start)
+    clients = cohort(task, ids, [{"weights": mixtures[k]} for k in ids])
+    received = stack([{"params": start.server["params"]}] * len(ids))
+    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
+    heads = hooks.aggregate(task=task.at(1), server=start.server, updates=updates)["params"]["head"]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (heads[one] - heads[other]).norm() > 0.1 * heads[one].norm()
+
+
 def test_a_round_of_fedem_is_an_e_step_and_an_m_step(case):
-    task, hooks = case("fedem", components=2, newcomer_steps=3)
+    task, hooks = case("fedem", components=2, newcomer_steps=3, head="drawn")
     torch.manual_seed(1)
     start = initial_state(task, hooks)
     models = shaken(start.server["params"])

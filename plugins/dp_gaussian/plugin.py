@@ -11,11 +11,16 @@ Opacus' accountant. Choices:
 - The clip is over all parameters together (the paper's flat clipping), and clients count alike (its
   w_k = 1). The server gets the noisy mean as every client's parameters, so that any mean that it
   takes of them is this one.
+- A client's change is clipped where it trains, and once more where it enters the sum: the server
+  subtracts what it sent in float64, since float32 rounds what the client uploads. So no client adds
+  more than S to the sum, but for the rounding of float64 (1e-12 of S).
 - If no client is drawn, one trains since the runtime needs one, and its change is not used: the
   server gets the noise alone.
 - With `sampling: study`, the method or the study selects clients, as many as it likes and in any
   way. Epsilon is then that of noise without sampling (q = 1), where neighbours are two data sets of
   which one has a client's changes replaced by zero.
+- `randomness: seeded` draws noise and clients from the seed; `secret` from a key that the operating
+  system gave the job. Noise is added in float64.
 - What a client reports for logs, its training loss and the norm of its change, is not sent in a
   real federation and not protected here; neither are class prototypes that a study computes before
   round 1. A method that uploads more than parameters, running statistics of batch norm, or
@@ -38,6 +43,7 @@ from fedloom.toolbox import (
     gaussian_epsilon,
     hookimpl,
     require_params_alone,
+    secret_uniform,
     split_known,
     unflatten,
     unstack,
@@ -51,14 +57,25 @@ def expected_clients(task: Task) -> int:
 
 def drawn(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
-    ids = task.data.participating
-    uniform = torch.rand(len(ids), generator=task.generator("dp_gaussian: sampling"))
+    ids, purpose = task.data.participating, "dp_gaussian: sampling"
+    if task.wrappers["dp_gaussian"].randomness == "secret":
+        uniform = secret_uniform(task, purpose, [len(ids)])
+    else:
+        uniform = torch.rand(len(ids), generator=task.selecting().generator(purpose))
     q = expected_clients(task) / len(ids)
     return {k for k, u in zip(ids, uniform.tolist(), strict=True) if u < q}
 
 
+def normal(task: Task, count: int) -> Tensor:
+    """Draw this round's noise [D] from N(0, 1), float64."""
+    purpose = "dp_gaussian: noise"
+    if task.wrappers["dp_gaussian"].randomness == "secret":
+        return torch.special.ndtri(secret_uniform(task, purpose, [count]))
+    return torch.randn(count, generator=task.generator(purpose)).double()
+
+
 def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
-    """Return what training changed, as a vector [D], and the parameters before."""
+    """Return what training changed, as a vector [D] of float64, and the parameters before."""
     params = require_params_alone(task, "dp_gaussian", update)
     if "statistics" in params:
         raise FedLoomError(
@@ -71,7 +88,13 @@ def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]
             f"dp_gaussian: method {task.method} uploads '{next(iter(rest))}', which its clients "
             "had not received, so that there is no change of it to clip; remove the wrapper"
         )
-    return flatten(known) - flatten(start), start
+    return flatten(known).double() - flatten(start), start
+
+
+def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
+    """Return a change [D] scaled down to norm `bound` where it is larger, and the norm it had."""
+    norm = float(change.norm())
+    return change * min(1.0, bound / max(norm, 1e-30)), norm
 
 
 @hookimpl(wrapper=True)
@@ -87,45 +110,44 @@ def select_clients(task: Task, available: list[int]) -> Generator[None, list[int
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    bound, clipped = task.wrappers["dp_gaussian"].clip, []
+    bound, sent = task.wrappers["dp_gaussian"].clip, []
     for k, update in enumerate((yield)):
         change, start = change_of(task, update, unstack(received, k))
-        norm = float(change.norm())
-        params = unflatten(flatten(start) + change * min(1.0, bound / max(norm, 1e-30)), start)
+        change, norm = clipped(change, bound)
+        params = unflatten(flatten(start) + change, start)
         metrics = update.metrics | {"update_norm": norm, "clipped": float(norm > bound)}
-        clipped.append(replace(update, payload={"params": params}, metrics=metrics))
-    return clipped
+        sent.append(replace(update, payload={"params": params}, metrics=metrics))
+    return sent
 
 
 @hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates, options = (yield), task.wrappers["dp_gaussian"]
-    changes, starts = zip(*(change_of(task, u, u.received) for u in updates), strict=True)
-    before = flatten(starts[0])
-    if any(not torch.equal(before, flatten(start)) for start in starts[1:]):
-        raise FedLoomError(
-            f"dp_gaussian: method {task.method} sends clients different parameters, so that the "
-            "sum of their changes is no change of the server's; remove the wrapper"
-        )
+    start = change_of(task, updates[0], updates[0].received)[1]
+    before = flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
-    total = torch.zeros_like(before)
-    for update, change in zip(updates, changes, strict=True):
+    total = options.noise * options.clip * normal(task, before.numel()).to(before.device)
+    for update in updates:
+        change, own = change_of(task, update, update.received)
+        if not torch.equal(before, flatten(own)):
+            raise FedLoomError(
+                f"dp_gaussian: method {task.method} sends clients different parameters, so that "
+                "the sum of their changes is no change of the server's; remove the wrapper"
+            )
         if update.client in taking_part:
-            total = total + change
-    generator = task.generator("dp_gaussian: noise")
-    noise = torch.randn(before.shape, generator=generator).to(before)
-    mean = before + (total + options.noise * options.clip * noise) / expected_clients(task)
-    payload = {"params": unflatten(mean, starts[0])}
+            total = total + clipped(change, options.clip)[0]
+    payload = {"params": unflatten(before + total / expected_clients(task), start)}
     return [replace(update, payload=payload) for update in updates]
 
 
 def with_epsilon(task: Task, server: Tree) -> Tree:
-    """Return the server's state with the budget that was spent up to this round."""
+    """Return the server's state with the budget that was spent, and whether the noise is secret."""
     options = task.wrappers["dp_gaussian"]
     poisson = options.sampling == "poisson"
     q = expected_clients(task) / len(task.data.participating) if poisson else 1.0
     epsilon = gaussian_epsilon(options.noise, q, task.round, options.delta)
-    return {**server, "metrics": {**server.get("metrics", {}), "epsilon": epsilon}}
+    spent = {"epsilon": epsilon, "secret_noise": float(options.randomness == "secret")}
+    return {**server, "metrics": {**server.get("metrics", {}), **spent}}
 
 
 @hookimpl(wrapper=True)

@@ -10,6 +10,8 @@ S_c = 2 max_i ||cls_i - mu_c||_1 / N_c. Choices where the paper leaves one open:
 - Where no client holds two images of a class the deviation is zero, and so is the noise: with
   N_c = 1 the formula does not protect a class at all, and with this reading of mu_c not with more
   images on as many clients either.
+- `randomness: seeded` draws the noise from the seed; `secret` from a key that the operating system
+  gave the job. Noise is added in float64.
 
 It wraps any method whose server state has prototypes [S, C, d] in `constants` and whose side
 channel has `prototypes`: `spread` (max_i, [S, C]) and `count` ([C]). Others are refused.
@@ -20,7 +22,7 @@ from collections.abc import Generator
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import FedLoomError, Task, Tree, Update, hookimpl
+from fedloom.toolbox import FedLoomError, Task, Tree, Update, hookimpl, secret_uniform
 
 
 def sensitivity(spread: Tensor, count: Tensor) -> Tensor:
@@ -28,10 +30,17 @@ def sensitivity(spread: Tensor, count: Tensor) -> Tensor:
     return 2 * spread / count.clamp(min=1)
 
 
-def laplace(scale: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Draw from Laplace(0, scale) by the inverse of its distribution function."""
-    u = torch.rand(shape, generator=generator, dtype=torch.float64) - 0.5
+def laplace(scale: Tensor, uniform: Tensor) -> Tensor:
+    """Turn draws from (0, 1) into those of Laplace(0, scale): the inverse of its distribution."""
+    u = uniform - 0.5
     return (-torch.sign(u) * torch.log1p(-2 * u.abs())).to(scale) * scale
+
+
+def uniform(task: Task, shape: torch.Size) -> Tensor:
+    """Draw from (0, 1), float64, for this round's noise."""
+    if task.wrappers["dp_laplace"].randomness == "secret":
+        return secret_uniform(task, "dp_laplace", shape)
+    return torch.rand(shape, generator=task.generator("dp_laplace"), dtype=torch.float64)
 
 
 def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
@@ -41,8 +50,20 @@ def add_noise(task: Task, prototypes: Tensor, statistics: Tree) -> Tensor:
         statistics: `spread` [S, C] and `count` [C].
     """
     eps = task.wrappers["dp_laplace"].eps
-    scale = sensitivity(statistics["spread"], statistics["count"]) / eps  # [S, C]
-    return prototypes + laplace(scale[..., None], prototypes.shape, task.generator("dp_laplace"))
+    scale = sensitivity(statistics["spread"].double(), statistics["count"]) / eps  # [S, C]
+    noise = laplace(scale[..., None], uniform(task, prototypes.shape))
+    return (prototypes + noise).to(prototypes.dtype)
+
+
+def with_noise(task: Task, server: Tree, prototypes: Tensor, window: Tree) -> Tree:
+    """Return the server's state with its prototypes, the new window, and how noise is drawn."""
+    secret = float(task.wrappers["dp_laplace"].randomness == "secret")
+    return {
+        **server,
+        "constants": {**server["constants"], "prototypes": prototypes},
+        "metrics": {**server.get("metrics", {}), "secret_noise": secret},
+        "dp_laplace": window,
+    }
 
 
 def empty_window(prototypes: Tensor) -> Tree:
@@ -60,22 +81,20 @@ def init_server(task: Task) -> Generator[None, Tree, Tree]:
             f"dp_laplace: method {task.method} uploads no prototypes to protect; remove the wrapper"
         )
     noisy = add_noise(task, constants["prototypes"], server["side_channel"]["prototypes"])
-    constants = {**constants, "prototypes": noisy}
-    return {**server, "constants": constants, "dp_laplace": empty_window(noisy)}
+    return with_noise(task, server, noisy, empty_window(noisy))
 
 
 @hookimpl(wrapper=True)
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Generator[None, Tree, Tree]:
     result = yield
-    constants, before = result["constants"], server["constants"]["prototypes"]
+    prototypes, before = result["constants"]["prototypes"], server["constants"]["prototypes"]
     statistics = [server["dp_laplace"], *(u.side_channel["prototypes"] for u in updates)]
     window = {
         "spread": torch.stack([s["spread"] for s in statistics]).amax(0),
         "count": torch.stack([s["count"] for s in statistics]).sum(0),
     }
-    updated = (constants["prototypes"] != before).any(-1, keepdim=True)  # [S, C, 1]
+    updated = (prototypes != before).any(-1, keepdim=True)  # [S, C, 1]
     if updated.any():  # a method may update them every few rounds only
-        noisy = add_noise(task, constants["prototypes"], window)
-        prototypes = torch.where(updated, noisy, constants["prototypes"])
-        constants, window = {**constants, "prototypes": prototypes}, empty_window(prototypes)
-    return {**result, "constants": constants, "dp_laplace": window}
+        prototypes = torch.where(updated, add_noise(task, prototypes, window), prototypes)
+        window = empty_window(prototypes)
+    return with_noise(task, result, prototypes, window)

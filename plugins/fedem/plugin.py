@@ -13,13 +13,15 @@ probabilities under pi. Choices where the papers leave one open:
 
 - SGPT does not say what its row trains: the whole ViT, as in the paper; option `train` freezes all
   but some weights, or trains prompts before a frozen ViT. M = 3 as in the paper.
-- Models start from the same backbone, which EM could not tell apart: their heads are drawn, as
-  torch.nn.Linear draws them.
+- Models start from the same backbone and the same head of zeros, as those of all methods here, and
+  so EM could not tell them apart: the weights pi of a client start drawn instead, uniformly from
+  all mixtures. With `head: drawn`, as in the paper's experiments, heads are drawn apart, as
+  torch.nn.Linear draws them, and pi starts uniform.
 - All models are trained in the same steps, on the sum of their weighted losses; the gradient of
   each is clipped by its own norm.
-- pi starts uniform, stays on the client, and is estimated anew before a test, on the models of that
-  round (`newcomer_steps` steps of EM that leave the models as they are): the paper's way for
-  clients that never trained. The server's model, which has no data, mixes alike.
+- pi stays on the client, and is estimated anew before a test, on the models of that round
+  (`newcomer_steps` steps of EM that leave the models as they are): the paper's way for clients that
+  never trained, which start from a uniform pi. The server's model, which has no data, mixes alike.
 - The released code averages over all clients: those not sampled count with the models that they
   received, which holds the server back. It tests with pi of a client's last round.
 """
@@ -35,7 +37,7 @@ from fedloom.toolbox import (
     ViTTask,
     cross_entropy,
     hookimpl,
-    init_body,
+    init_model,
     iterate_examples,
     make_updates,
     mean,
@@ -49,13 +51,27 @@ from fedloom.toolbox import (
 
 @hookimpl
 def init_server(task: ViTTask) -> Tree:
-    numbers, body = range(task.options.components), init_body(task)
-    models = [{"head": random_head(task, m), **body} for m in numbers]
+    drawn, zero = task.options.head == "drawn", init_model(task)
+    numbers = range(task.options.components)
+    models = [zero | ({"head": random_head(task, m)} if drawn else {}) for m in numbers]
     return {"params": tensor_map(torch.clone, stack(models))}  # {name: [M, ...]}
 
 
 @hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
+    if task.options.head == "drawn":
+        return uniform(task)
+    draw = torch.rand(task.options.components, generator=task.generator("weights", client))
+    parts = -draw.clamp(min=1e-6).log()  # exponential: uniform over mixtures, once they sum to 1
+    return {"weights": (parts / parts.sum()).to(task.backbone.device)}  # pi
+
+
+@hookimpl
+def unseen_client_state(task: ViTTask) -> Tree:
+    return uniform(task)
+
+
+def uniform(task: ViTTask) -> Tree:
     count = task.options.components
     return {"weights": torch.full((count,), 1 / count, device=task.backbone.device)}  # pi
 

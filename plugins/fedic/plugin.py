@@ -17,8 +17,9 @@ Choices where the papers leave one open:
   apart before it makes the data long-tailed, and distils on unlabelled images of another dataset,
   for which the server's labelled ones stand here.
 - Calibration starts anew in every round; the released code trains one on through all of them.
-- The server's three phases are SGD with momentum 0.9, on batches drawn anew in each step; in the
-  released code Adam. They have 100 steps each there, 20 here, which a study can raise.
+- The server's three phases are 100 steps of Adam at 0.001, as in the released code, with its weight
+  decay of the model's own phases, on batches drawn anew in each step; moments start anew in every
+  phase, and go on from round to round there.
 - The gate starts half open. Classifiers have no bias.
 - On a ResNet, batch norm trains with batch statistics on the clients, whose running ones are
   averaged, and with these on the server.
@@ -55,6 +56,7 @@ from fedloom.toolbox import (
 
 from .calibration import calibrated, init_calibration
 
+DECAY = 2e-4  # of the model's weights on the server, as in the released code
 FIXED = "statistics"  # of batch norm, which the server does not train
 
 
@@ -91,17 +93,23 @@ def outputs(task: Task, models: Tree, rows: np.ndarray) -> tuple[Tensor, Tensor]
 
 
 def descend(
-    task: Task, params: Tree, rows: np.ndarray, purpose: str, loss: Callable[[Tree, Tensor], Tensor]
+    task: Task,
+    params: Tree,
+    rows: np.ndarray,
+    purpose: str,
+    loss: Callable[[Tree, Tensor], Tensor],
+    decay: float = 0.0,
 ) -> Tree:
     """Train a tree of tensors on the server.
 
     Args:
         loss: of the tree and the positions [B] of a batch among the n rows.
+        decay: of the weights.
     """
     options, stream = task.options, task.generator(purpose)
     params = tensor_map(lambda value: value.detach().clone().requires_grad_(), params)
     flat = [value for _, value in leaves(params)]
-    optimizer = torch.optim.SGD(flat, options.server_lr, momentum=0.9)
+    optimizer = torch.optim.Adam(flat, options.server_lr, weight_decay=decay)
     for _ in range(options.server_steps):
         some = torch.randperm(len(rows), generator=stream)[: options.server_batch]
         optimizer.zero_grad()
@@ -126,7 +134,7 @@ def train_on_server(
         logits = model_logits(task, stack([params | fixed]), batch)[0]
         return loss(logits, batch.labels[0], some.to(logits.device))
 
-    return descend(task, trained, rows, purpose, of_batch) | fixed
+    return descend(task, trained, rows, purpose, of_batch, DECAY) | fixed
 
 
 def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:

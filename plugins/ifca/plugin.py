@@ -8,9 +8,9 @@ in FedVPT. With `share_prompts`, clusters differ by their heads alone and prompt
 all clients, as Section 6 shares all but the last layer. Choices:
 
 - Clients of a cluster count alike; a model that no client chose stays as it is.
-- Prompts are drawn apart for each model, and heads from N(0, 1 / d): heads of zeros, as elsewhere
-  in FedLoom, would make all models' first losses equal.
-- Of equal losses, the first model's counts.
+- Prompts are drawn apart for each model. Heads start at zero, as those of all methods here, which
+  makes all models' first losses equal: of equal ones a client draws one. With `head: drawn`, as in
+  the paper, heads are drawn too, from N(0, 1 / d).
 - A client estimates its cluster anew before its test, also one that never trained; there is no
   server's model.
 """
@@ -39,7 +39,9 @@ from fedloom.toolbox import (
 def init_server(task: ViTTask) -> Tree:
     vit, options = task.backbone, task.options
     shape = (options.clusters, task.num_classes, vit.width)
-    heads = torch.randn(shape, generator=task.generator("heads")) / vit.width**0.5
+    heads = torch.zeros(shape)
+    if options.head == "drawn":
+        heads = torch.randn(shape, generator=task.generator("heads")) / vit.width**0.5
     models = 1 if options.share_prompts else options.clusters
     prompts = [
         vit.init_prompts(options.prompts, task.generator("prompts", j)) for j in range(models)
@@ -63,7 +65,7 @@ def model(received: Tree, cluster: Tensor) -> Tree:
 
 @torch.no_grad()
 def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
-    """Return the model of the lowest loss on each client's training images [K]."""
+    """Return the model of the lowest loss on each client's training images [K]; of equals, draw."""
     count = task.options.clusters
     total = torch.zeros(len(clients), count, device=task.backbone.device)  # [K, k]
     models = [
@@ -73,7 +75,10 @@ def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
         for j, params in enumerate(models):
             losses = cross_entropy(shallow_logits(task, params, batch), batch.labels)
             total[:, j] += losses.where(batch.mask, 0).sum(1)
-    return total.argmin(1)
+    streams = [task.generator("equal losses", client) for client in clients.ids]
+    draws = torch.stack([torch.rand(count, generator=stream) for stream in streams])
+    lowest = total == total.min(1, keepdim=True).values
+    return draws.to(total).where(lowest, -1).argmax(1)
 
 
 @hookimpl

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def check(args: argparse.Namespace) -> None:
 
     prepare_torch(args.threads)
     known = manifest.discover()
-    for name in [args.method] if args.method else sorted(known):
+    for name in [args.method] if args.method else sorted(known.keys() | known.broken.keys()):
         done = contract.check(manifest.find(name), list(known.values()))
         log.info("%s keeps the contract (%s)", name, done)
 
@@ -149,11 +150,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run one command; an error that a person can mend is one line and no traceback."""
-    args = parser().parse_args()
+    args, out = parser().parse_args(), sys.stdout
     try:
         log_to(getattr(args, "log", None))
         args.function(args)
-        sys.stdout.flush()
+        if out is not None and not out.closed:  # a plugin may replace it, or close it
+            out.flush()
+    except KeyboardInterrupt:
+        log.error("interrupted")
+        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # as in `fedloom methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

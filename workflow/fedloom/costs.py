@@ -15,6 +15,7 @@ from fedloom.plan.protocols import method_of
 from fedloom.plan.resources import RATE
 from fedloom.plan.work import contents
 
+MANY = 4  # scenarios, which are not named each
 MUCH_START_UP = 0.05  # share of the time of training jobs
 
 
@@ -58,6 +59,7 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
     facts = [
         ["study", plan.name],
         ["runs", f"{cost.runs:,}{trials}"],
+        ["a client", _of_a_client(plan)],
         ["jobs", f"{sum(cost.jobs.values()):,}: {jobs}"],
         ["operations", f"{cost.operations:.2g}"],
         ["one GPU", f"{hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
@@ -76,6 +78,20 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
         fewer = cost.jobs["train"] > cost.runs + cost.trials
         lines.append(line + ("; a larger study.rounds_per_job makes fewer" if fewer else ""))
     return "\n".join(lines)
+
+
+def _of_a_client(plan: Plan) -> str:
+    """Return how many training images a client has on average, by scenario.
+
+    Before a dataset's store is written, that is an estimate.
+    """
+    found = {f"{run.dataset}/{run.partition}": run for run in plan.runs}
+    numbers = {
+        name: plan.workload(run, run.method).images_of_a_client() for name, run in found.items()
+    }
+    if len(numbers) > MANY:
+        return f"{min(numbers.values()):,.0f} to {max(numbers.values()):,.0f} training images"
+    return "training images: " + ", ".join(f"{n:,.0f} of {name}" for name, n in numbers.items())
 
 
 def _rate(text: str) -> float:

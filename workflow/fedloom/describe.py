@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_python
 from fedloom.methods.manifest import Plugin, discover, find
 from fedloom.plan import recipes, shipped
 from fedloom.plan.cost import RATES, study_cost
@@ -24,9 +25,9 @@ def docstring(file: Path) -> str:
     """Return the docstring of a module, read without importing it.
 
     Raises:
-        FedLoomError: it has none.
+        FedLoomError: it has none, or is not Python.
     """
-    text = ast.get_docstring(ast.parse(file.read_text()))
+    text = ast.get_docstring(read_python(file))
     if not text:
         raise FedLoomError(f"{file}: the module has no docstring")
     return text
@@ -57,8 +58,10 @@ def header(study: Path) -> str:
 
 def methods() -> str:
     """Return a line per plugin: name, title, backbone and what it does."""
-    rows = [[p.name, p.title, p.family or "any", summary(p)] for p in discover().values()]
-    return tabulate(rows, ["name", "title", "backbone", "what it does"])
+    plugins = discover()
+    rows = [[p.name, p.title, p.family or "any", summary(p)] for p in plugins.values()]
+    table = tabulate(rows, ["name", "title", "backbone", "what it does"])
+    return "\n".join([table, *(f"broken: {error}" for error in plugins.broken.values())])
 
 
 def method(name: str) -> str:

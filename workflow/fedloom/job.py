@@ -21,7 +21,9 @@ from typing import Any
 
 # "<token>:<pid of Snakemake>", set by the Snakefile; empty: every job imports for itself
 SERVER = "FEDLOOM_JOB_SERVER"
+PATIENCE = 10  # seconds for the server to accept a connection, and for a client to ask
 LENGTH = struct.Struct("!I")
+TIME = struct.Struct("ll")  # seconds and microseconds; 0: without end
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -51,10 +53,13 @@ def connect(token: str, snakemake: str) -> socket.socket | None:
             start(listener, snakemake)
     connection = socket.socket(socket.AF_UNIX)
     try:
+        # another user may have taken the name, and never accept; Python's own timeout does not wait
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIME.pack(PATIENCE, 0))
         connection.connect(address(token))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIME.pack(0, 0))
         if same_user(connection):
             return connection
-    except OSError:  # it ended between the two
+    except OSError:  # it ended between the two, or did not accept
         pass
     connection.close()
     return None
@@ -156,7 +161,10 @@ def by_server(arguments: list[str]) -> int | None:
 
 def main() -> None:
     """Run a job and end as it ended."""
-    status = by_server(sys.argv[1:])
+    try:
+        status = by_server(sys.argv[1:])
+    except KeyboardInterrupt:
+        end_as(-signal.SIGINT)
     if status is not None:
         end_as(status)
     from fedloom.cli import main as run

@@ -25,7 +25,6 @@ BACKBONES = ("fedloom.backbones.vit", "fedloom.backbones.clip")
 WITH_BACKBONE = ("train", "artefact", "cache", "prototypes", "block_accuracy")
 
 LIBRARY = Path(__file__).parent
-PATIENCE = 10  # seconds for a client to send its request
 PR_SET_PDEATHSIG = 1
 DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
 
@@ -88,7 +87,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
 def start(listener: socket.socket) -> tuple[BaseProcess, socket.socket] | None:
     """Start the job that the next client asks for, and tell the client its process."""
     client, _ = listener.accept()
-    client.settimeout(PATIENCE)
+    client.settimeout(job.PATIENCE)
     files: list[int] = []
     try:
         if job.same_user(client):

@@ -8,6 +8,7 @@ reads too.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,7 +70,8 @@ def snakemake(arguments: list[str]) -> int:
         subprocess.Popen(command, process_group=0, env=environment) as process,
         _handing_on(process),
     ):
-        return process.wait()
+        status = process.wait()
+        return status if status >= 0 else 128 - status  # as a shell has it
 
 
 def _cache() -> dict[str, str]:
@@ -87,14 +89,16 @@ def _cache() -> dict[str, str]:
 def _handing_on(process: subprocess.Popen) -> Iterator[None]:
     """Hand SIGINT and SIGTERM on to the process group, and kill what does not end in PATIENCE.
 
-    Snakemake ends its jobs and unlocks on SIGINT; on SIGTERM it would wait for its jobs.
+    Snakemake ends its jobs and unlocks on SIGINT; on SIGTERM it would wait for its jobs. Before it
+    has any, it would print a traceback on SIGINT, and ends in silence on SIGTERM.
     """
 
     def forward(number: int, _: object) -> None:
         if number == signal.SIGALRM:
             os.killpg(process.pid, signal.SIGKILL)
         elif process.poll() is None:
-            os.killpg(process.pid, signal.SIGINT)
+            number = signal.SIGINT if _handles_sigterm(process.pid) else signal.SIGTERM
+            os.killpg(process.pid, number)
             signal.alarm(PATIENCE)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -105,6 +109,29 @@ def _handing_on(process: subprocess.Popen) -> Iterator[None]:
         signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _handles_sigterm(process: int) -> bool:
+    """Return True if a process has a handler of SIGTERM; Snakemake has one once it runs jobs."""
+    status = Path(f"/proc/{process}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def deleted(log: Path) -> str | None:
+    """Return a line on the inputs that Snakemake's log names as missing, or None if it names none.
+
+    They were there, or were to be made, when it planned its jobs.
+    """
+    lines = r"in rule (\w+) .*\n.*Missing files after .*\n((?:.* \(missing locally.*\n?)+)"
+    found = re.search(lines, log.read_text(errors="replace"))
+    if found is None:
+        return None
+    files = ", ".join(line.partition(" (missing")[0] for line in found[2].splitlines())
+    return (
+        f"error: rule {found[1]}: {files}: deleted while the run was at work, or late to appear on "
+        "this file system; start it again, and what is missing is made anew"
+    )
 
 
 def report(study: Plan, arguments: list[str]) -> int:
@@ -157,10 +184,17 @@ def main() -> int:
                 return status
         status = snakemake(arguments)
     if status != 0:
+        logs = sorted(Path(".snakemake/log").glob("*.log"), key=lambda log: log.stat().st_mtime)
+        line = deleted(logs[-1]) if logs else None
+        if line is not None:
+            print(line, file=sys.stderr)
         return status
     print(f"\n{study.summary()}")
     return report(study, arguments) if reporting else status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # while it waits for another run
+        sys.exit("interrupted")

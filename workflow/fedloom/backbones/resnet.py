@@ -26,7 +26,13 @@ from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision has them
-SMALL = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}  # blocks per stage
+SMALL = {  # blocks per stage, and how many times as wide as He et al.'s
+    "resnet8_wide": (1, 4),
+    "resnet20": (3, 1),
+    "resnet32": (5, 1),
+    "resnet44": (7, 1),
+    "resnet56": (9, 1),
+}
 LARGE = ("resnet18", "resnet34", "resnet50")
 STATISTICS = ("running_mean", "running_var")
 
@@ -63,33 +69,51 @@ class Norm(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two 3 x 3 convolutions and a skip connection without parameters (He et al., option A)."""
+    """Two 3 x 3 convolutions and a skip connection (He et al., options A and B).
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    Attributes:
+        downsample: what the skip connection computes where a stage begins; None: the image made
+            smaller and filled up with zeros, without parameters (option A).
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, projected: bool):
+        """Build a block; `projected` ones have 1 x 1 convolutions for shortcuts (option B)."""
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.stride, self.more = stride, outputs - inputs
+        self.downsample: nn.Module | None = None
+        if projected and self.more:
+            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
         y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        if self.downsample is not None:
+            return torch.relu(y + self.downsample(x))
         x = x[:, :, :: self.stride, :: self.stride]
         return torch.relu(y + F.pad(x, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)))
 
 
 class SmallResNet(nn.Module):
-    """The ResNet of 6 n + 2 layers for images of 32 pixels (He et al., CVPR 2016, Section 4.2)."""
+    """The ResNet of 6 n + 2 layers for images of 32 pixels (He et al., CVPR 2016, Section 4.2).
 
-    def __init__(self, blocks: int):
+    Wider ones have convolutions in their shortcuts, as in the released codes of CReFF and FEDIC.
+    """
+
+    def __init__(self, blocks: int, wide: int = 1):
+        """Build one with so many blocks per stage, each `wide` times as wide."""
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        widths = (16, 16, 32, 64)
+        first, projected = 16 * wide, wide > 1
+        self.conv1, self.bn1 = nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first)
+        widths = (first, first, 2 * first, 4 * first)
         for stage in (1, 2, 3):
-            parts = [_Block(widths[stage - 1], widths[stage], 1 if stage == 1 else 2)]
-            parts += [_Block(widths[stage], widths[stage], 1) for _ in range(blocks - 1)]
+            inputs, outputs = widths[stage - 1 : stage + 1]
+            parts = [_Block(inputs, outputs, 1 if stage == 1 else 2, projected)]
+            parts += [_Block(outputs, outputs, 1, projected) for _ in range(blocks - 1)]
             self.add_module(f"layer{stage}", nn.Sequential(*parts))
         self.fc = nn.Identity()
         for module in self.modules():
@@ -97,7 +121,7 @@ class SmallResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features [B, 64] of normalised images [B, 3, 32, 32]."""
+        """Return features [B, 64 wide] of normalised images [B, 3, 32, 32]."""
         x = torch.relu(self.bn1(self.conv1(x)))
         for stage in (1, 2, 3):
             x = self.get_submodule(f"layer{stage}")(x)
@@ -273,7 +297,7 @@ class FrozenResNet:
 def build(name: str, size: int | None) -> tuple[nn.Module, int]:
     """Build an untrained model without classifier, and return it with its image size."""
     if name in SMALL:
-        return SmallResNet(SMALL[name]), size or 32
+        return SmallResNet(*SMALL[name]), size or 32
     if name not in LARGE:
         known = ", ".join([*SMALL, *LARGE])
         raise FedLoomError(f"backbone {name}: no such ResNet; there are {known}")

@@ -1,5 +1,7 @@
 """The exceptions that people are meant to read."""
 
+LONGEST = 300  # characters of an exception's text that fit into a line
+
 
 class FedLoomError(Exception):
     """Something the user can mend.
@@ -9,6 +11,16 @@ class FedLoomError(Exception):
     """
 
     status = 2
+
+
+def in_words(error: BaseException) -> str:
+    """Return type and text of any exception in one line, whatever its `str` does."""
+    try:
+        text = " ".join(str(error).split())
+    except BaseException as second:
+        text = f"its text raises {type(second).__name__}"
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class NotFiniteError(FedLoomError):

@@ -1,11 +1,14 @@
-"""Folders of the user's, read with care: links in circles, pipes, names that are no text."""
+"""Files and folders of the user's, read with care: links in circles, pipes, what is no text."""
 
+import ast
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISREG
 
 from fedloom.common.errors import FedLoomError
+
+MOST_TEXT = 4 * 2**20  # bytes of a file that people write
 
 
 def walk(
@@ -74,7 +77,36 @@ def check_regular(path: str) -> None:
         OSError: it is missing, or it is a pipe, a socket or a device, which might never end.
     """
     if not S_ISREG(Path(path).stat().st_mode):
-        raise OSError("a pipe, socket or device, no file")
+        raise OSError("a folder, pipe, socket or device, no file")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that people write: YAML, TOML, Python.
+
+    Raises:
+        FedLoomError: it is missing, no regular file, larger than MOST_TEXT, or not UTF-8.
+    """
+    try:
+        check_regular(str(path))
+        if Path(path).stat().st_size > MOST_TEXT:
+            raise FedLoomError(f"{path}: larger than {MOST_TEXT // 2**20} MiB; name another file")
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise FedLoomError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise FedLoomError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def read_python(path: Path) -> ast.Module:
+    """Return the syntax tree of a file of Python.
+
+    Raises:
+        FedLoomError: the file cannot be read, or is not Python.
+    """
+    try:
+        return ast.parse(read_text(path), str(path))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise FedLoomError(f"{path}: no Python: {error}") from None
 
 
 def printable(text: str) -> str:

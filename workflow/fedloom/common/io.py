@@ -41,7 +41,8 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent.resolve())
         try:
-            temporary.touch()
+            temporary.unlink(missing_ok=True)  # of a process that had this one's id
+            temporary.touch(exist_ok=False)  # a new file, never one that a link leads to
             permissions = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
             temporary.chmod(permissions)
@@ -207,6 +208,8 @@ def read_json(path: Path) -> dict:
         FedLoomError: it is missing, empty or truncated.
     """
     try:
+        if not Path(path).exists():
+            raise FedLoomError(f"{path}: missing; run again, and it is made anew")
         value = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"{type(value).__name__}, expected an object")

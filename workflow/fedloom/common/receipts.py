@@ -7,6 +7,8 @@ from typing import Any
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
 
+WITH_RECEIPT = (".arrow", ".parquet", ".safetensors")
+
 
 def digest(value: object) -> str:
     """Return the sha256 of the canonical JSON of `value`."""
@@ -44,8 +46,21 @@ def read_receipt(path: Path) -> dict[str, Any]:
     receipt = receipt_of(Path(path))
     facts = read_json(receipt)
     if facts.pop("receipt", None) != digest(facts):
-        raise FedLoomError(f"{receipt}: changed since it was written; delete it and run again")
+        line = "changed since it was written, or of another version; delete it and run again"
+        raise FedLoomError(f"{receipt}: {line}")
     return facts
+
+
+def unreadable(folder: Path) -> list[Path]:
+    """List the receipts below a folder that `read_receipt` refuses."""
+    found = []
+    for receipt in sorted(folder.rglob("*.json")):
+        if any(receipt.with_suffix(suffix).exists() for suffix in WITH_RECEIPT):
+            try:
+                read_receipt(receipt)
+            except FedLoomError:
+                found.append(receipt)
+    return found
 
 
 def check_receipt(path: Path) -> dict[str, Any]:

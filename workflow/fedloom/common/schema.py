@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonschema import Draft202012Validator, exceptions, validators
+from jsonschema import Draft202012Validator, FormatChecker, exceptions, validators
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -49,12 +49,19 @@ def _is_number(_: object, value: object) -> bool:
     return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
 
 
+def _is_string(_: object, value: object) -> bool:
+    """Refuse half a character (a lone surrogate), which no file can hold."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 Validator = validators.extend(
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"integer": _is_integer, "number": _is_number}
+        {"integer": _is_integer, "number": _is_number, "string": _is_string}
     ),
 )
+FORMATS = FormatChecker(())
+FORMATS.checks("template")(lambda value: not isinstance(value, str) or "{}" in value)
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
@@ -81,7 +88,7 @@ def check(
         SchemaError: one line with the first error nearest to the root.
     """
     schema = {"$defs": root["$defs"], **schema} if root else schema
-    errors = list(Validator(schema).iter_errors(value))
+    errors = list(Validator(schema, format_checker=FORMATS).iter_errors(value))
     error = exceptions.best_match(errors)
     if error is None:
         return
@@ -95,6 +102,10 @@ def check(
         message = f"unknown key; {suggestion(str(path[-1]), known)}"
     elif error.validator == "not" and "description" in error.schema:
         message = error.schema["description"]
+    elif error.validator == "format":
+        message = f"{error.instance!r} must hold {{}}"
+    elif error.validator_value == "string" and isinstance(error.instance, str):
+        message = f"{error.instance!r} holds half a character (a lone surrogate)"
     elif error.validator == "oneOf":
         message = f"{error.instance!r}, expected: {error.schema['description']}"
     if len(message) > 300:

@@ -3,12 +3,14 @@
 Training reads images and caches in random order, every round, which a shared file system serves
 slowly, and many jobs at once slower still. With the environment variable FEDLOOM_SCRATCH naming a
 folder on a disk of each node (`/scratch`, or `$TMPDIR`, which is filled in on the node), the first
-job on a node copies what it reads there, and others find the copy. It is named by its digest.
+job on a node copies what it reads there, and others find the copy. It is named by its digest. Such
+a disk is everybody's, so copies lie in a folder of this user's to which nobody else can write.
 """
 
 import logging
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fedloom.common.receipts import changed, check_receipt, read_receipt, sha256
 log = logging.getLogger(__name__)
 
 VARIABLE = "FEDLOOM_SCRATCH"
+PIECE = 1 << 20  # bytes copied at once
 
 
 def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
@@ -32,8 +35,8 @@ def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
         whole: verify all of the file; False where its reader verifies what it reads.
 
     Raises:
-        FedLoomError: the file is not what its receipt says, FEDLOOM_SCRATCH names no folder, or
-            none that copies can be written to.
+        FedLoomError: the file is not what its receipt says, or copies cannot be kept in the folder
+            that FEDLOOM_SCRATCH names, see `folder`.
     """
     copies = folder()
     if copies is None:
@@ -57,7 +60,7 @@ def folder() -> Path | None:
     """Return this user's folder for copies on this machine, or None if none is wanted.
 
     Raises:
-        FedLoomError: the variable names no folder.
+        FedLoomError: the variable names no folder, or others can write to this user's.
     """
     named = os.environ.get(VARIABLE, "")
     if not named:
@@ -67,22 +70,41 @@ def folder() -> Path | None:
         raise FedLoomError(
             f"{VARIABLE}: {folder} is no folder on this machine; name one, or unset it"
         )
-    return folder / f"fedloom-{os.getuid()}"
+    copies = folder / f"fedloom-{os.getuid()}"
+    if os.path.lexists(copies):
+        _check_own(copies)
+    return copies
+
+
+def _check_own(copies: Path) -> None:
+    """Check that nobody else can put a link into a folder, by which a job would write elsewhere.
+
+    Raises:
+        FedLoomError: it is a link or a file, another user's, or writable to others.
+    """
+    status = copies.lstat()
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise FedLoomError(
+            f"{VARIABLE}: {copies} must be a folder of yours, to which nobody else can write; "
+            "remove it, or name another folder"
+        )
 
 
 def _make(copies: Path) -> None:
     """Make the folder for copies, unless it is there.
 
     Raises:
-        FedLoomError: it cannot be made.
+        FedLoomError: it cannot be made, or somebody else was faster.
     """
     try:
-        copies.mkdir(exist_ok=True)
+        copies.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise FedLoomError(
             f"{VARIABLE}: the folder {copies} cannot be made ({error.strerror}); name a folder "
             "that you can write to, or unset it"
         ) from None
+    _check_own(copies)
 
 
 def _copy(path: Path, copy: Path, digest: str) -> None:
@@ -94,7 +116,9 @@ def _copy(path: Path, copy: Path, digest: str) -> None:
     log.info("copying %s to %s", path, copy)
     with replacing(copy) as temporary:
         try:
-            shutil.copyfile(path, temporary)
+            flags = os.O_WRONLY | os.O_NOFOLLOW
+            with path.open("rb") as stored, os.fdopen(os.open(temporary, flags), "wb") as copied:
+                shutil.copyfileobj(stored, copied, PIECE)
         except FileNotFoundError as error:
             if error.filename != str(path):
                 raise

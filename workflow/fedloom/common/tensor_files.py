@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, replacing
-from fedloom.common.tensors import Tree, build, leaves
+from fedloom.common.tensors import Tree, aligned, build, leaves
 
 KEY = "fedloom"
 
@@ -70,7 +70,9 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
     """Return one tensor of a safetensors file, or column `column` of its second axis alone.
 
-    Nothing else is read, so the file's digest is not verified: its receipt is, once per job.
+    It stays in the file, mapped into memory at any address: batches gather rows of it, into memory
+    of their own. Nothing else is read, so the file's digest is not verified: its receipt is, once
+    per job.
 
     Raises:
         FedLoomError: the file is truncated, or has no such tensor.
@@ -115,5 +117,5 @@ def load(
             f"{path}: damaged since it was written (its numbers do not match its sha256); delete "
             "it and run again"
         )
-    moved = {key: value.to(device) for key, value in tensors.items()}
+    moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tree = dict[str, Any]  # whose values are Trees, Tensors or plain scalars
+Tree = dict[str, Any]  # whose values are Trees, Tensors or plain numbers
+ALIGNED = 64  # bytes: torch makes every new tensor at a multiple of them
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -29,6 +30,17 @@ def build(items: Iterable[tuple[str, Any]]) -> Tree:
             node = node.setdefault(parent, {})
         node[last] = value
     return tree
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor as torch lays out a new one, detached: itself if it is so, else a copy.
+
+    torch's kernels give other last bits by a tensor's address and strides, and a tensor of a file,
+    or one that is a part of another, lies at any address.
+    """
+    flat = tensor.detach().contiguous().view(-1)
+    flat = flat.clone() if flat.data_ptr() % ALIGNED else flat
+    return flat.view(tensor.shape)  # where an axis has length 1, contiguous() keeps any stride
 
 
 def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:

@@ -68,14 +68,19 @@ def of_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> n
 
 
 def of_splits(
-    labels: np.ndarray, test: np.ndarray, classes: int, settings: dict[str, Any]
+    labels: np.ndarray,
+    test: np.ndarray,
+    domains: np.ndarray,
+    names: list[str],
+    settings: dict[str, Any],
 ) -> np.ndarray:
-    """Choose images by the keys `long_tail`, `max_train_per_class`, `max_train`, and so of tests.
+    """Choose training images by `first_per_domain` and `long_tail`, and both halves by the caps.
 
     Args:
         labels: int [N].
         test: bool [N].
-        classes: their number C.
+        domains: str [N].
+        names: of the C classes.
 
     Returns:
         bool [N]
@@ -83,9 +88,19 @@ def of_splits(
     Raises:
         FedLoomError: a class would lose all its training images.
     """
-    chosen = np.ones(len(labels), bool)
+    chosen, classes = np.ones(len(labels), bool), len(names)
+    if "first_per_domain" in settings:
+        for domain in np.unique(domains[~test]):
+            rows = np.flatnonzero((domains == domain) & ~test)
+            chosen[rows[settings["first_per_domain"] :]] = False
+        lost = np.setdiff1d(labels[~test], labels[~test & chosen])
+        if len(lost):
+            raise FedLoomError(
+                f"first_per_domain: {settings['first_per_domain']} images of every domain leave "
+                f"class '{names[lost[0]]}' none to train on; raise it"
+            )
     if "long_tail" in settings:
-        rows = np.flatnonzero(~test)
+        rows = np.flatnonzero(~test & chosen)
         profile = long_tail(np.bincount(labels[rows], minlength=classes), **settings["long_tail"])
         chosen[rows] = _drawn(labels[rows], profile, "long tail")
     for key, half in (("max_train_per_class", ~test), ("max_test_per_class", test)):

@@ -10,6 +10,7 @@ import logging
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from filelock import FileLock
@@ -26,6 +27,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 TRIES = 5  # in a row that bring no more than an earlier one
 PAUSE = 2.0  # seconds before the second try, and twice as long before every further one
 TIMEOUT = 60.0  # seconds without an answer
+HERE = ("127.0.0.1", "localhost", "::1")  # this machine, to which the way is short
 PIECE = 1 << 20  # bytes written at once
 
 
@@ -36,7 +38,8 @@ def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
         archives: entries of a recipe's `get.archives`.
 
     Raises:
-        FedLoomError: a server does not answer, or sends something else than the recipe says.
+        FedLoomError: a server does not answer, or sends something else than the recipe says; or
+            a file of which the recipe has no digest would come by plain http.
     """
     (root / FOLDER).mkdir(parents=True, exist_ok=True)
     with FileLock(root / FOLDER / ".lock"):
@@ -101,10 +104,10 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
     if _is_done(record, archive, into):
         log.info("%s: is here already", name)
         return
-    if not file.exists():
-        _download(url, file)
-    facts = {"url": url} | _checked(file, archive)
     compared = "sha256" in archive or "md5" in archive
+    if not file.exists():
+        _download(url, file, compared)
+    facts = {"url": url} | _checked(file, archive)
     if not compared:
         line = "%s: %d bytes with sha256 %s; the recipe has no digest to compare it with"
         log.info(line, name, facts["size"], facts["sha256"])
@@ -164,18 +167,21 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _download(url: str, file: Path) -> None:
+def _download(url: str, file: Path, compared: bool) -> None:
     """Download a file; what an earlier call or try left behind is gone on from.
+
+    Args:
+        compared: there is a digest to compare the file with.
 
     Raises:
         FedLoomError: the server refuses, or several tries in a row brought no more of the file than
-            an earlier one did.
+            an earlier one did; or without a digest, it comes by plain http.
     """
     part, failed = file.with_name(f"{file.name}.part"), 0
     longest = _size(part)
     while True:
         try:
-            refusal = _go_on(url, part)
+            refusal = _go_on(url, part, compared)
             if refusal is None:
                 break
             reason = f"the server says {refusal.status_code} ({refusal.reason})"
@@ -204,7 +210,7 @@ def _tag_of(part: Path) -> Path:
     return part.with_name(f"{part.name}.version")
 
 
-def _go_on(url: str, part: Path) -> requests.Response | None:
+def _go_on(url: str, part: Path, compared: bool) -> requests.Response | None:
     """Ask for what a partial file lacks and append it; start anew if the server's file is another.
 
     Returns:
@@ -212,12 +218,19 @@ def _go_on(url: str, part: Path) -> requests.Response | None:
 
     Raises:
         requests.RequestException: the connection ended early.
+        FedLoomError: it comes by plain http, and nothing tells what was changed on the way.
     """
     start, tag, headers = _size(part), _tag_of(part), {}
     if start and tag.exists():
         headers = {"Range": f"bytes={start}-", "If-Range": tag.read_text()}
     headers |= {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+        ways = [urlsplit(hop.url) for hop in (*answer.history, answer)]
+        if not compared and any(w.scheme == "http" and w.hostname not in HERE for w in ways):
+            raise FedLoomError(
+                f"{url}: comes by plain http, so that anyone on the way can change it; state its "
+                f"sha256 in the recipe, or put a file that you trust at {part.with_suffix('')}"
+            )
         if answer.status_code == 416:  # there is no more of it
             if answer.headers.get("Content-Range", "").rpartition("/")[2] == str(start):
                 return None

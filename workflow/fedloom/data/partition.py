@@ -153,6 +153,9 @@ def divide(
     for name, here, divide_group, inner in groups(domains, spec["scheme"], spec):
         train, held = here & ~test, here & test
         each = inner["clients"]
+        if 0 < train.sum() < each:
+            line = f"{each} clients{name} are more than its {train.sum()} training images"
+            raise FedLoomError(f"{line}; use fewer clients")
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own
         owner[held] = clients + _test_owners(labels[held], labels[train], own, each, rng, name)

@@ -6,7 +6,7 @@ It is imported by name, so that datasets and partitions without plugins do not d
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from fedloom.common.errors import FedLoomError
 from fedloom.data.images import write_store
 from fedloom.data.listed import ImageList, Item
 from fedloom.data.schemes import Divide, Group
-from fedloom.methods.calls import blame
+from fedloom.methods.calls import guarded
 from fedloom.methods.loader import import_plugin
 from fedloom.plan.data_plugins import DataPlugin, find
 from fedloom.plan.listing import described
-
-Result = TypeVar("Result")
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
@@ -29,7 +27,7 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
         FedLoomError: there is no such plugin, or what it raises, with its file and line.
     """
     plugin = find("source", source)
-    guarded(plugin, "read", lambda: write_store(_listed(plugin, settings), settings, images))
+    guarded(lambda: write_store(_listed(plugin, settings), settings, images), [plugin], "read")
 
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:
@@ -39,11 +37,11 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
         FedLoomError: there is no such plugin, or what it raises, with its file and line.
     """
     plugin = find("source", source)
-    listed = guarded(plugin, "read", lambda: _listed(plugin, settings))
+    listed = guarded(lambda: _listed(plugin, settings), [plugin], "read")
 
     def items() -> Iterator[Item]:
-        iterator = iter(guarded(plugin, "read", listed.items))
-        while (item := guarded(plugin, "read", lambda: next(iterator, None))) is not None:
+        iterator = iter(guarded(listed.items, [plugin], "read"))
+        while (item := guarded(lambda: next(iterator, None), [plugin], "read")) is not None:
             yield item
 
     return replace(listed, items=items)
@@ -61,7 +59,7 @@ def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[G
         divide = _function_of(plugin, "divide", "labels, settings, rng")
         return [Group("", np.ones(len(domains), bool), _checked(plugin, divide), settings)]
     function = _function_of(plugin, "groups", "domains, settings")
-    found = guarded(plugin, "groups", lambda: function(domains, settings))
+    found = guarded(lambda: function(domains, settings), [plugin], "groups")
     if not isinstance(found, list) or not all(isinstance(group, Group) for group in found):
         raise FedLoomError(f"{plugin.file}: groups must return a list of Group")
     held = np.zeros(len(domains), int)
@@ -77,20 +75,6 @@ def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[G
             "be in one"
         )
     return [group._replace(divide=_checked(plugin, group.divide)) for group in found]
-
-
-def guarded(plugin: DataPlugin, name: str, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns; what the plugin raises in it leaves as a FedLoomError.
-
-    Args:
-        name: the plugin's function, for the error.
-    """
-    try:
-        return call()
-    except FedLoomError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise blame([plugin], error, name) from error
 
 
 def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., Any]:
@@ -129,7 +113,7 @@ def _checked(plugin: DataPlugin, divide: Divide) -> Divide:
     """Return a plugin's `divide`, such that it returns a client for every image or fails."""
 
     def call(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-        owner = np.asarray(guarded(plugin, "divide", lambda: divide(labels, settings, rng)))
+        owner = np.asarray(guarded(lambda: divide(labels, settings, rng), [plugin], "divide"))
         if owner.shape != labels.shape or owner.dtype.kind not in "iu":
             raise FedLoomError(
                 f"{plugin.file}: divide returns an array {[*owner.shape]} of {owner.dtype}, not a "

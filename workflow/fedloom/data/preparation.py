@@ -2,9 +2,9 @@
 
 Every source has these keys alike. They are applied in one order: names of the classes
 (`class_names`), classes to keep (`keep_classes`), classes by domain (`class_per_domain`), domains
-that are large enough (`min_images_per_domain`), the test split (`test_fraction`), the long tail
-(`long_tail`), and how many images each split may have (`max_train_per_class`, `max_train` and the
-same of test images).
+that are large enough (`min_images_per_domain`), the test split (`test_fraction`), the first images
+of every domain (`first_per_domain`), the long tail (`long_tail`), and how many images each split
+may have (`max_train_per_class`, `max_train` and the same of test images).
 """
 
 import logging
@@ -57,7 +57,7 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
         training = kept if listed.test is None else kept & ~listed.test
         kept &= choosing.of_large_domains(domains, training, settings["min_images_per_domain"])
     split = _split(listed, kept, labels[kept], domains[kept], settings)
-    stay = choosing.of_splits(labels[kept], split.test, len(classes), settings)
+    stay = choosing.of_splits(labels[kept], split.test, domains[kept], classes, settings)
     kept[kept] = stay
     if not kept.all():
         log.info("%d of %d listed images are kept", kept.sum(), len(kept))

@@ -1,7 +1,8 @@
 """Training images cropped and flipped at random, as CLIP's few-shot training has them (CoOp).
 
 Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022: torchvision's
-RandomResizedCrop (8 to 100% of the area, bicubic) and RandomHorizontalFlip. What the feature cache
+RandomResizedCrop (8 to 100% of the area, bicubic) and RandomHorizontalFlip. Or shifted and flipped,
+as CIFAR is trained on: RandomCrop with a border of an eighth of the side. What the feature cache
 holds of an image is of no use then, so the images of every step are encoded anew (twice, if a
 method reads a CLIP's features and its patches). Only training steps are augmented: evaluation, and
 passes over a client's images before it trains, read the images as they are.
@@ -21,6 +22,8 @@ from torchvision.transforms import InterpolationMode, v2
 from fedloom.common.seeds import stream_seed
 from fedloom.data.federation import Batch, BatchPart, to_device
 from fedloom.federated.task import Task
+
+BICUBIC = InterpolationMode.BICUBIC
 
 
 def training_batch(
@@ -57,12 +60,10 @@ class AugmentedBatch(Batch):
     def images(self) -> Tensor:
         """Return the augmented images, uint8 [K, B, H, W, channels] of the backbone's size."""
         size = self.task.backbone.pixels.size
-        transform = v2.Compose(
-            [
-                v2.RandomResizedCrop(size, interpolation=InterpolationMode.BICUBIC),
-                v2.RandomHorizontalFlip(),
-            ]
-        )
+        crop: list[v2.Transform] = [v2.RandomResizedCrop(size, interpolation=BICUBIC)]
+        if self.task.training.augment == "shift":
+            crop = [v2.Resize(size, BICUBIC), v2.RandomCrop(size, padding=size[0] // 8)]
+        transform = v2.Compose([*crop, v2.RandomHorizontalFlip()])
         with self._timed("drawn"):
             parts = []
             for seed, rows in zip(self.streams, self._real(), strict=True):

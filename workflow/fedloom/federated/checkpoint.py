@@ -47,10 +47,18 @@ class Saved:
     size: int
 
 
-def read_checkpoint(head: Path, fingerprint: str, device: torch.device) -> Saved | None:
-    """Return what a checkpoint holds; None if it is not there, or not of this fingerprint.
+def read_checkpoint(
+    head: Path, fingerprint: str, first: int, device: torch.device
+) -> Saved | str | None:
+    """Return what a checkpoint holds, or why nobody can go on from it.
 
     One that lacks a part is as good as none: the part was deleted because it was damaged.
+
+    Args:
+        first: the round that the job starts after.
+
+    Returns:
+        None if it is not there, or of the rounds before the job's, as the job before leaves it.
 
     Raises:
         FedLoomError: the head or a part is truncated or damaged.
@@ -58,11 +66,14 @@ def read_checkpoint(head: Path, fingerprint: str, device: torch.device) -> Saved
     if not head.exists():
         return None
     tree, facts = tensor_files.load(head, device)
+    if facts["round"] <= first:
+        return None
     if facts["fingerprint"] != fingerprint:
-        return None
+        return "was made by other code, settings or data"
     digests = facts["parts"]
-    if not all(_part(head, name).exists() for name in digests):
-        return None
+    missing = [name for name in digests if not _part(head, name).exists()]
+    if missing:
+        return f"lacks its part {_part(head, missing[0])}"
     changes, rows, size = State({}), list[Rows](), 0
     for name, digest in digests.items():
         part, _ = tensor_files.load(_part(head, name), device, digest)
@@ -94,6 +105,7 @@ class Checkpoint:
             self._rows, self._digests, self._taken = [saved.rows], saved.digests, saved.size
             self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}
             self._counts = sum(self._sizes.values()) + saved.rows.size
+            self._sweep()  # a job that was killed may not have come to it
 
     @property
     def rows(self) -> Rows:

@@ -1,5 +1,6 @@
 """One round of federated training: sample, send, train, check, aggregate."""
 
+import math
 import os
 import time
 from dataclasses import replace
@@ -123,6 +124,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         "bytes_up_used": sum(row["bytes_up"] for row in rows if row["received"]),
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "train_loss": sum(u.metrics["train_loss"] for u in updates) / len(updates),
+        "guessing_loss": math.log(task.num_classes),
         "clients": len(ids),
         "updates": rows,
         **server.get("metrics", {}),

@@ -33,6 +33,7 @@ ROUNDS = pa.schema(
         ("bytes_up_used", pa.int64()),
         ("bytes_down", pa.int64()),
         ("train_loss", pa.float64()),
+        ("guessing_loss", pa.float64()),
         ("clients", pa.int32()),
     ]
 )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.tensors import Tree, build, leaves, tensor_map
+from fedloom.common.tensors import Tree, aligned, build, leaves, tensor_map
 
 Entry = TypeVar("Entry")
 
@@ -105,15 +105,12 @@ class State:
 
     @classmethod
     def of(cls, tree: Tree) -> "State":
-        """Rebuild a State in canonical form (sorted keys, contiguous tensors).
+        """Rebuild a State in canonical form (sorted keys, aligned tensors).
 
         Without it, the order of summation could differ between a resumed and an uninterrupted job,
         and with it the last bits.
         """
-        tree = build(
-            (path, value.detach().contiguous() if isinstance(value, torch.Tensor) else value)
-            for path, value in leaves(tree)
-        )
+        tree = tensor_map(aligned, build(leaves(tree)))
         server, clients = tree.get("server", {}), tree.get("clients", {})  # empty: not in a file
         wrappers = {int(k): kept for k, kept in tree.get("wrappers", {}).items()}
         known = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}

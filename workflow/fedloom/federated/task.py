@@ -1,5 +1,6 @@
 """The arguments and results of hooks: the task (what is fixed), the cohort, and the update."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -87,6 +88,8 @@ class Task(Generic[FrozenBackbone]):
             "weighted" by training images; None if it uses each update.
         warm_start: see `prototypes`; None if the method does not need it.
         augmentation_timer: the same object in every round of a job; no hook reads it.
+        secret: 32 bytes of the operating system, others in every job, written nowhere; draw from
+            `secret_uniform` of the toolbox, never from these.
         round: 1 in the first round of training; 0 while states are initialised.
         selected: ids of the clients that take part in this round, as the server announces them,
             ascending; empty before the selection, and in evaluation.
@@ -108,6 +111,7 @@ class Task(Generic[FrozenBackbone]):
     sum_of_updates: str | None = None
     warm_start: WarmStart | None = None
     augmentation_timer: AugmentationTimer = field(default_factory=AugmentationTimer)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     round: int = 0
     selected: tuple[int, ...] = ()
 

@@ -92,24 +92,22 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
     """
-    if not head.exists():
-        return None
     try:
-        saved = read_checkpoint(head, fingerprint, task.data.device)
+        saved = read_checkpoint(head, fingerprint, job.first, task.data.device)
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
-    reason = _why_unusable(saved, task, job)
+    if saved is None:
+        return None
+    reason = saved if isinstance(saved, str) else _why_unusable(saved, task, job)
     if reason is None:
         return saved
     log.info("%s %s; starting after round %d", head, reason, job.first)
     return None
 
 
-def _why_unusable(saved: Saved | None, task: Task, job: TrainJob) -> str | None:
+def _why_unusable(saved: Saved, task: Task, job: TrainJob) -> str | None:
     """Return why a job cannot go on from a checkpoint; None if it can."""
-    if saved is None:
-        return "is of another configuration, or lacks a part"
     if saved.round > job.last:
         return f"is of round {saved.round}, after the job's last"
     evaluated = saved.rows.evaluated_clients()

@@ -5,19 +5,20 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.methods.hookspecs import UNPACKING
 from fedloom.methods.manifest import Located, Plugin
 
 log = logging.getLogger(__name__)
 
-LONGEST = 300  # characters of an exception's text that fit into the line
 MOST = 6  # clients that are named
+
+Result = TypeVar("Result")
 
 
 class Hooks:
@@ -46,12 +47,8 @@ class Hooks:
             self._called.add(hook)
             names = [plugin.name for plugin in self._plugins]
             log.debug("%s", describe(names, hook, **_round_and_clients(arguments)))
-        try:
-            return caller(**arguments)
-        except FedLoomError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise blame(self._plugins, error, hook, **_round_and_clients(arguments)) from error
+        about = partial(_round_and_clients, arguments)
+        return guarded(lambda: caller(**arguments), self._plugins, hook, about)
 
 
 def _round_and_clients(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -81,12 +78,32 @@ def describe(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int
     return f"{method}{' with ' if wrappers else ''}{', '.join(wrappers)}: {', '.join(words)}"
 
 
-def blame(
+def guarded(
+    call: Callable[[], Result],
     plugins: Sequence[Located],
-    error: BaseException,
     hook: str,
-    number: int = 0,
-    ids: Sequence[int] = (),
+    about: Callable[[], dict[str, Any]] = dict,
+) -> Result:
+    """Return what `call` returns; whatever a plugin raises in it leaves as a FedLoomError.
+
+    Args:
+        plugins: those that may be at fault, the method first.
+        hook: the plugin's function, for the error.
+        about: gives the arguments of `describe` beyond those.
+
+    Raises:
+        FedLoomError: one line; the traceback is in the log file.
+    """
+    try:
+        return call()
+    except FedLoomError:
+        raise
+    except BaseException as error:  # a plugin may raise SystemExit or GeneratorExit too
+        raise _blame(plugins, error, hook, **about()) from error
+
+
+def _blame(
+    plugins: Sequence[Located], error: BaseException, hook: str, **about: Any
 ) -> FedLoomError:
     """Return the one line for an exception in a plugin, and write its traceback to the log file.
 
@@ -96,14 +113,11 @@ def blame(
     where, names = "", [plugin.name for plugin in plugins]
     for plugin, file, line in _frames(plugins, error):
         where, names = f"{file}:{line}: ", [plugin.name]
-    text = " ".join(str(error).split())
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-    name = type(error).__name__
+    reason = in_words(error)
     if isinstance(error, SystemExit):
-        name = "it ends the process with SystemExit"
-    reason = f"{name}: {text}" if text else name
+        reason = f"it ends the process with {reason}"
     log.debug("an exception in a plugin:", exc_info=error)
-    return FedLoomError(f"{describe(names, hook, number, ids)}: {where}{reason}")
+    return FedLoomError(f"{describe(names, hook, **about)}: {where}{reason}")
 
 
 def _frames(plugins: Sequence[Located], error: BaseException) -> list[tuple[Located, str, int]]:

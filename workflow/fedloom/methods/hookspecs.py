@@ -2,7 +2,7 @@
 
 Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 
-A state (`Tree`) is a nested dict of tensors and plain scalars. In the server's state, `params` are
+A state (`Tree`) is a nested dict of tensors and plain numbers. In the server's state, `params` are
 trained and `constants` are sent but not trained; anything else is the server's own. The runtime
 owns all state: hooks return new state, and a plugin keeps none between calls. A hook may leave out
 arguments that it does not need. The first plugin that gives a result other than None is the one

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +16,9 @@ import pluggy
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_text
 from fedloom.methods import hookspecs
-from fedloom.methods.calls import Hooks, blame
+from fedloom.methods.calls import Hooks, guarded
 from fedloom.methods.manifest import PACKAGE, Located, Plugin
 
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
@@ -44,17 +46,10 @@ def _import_anew(plugins: Sequence[Located]) -> list[ModuleType]:
     """
     for plugin in plugins:
         _forget(plugin)
-    return [_import(plugin) for plugin in plugins]
-
-
-def _import(plugin: Located) -> ModuleType:
-    """Import a plugin; what it raises becomes a FedLoomError."""
-    try:
-        return _import_module(plugin)
-    except FedLoomError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise blame([plugin], error, "import of plugin.py") from error
+    return [
+        guarded(partial(_import_module, plugin), [plugin], "import of plugin.py")
+        for plugin in plugins
+    ]
 
 
 def _import_module(plugin: Located) -> ModuleType:
@@ -92,7 +87,7 @@ def _check_imports(plugin: Located) -> None:
     """
     for file in sorted(plugin.folder.rglob("*.py")):
         inside = len(file.relative_to(plugin.folder).parts)  # levels up to the plugin's own package
-        for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        for node in ast.walk(ast.parse(read_text(file), str(file))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]

@@ -8,14 +8,17 @@ group `fedloom.sources` or `fedloom.schemes` (see fedloom.plan.data_plugins).
 
 import importlib.util
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import TypeVar
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, in_words
+from fedloom.common.folders import read_text
 
 TRAINING = {  # what neither method.toml nor the study says, as torch has it
     "decay": 1.0,
@@ -34,7 +37,26 @@ TRAINING = {  # what neither method.toml nor the study says, as torch has it
 ENCODED = {"vit": ("images",), "clip": ("images", "texts")}  # by a method that does not say
 PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
+PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
+
+Item = TypeVar("Item")
+Place = tuple[Path, str | None]  # a plugin's folder, and its package if it is installed
+
+
+class Found(dict[str, Item]):
+    """Things by name; one that is broken is missing, and harms nobody who does not ask for it.
+
+    Attributes:
+        broken: the error of each that is broken, by its name or that of its folder.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: dict[str, FedLoomError] = {}
+
+    def __missing__(self, name: str) -> Item:
+        raise self.broken.get(name, KeyError(name))
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,8 @@ class Plugin(Located):
         encodes: what it runs through the backbone in a training step: images, texts.
         artefacts: description of each table that its artefact hook gives, and the options
             without which there is none.
+        trains: what clients train, in a table's words; "" if method.toml does not say.
+        server_sees_held_out: the server trains on images of held-out clients.
         trained: False if there is nothing to train.
         stacked: False if its clients cannot train as one batch.
         whole_batches: True, or values of options, where the loss of an image depends on the other
@@ -99,6 +123,8 @@ class Plugin(Located):
     needs: tuple[str, ...]
     encodes: tuple[str, ...]
     artefacts: dict[str, dict]
+    trains: str
+    server_sees_held_out: bool
     trained: bool
     stacked: bool
     whole_batches: bool | dict
@@ -172,6 +198,13 @@ class Plugin(Located):
         pattern = self.cost.get("trains_weights")
         return pattern is not None and options[pattern] not in NO_WEIGHTS
 
+    def trained_part(self, options: dict) -> str:
+        """Return what clients train with these options, in a table's words; "" if unknown."""
+        pattern = self.cost.get("trains_weights")
+        if pattern is None:
+            return self.trains if self.trained else "nothing"
+        return PARTS.get(options[pattern], "some weights + head")
+
     def has_server_model(self, options: dict) -> bool:
         """Return True if `predict` answers for the server's model, with these options."""
         return not _holds(self.cost.get("no_server_model", False), options)
@@ -226,8 +259,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
             if option not in options:
                 hint = schema.suggestion(option, list(options))
                 raise FedLoomError(f"{file}: {key}: no option '{option}'; {hint}")
-    for name, option in options.items():
-        schema.check(option["default"], option, f"{file}: default of options.{name}")
+    check_options(file, options)
     return Plugin(
         name=content["name"],
         kind=content["kind"],
@@ -239,6 +271,8 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         needs=tuple(content["needs"]),
         encodes=tuple(content.get("encodes", ENCODED.get(content.get("family") or "", ()))),
         artefacts=content["artefacts"],
+        trains=content.get("trains", ""),
+        server_sees_held_out=content["server_sees_held_out"],
         trained=content["trained"],
         stacked=content["stacked"],
         whole_batches=content["whole_batches"],
@@ -258,84 +292,110 @@ def read_toml(file: Path) -> dict:
     """Return the content of a plugin's TOML file, and require a plugin.py beside it.
 
     Raises:
-        FedLoomError: one of them is missing, or the first is no TOML.
+        FedLoomError: one of them is missing, the first is no TOML, or the folder has two of FILES.
     """
+    others = [name for name in FILES if (file.parent / name).exists() and name != file.name]
+    if others:
+        raise FedLoomError(f"{file.parent}: {file.name} and {others[0]}; a plugin is of one kind")
+    for needed in (file, file.parent / "plugin.py"):
+        if not needed.is_file():
+            raise FedLoomError(f"{file.parent}: a {file.stem} needs the file {needed.name}")
     try:
-        content = tomllib.loads(file.read_text())
-    except FileNotFoundError:
-        kind = file.stem
-        raise FedLoomError(f"{file.parent}: a {kind} needs the file {file.name}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FedLoomError(f"{file}: {error}") from None
-    if not (file.parent / "plugin.py").exists():
-        raise FedLoomError(f"{file.parent}: a {file.stem} needs the file plugin.py")
-    return content
 
 
-def locate(kind: str, folder: Path) -> list[tuple[Path, str | None]]:
-    """Return folder and module of every plugin of a kind: those of `folder` and installed ones.
-
-    Args:
-        kind: method (wrappers included), source or scheme. A folder without a file of `FILES` is
-            taken for a method, which then misses its method.toml.
+def check_options(file: Path, options: dict[str, dict]) -> None:
+    """Check the schemas of a plugin's options, and their defaults by them.
 
     Raises:
-        FedLoomError: a folder is of two kinds, or an entry point names no module.
+        FedLoomError: names the file and the option.
     """
-    local: list[tuple[Path, str | None]] = []
+    for name, option in options.items():
+        schema.check(option, schema.load("option"), f"{file}: options.{name}")
+        if "default" in option:
+            schema.check(option["default"], option, f"{file}: default of options.{name}")
+
+
+def _places(kind: str, folder: Path) -> Iterator[tuple[str, Callable[[], Place]]]:
+    """Yield the name of every plugin's folder or entry point, and what finds its place.
+
+    A folder without a file of `FILES` is taken for a method, which then misses its method.toml.
+    """
     for path in sorted(folder.iterdir()):
-        if not path.is_dir() or path.name[0] in "_.":
-            continue
-        files = [name for name in FILES if (path / name).exists()]
-        if len(files) > 1:
-            raise FedLoomError(f"{path}: {' and '.join(files)}; a plugin is of one kind")
-        if (files or [FILES[0]]) == [f"{kind}.toml"]:
-            local.append((path, None))
-    return [*local, *_installed(f"fedloom.{kind}s")]
+        if path.is_dir() and path.name[0] not in "_.":
+            files = [name for name in FILES if (path / name).exists()]
+            if f"{kind}.toml" in (files or FILES[:1]):
+                yield path.name, lambda path=path: (path, None)
+    for entry in entry_points(group=f"fedloom.{kind}s"):
+        yield entry.name, partial(_installed, entry)
 
 
-def _installed(group: str) -> list[tuple[Path, str | None]]:
-    """Locate installed plugins, by folder and module, without importing what lies in them."""
-    located: list[tuple[Path, str | None]] = []
-    for entry in entry_points(group=group):
+def _installed(entry: EntryPoint) -> Place:
+    """Locate an installed plugin without importing what lies in its folder.
+
+    Raises:
+        FedLoomError: there is no such module, or a package above it cannot be imported.
+    """
+    where = f"entry point {entry.group}:{entry.name}"
+    try:
         spec = importlib.util.find_spec(entry.module)
-        if spec is None or spec.origin is None:
-            raise FedLoomError(f"entry point {group}:{entry.name}: no module {entry.value}")
-        package = (
-            entry.module if spec.submodule_search_locations else entry.module.rpartition(".")[0]
-        )
-        located.append((Path(spec.origin).parent, package))
-    return located
+    except (Exception, SystemExit) as error:
+        raise FedLoomError(f"{where}: {entry.value}: {in_words(error)}") from error
+    if spec is None or spec.origin is None:
+        raise FedLoomError(f"{where}: no module {entry.value}")
+    package = entry.module if spec.submodule_search_locations else entry.module.rpartition(".")[0]
+    return Path(spec.origin).parent, package
+
+
+LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
+
+
+def gather(
+    kind: str, folder: Path, read: Callable[[Path, str | None], LocatedPlugin]
+) -> Found[LocatedPlugin]:
+    """Return the plugins of a kind: those of `folder` and installed ones.
+
+    Args:
+        kind: method (wrappers included), source or scheme.
+        read: makes a plugin of its place, or says in a FedLoomError why it cannot.
+    """
+    found: Found[LocatedPlugin] = Found()
+    for name, place in _places(kind, folder):
+        try:
+            path, module = place()
+            plugin = read(path, module)
+        except FedLoomError as error:
+            found.broken[name] = error
+            continue
+        other = found.setdefault(plugin.name, plugin).folder
+        if other != path:
+            line = f"is defined twice: in {other} and in {path}; rename one"
+            found.broken[plugin.name] = FedLoomError(f"{kind} '{plugin.name}' {line}")
+    for name in found.keys() & found.broken.keys():
+        del found[name]
+    return found
 
 
 @cache
-def discover(folder: Path = ROOT / "plugins") -> dict[str, Plugin]:
-    """Return all plugins by name: those of `folder` and installed ones. Read once per process.
+def discover(folder: Path = ROOT / "plugins") -> Found[Plugin]:
+    """Return all methods and wrappers: those of `folder` and installed ones.
 
-    Raises:
-        FedLoomError: a broken method.toml, or two plugins of one name.
+    Read once per process.
     """
-    plugins: dict[str, Plugin] = {}
-    for path, module in locate("method", folder):
-        plugin = _read(path, module)
-        if plugin.name in plugins and plugins[plugin.name].folder != path:
-            raise FedLoomError(
-                f"method '{plugin.name}' is defined twice: in {plugins[plugin.name].folder} and "
-                f"in {path}; rename one"
-            )
-        plugins[plugin.name] = plugin
-    return plugins
+    return gather("method", folder, _read)
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
     """Return the plugin of that name, and of that kind if it is given.
 
     Raises:
-        FedLoomError: there is none; suggests the nearest.
+        FedLoomError: it is broken, or there is none; suggests the nearest.
     """
-    plugins = {k: plugin for k, plugin in discover().items() if kind in (None, plugin.kind)}
-    if name not in plugins:
-        raise FedLoomError(
-            f"{where}: no {kind or 'method'} '{name}'; " + schema.suggestion(name, list(plugins))
-        )
+    plugins = discover()
+    known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
+    if name not in known and name not in plugins.broken:
+        hint = schema.suggestion(name, known)
+        raise FedLoomError(f"{where}: no {kind or 'method'} '{name}'; {hint}")
     return plugins[name]

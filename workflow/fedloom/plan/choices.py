@@ -31,6 +31,35 @@ def chosen_options(file: Path) -> dict[str, Any]:
     return json.loads(read_table(file)["options"][0].as_py())
 
 
+def tried(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read the options of the chosen trial, and those of all trials.
+
+    Args:
+        file: trials.parquet.
+
+    Raises:
+        FedLoomError: the file is damaged.
+    """
+    rows = read_table(file).to_pylist()
+    (best,) = (row["options"] for row in rows if row["chosen"])
+    return json.loads(best), [json.loads(row["options"]) for row in rows]
+
+
+def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the options whose chosen number is the lowest or highest tried, and which it is."""
+    edges = {}
+    for name, value in chosen.items():
+        numbers = {v for v in (each[name] for each in trials) if _is_number(v)}
+        if _is_number(value) and len(numbers) > 1 and value in (min(numbers), max(numbers)):
+            edges[name] = "lowest" if value == min(numbers) else "highest"
+    return edges
+
+
+def _is_number(value: Any) -> bool:
+    """Return True for numbers, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def with_choice(spec: RunSpec) -> RunSpec:
     """Return the spec with the options that were chosen for it, where it is tuned.
 

@@ -7,16 +7,15 @@ config, as those of a source or a scheme of FedLoom's own do.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
-
-from jsonschema import exceptions
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods.manifest import Located, locate, read_toml
+from fedloom.methods import manifest
+from fedloom.methods.manifest import Found, Located, check_options, gather, read_toml
 
 SECTIONS = {"source": "dataset", "scheme": "partition"}  # kind -> $defs of the config's schema
 # the keys that every source, every scheme of a plugin has, see $defs of the config's schema
@@ -83,18 +82,15 @@ def _read(kind: str, folder: Path, module: str | None) -> DataPlugin:
     content = read_toml(file)
     schema.check(content, root, f"{file}: ")
     content = schema.filled(content, root, root)
+    if content["name"] in schema.load("config")["$defs"][SECTIONS[kind]]:
+        line = f"FedLoom has a {kind} '{content['name']}' of its own; rename this one"
+        raise FedLoomError(f"{folder}: {line}")
+    check_options(file, content["options"])
     for name, option in content["options"].items():
         if name in COMMON[kind] or name in (kind, "clients"):
             raise FedLoomError(f"{file}: options.{name}: every {kind} has that key; rename it")
-        try:
-            schema.Validator.check_schema(option)
-        except exceptions.SchemaError as error:
-            reason = " ".join(error.message.split())
-            raise FedLoomError(f"{file}: options.{name}: no JSON Schema ({reason})") from None
         if option.get("format") == "path" and option["type"] != "string":
             raise FedLoomError(f'{file}: options.{name}: a path is of the type "string"')
-        if "default" in option:
-            schema.check(option["default"], option, f"{file}: default of options.{name}")
     return DataPlugin(
         name=content["name"],
         folder=folder,
@@ -107,40 +103,30 @@ def _read(kind: str, folder: Path, module: str | None) -> DataPlugin:
 
 
 @cache
-def discover(kind: str, folder: Path = ROOT / "plugins") -> dict[str, DataPlugin]:
-    """Return the plugins of a kind by name: those of `folder` and installed ones.
+def discover(kind: str, folder: Path = ROOT / "plugins") -> Found[DataPlugin]:
+    """Return the plugins of a kind: those of `folder` and installed ones.
 
     Args:
         kind: source or scheme.
-
-    Raises:
-        FedLoomError: a broken source.toml or scheme.toml, or two sources or schemes of one name.
     """
-    plugins: dict[str, DataPlugin] = {}
-    for path, module in locate(kind, folder):
-        plugin = _read(kind, path, module)
-        if plugin.name in schema.load("config")["$defs"][SECTIONS[kind]]:
-            line = f"{path}: FedLoom has a {kind} '{plugin.name}' of its own; rename this one"
-            raise FedLoomError(line)
-        if plugin.name in plugins and plugins[plugin.name].folder != path:
-            raise FedLoomError(
-                f"{kind} '{plugin.name}' is defined twice: in {plugins[plugin.name].folder} and in "
-                f"{path}; rename one"
-            )
-        plugins[plugin.name] = plugin
-    return plugins
+    return gather(kind, folder, partial(_read, kind))
 
 
 def find(kind: str, name: str) -> DataPlugin:
     """Return the plugin of that kind and name.
 
     Raises:
-        FedLoomError: there is none; suggests the nearest.
+        FedLoomError: it is broken, or there is none; suggests the nearest.
     """
     plugins = discover(kind)
-    if name not in plugins:
+    if name not in plugins and name not in plugins.broken:
         raise FedLoomError(f"no {kind} '{name}'; {schema.suggestion(name, list(plugins))}")
     return plugins[name]
+
+
+def broken() -> dict[str, FedLoomError]:
+    """Return the errors of all plugins that cannot be used, methods too, by name."""
+    return manifest.discover().broken | discover("source").broken | discover("scheme").broken
 
 
 def entries(section: str) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,6 @@ from fedloom.plan.settings import (
     Dataset,
     FixedSeeds,
     Grid,
-    Look,
     Method,
     Partition,
     Trial,
@@ -190,24 +189,44 @@ class PartitionChartJob:
 
 
 @dataclass(frozen=True)
+class ShownPlugin:
+    """What a reader of a table must know of a method, from its method.toml.
+
+    Attributes:
+        trains: what clients train, in a table's words; "" if unknown, or not one thing in a grid.
+        sees_held_out: the server trains on images of held-out clients.
+    """
+
+    trains: str = ""
+    sees_held_out: bool = False
+
+
+@dataclass(frozen=True)
 class ShownMethod:
-    """A method in a table or figure."""
+    """A method in a table or figure.
+
+    Attributes:
+        look: the look that its plugin asks for.
+        plugin: facts of its method.toml.
+    """
 
     label: str
     title: str
-    look: Look
+    look: dict[str, str]
+    plugin: ShownPlugin
 
 
 @dataclass(frozen=True)
 class ShownGrid:
-    """Some members of a grid, by their positions; `first_look` is that of its first member.
+    """Some members of a grid, by their positions.
 
     A command line takes 128 KiB and a grid may have thousands of members.
     """
 
     grid: Grid
     positions: tuple[int, ...]
-    first_look: Look
+    look: dict[str, str]
+    plugin: ShownPlugin
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 x-shows: runs (default), members of one grid (grid) or of several (grids), backbones, datasets, or
     settings, which need no run
 x-artefact: the method's table that it is made of; else it reads evaluations
-x-reads: of a backbone its accuracy by block (default), or its features
+x-reads: of a backbone its accuracy by block (default), or its features; of runs `names`, if the
+    datasets' classes are named
 x-seeds: all (default), or first
 x-needs: checks of fedloom.plan.needs that the study must pass
 x-caption: what the report says below it

@@ -6,9 +6,8 @@ from typing import Any
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.methods import stacking
-from fedloom.methods.manifest import Plugin, discover, find
+from fedloom.methods.manifest import Found, Plugin, discover, find
 from fedloom.plan import grids
-from fedloom.plan.looks import Looks
 from fedloom.plan.reading import CONFIG
 from fedloom.plan.settings import Backbone, Grid, GridMember, Method, Study, Wrapper
 
@@ -19,14 +18,17 @@ def implied(labels: list[str], methods: dict[str, dict]) -> dict[str, dict]:
     return {
         label: {"plugin": label, "options": {}, "training": {}, "wrappers": []}
         for label in labels
-        if label not in methods and label in plugins and plugins[label].kind == "method"
+        if label not in methods
+        and (label in plugins.broken or (label in plugins and plugins[label].kind == "method"))
     }
 
 
 def resolve_methods(
     methods: dict[str, dict], training: dict[str, Any]
-) -> tuple[dict[str, Method], dict[str, Grid]]:
+) -> tuple[Found[Method], dict[str, Grid]]:
     """Return the methods by label, members of grids among them, and the grids by label.
+
+    A label of a broken plugin is broken too.
 
     Args:
         methods: the config's section, its schema's defaults filled in.
@@ -35,11 +37,15 @@ def resolve_methods(
     Raises:
         FedLoomError: no such plugin, option or value, or a grid that is none.
     """
-    resolved: dict[str, Method] = {}
+    resolved: Found[Method] = Found()
     all_grids: dict[str, Grid] = {}
-    looks = Looks()
     for label, entry in methods.items():
         where = f"{CONFIG} methods.{label}"
+        for name in (entry["plugin"], *(around["plugin"] for around in entry["wrappers"])):
+            if name in discover().broken:
+                resolved.broken[label] = discover().broken[name]
+        if label in resolved.broken:
+            continue
         plugin = find(entry["plugin"], f"{where}.plugin", "method")
         around, wrappers = _wrappers(entry["wrappers"], where)
         options = plugin.options(entry["options"], f"{where}.options")
@@ -61,7 +67,7 @@ def resolve_methods(
                 families=plugin.families,
                 needs=plugin.needs,
                 artefacts=tuple(plugin.artefacts_with(options)),
-                look=looks.next(plugin),
+                look=plugin.look,
                 own_training=own,
                 rounds=entry.get("rounds"),
                 member=member,
@@ -143,19 +149,19 @@ def method_names(methods: dict[str, Method], all_grids: dict[str, Grid]) -> list
 
 
 def expand(
-    names: list[str], methods: dict[str, Method], all_grids: dict[str, Grid], where: str
+    names: list[str], methods: Found[Method], all_grids: dict[str, Grid], where: str
 ) -> list[str]:
     """Return the labels that `names` stand for: all members of a grid by its own label.
 
     Raises:
-        FedLoomError: no such label.
+        FedLoomError: no such label, or one of a broken plugin.
     """
     labels: dict[str, None] = {}
     for name in names:
         if name in all_grids:
             labels |= dict.fromkeys(label for label, *_ in grids.members(all_grids[name]))
-        elif name in methods:
-            labels[name] = None
+        elif name in methods or name in methods.broken:
+            labels[methods[name].label] = None
         else:
             hint = schema.suggestion(name, method_names(methods, all_grids))
             raise FedLoomError(f"{where}: no label '{name}'; {hint}")

@@ -2,11 +2,12 @@
 
 from itertools import groupby, product
 
+from fedloom.methods.manifest import find
 from fedloom.plan import jobs, paths, study_runs
 from fedloom.plan.kinds import kind_of
 from fedloom.plan.protocols import study_of
 from fedloom.plan.runs import Reported, reported
-from fedloom.plan.settings import Output, Settings
+from fedloom.plan.settings import Method, Output, Settings
 
 
 def table_job(settings: Settings, table: Output) -> jobs.TableJob:
@@ -88,13 +89,23 @@ def _shown_methods(
     items: list[jobs.ShownMethod | jobs.ShownGrid] = []
     for grid, group in groupby(labels, lambda label: _grid_of(settings, label)):
         if grid is None:
-            items += [jobs.ShownMethod(m, methods[m].title, methods[m].look) for m in group]
+            for method in (methods[label] for label in group):
+                about = _shown_plugin([method])
+                items.append(jobs.ShownMethod(method.label, method.title, method.look, about))
             continue
-        members = [methods[label].member for label in group]
-        positions = [member.position for member in members if member]
-        first = next(m for m in methods.values() if _grid_of(settings, m.label) == grid)
-        items.append(jobs.ShownGrid(settings.grids[grid], tuple(positions), first.look))
+        members = [methods[label] for label in group]
+        positions = tuple(each.member.position for each in members if each.member)
+        about = _shown_plugin(members)
+        items.append(jobs.ShownGrid(settings.grids[grid], positions, members[0].look, about))
     return tuple(items)
+
+
+def _shown_plugin(methods: list[Method]) -> jobs.ShownPlugin:
+    """Return what a table says of a method, or of members of one grid."""
+    plugin = find(methods[0].plugin)
+    parts = {plugin.trained_part(method.options) for method in methods}
+    trains = parts.pop() if len(parts) == 1 else ""
+    return jobs.ShownPlugin(trains, plugin.server_sees_held_out)
 
 
 def _grid_of(settings: Settings, label: str) -> str | None:

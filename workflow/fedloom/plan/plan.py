@@ -1,12 +1,14 @@
 """The plan of a study: what the Snakefile asks, rule by rule."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from fedloom.common import receipts
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
@@ -15,6 +17,7 @@ from fedloom.methods.manifest import find
 from fedloom.plan import (
     choices,
     code,
+    data_plugins,
     jobs,
     output_jobs,
     paths,
@@ -31,7 +34,7 @@ from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources, asked_for
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
-from fedloom.plan.settings import Backbone, Settings, Study, Trial
+from fedloom.plan.settings import NOTHING_EXPECTED, Backbone, Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
 
@@ -57,6 +60,7 @@ class Plan:
         """
         try:
             check_usable(Path(paths.RESULTS))
+            _warn_of_broken_plugins()
             contents = read_all([CONFIG, *map(Path, files)])
             config = merge(contents, dict(overrides or {}))
             plan = cls(resolve(config, [path for path, _ in contents]))
@@ -125,8 +129,15 @@ class Plan:
 
     @staticmethod
     def failures(since: float) -> str:
-        """Return the error lines of the jobs that failed since then, with their logs."""
+        """Return the error lines of the jobs that failed since then, with their logs.
+
+        And one for all receipts that no job can read, so that they are removed at once.
+        """
         lines = []
+        unreadable = list(map(str, receipts.unreadable(Path(paths.RESULTS))))
+        if unreadable:
+            line = f"{len(unreadable)} receipts are damaged, or of another version of FedLoom"
+            lines.append(f"\nerror: {line}; run again after: rm {' '.join(unreadable)}")
         for log in sorted(Path(paths.LOGS).rglob("*.log")):
             if log.stat().st_mtime >= since:
                 text = log.read_text(errors="replace")
@@ -139,7 +150,7 @@ class Plan:
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
         # what a recipe says beside its source does not bear on the store
         dataset = self.settings.datasets[wildcards.dataset]
-        return jobs.DatasetJob(replace(dataset, expected=(None, None), domains=None, notes=()))
+        return jobs.DatasetJob(replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=()))
 
     def partition_job(self, wildcards: Any) -> jobs.PartitionJob:
         partition = self.settings.partitions[wildcards.partition]
@@ -419,3 +430,14 @@ def _run(wildcards: Any) -> Run:
     """Return the run that a rule's wildcards name."""
     w = wildcards
     return Run(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
+
+
+@cache
+def _warn_of_broken_plugins() -> None:
+    """Name the plugins that cannot be used, which is an error where a study uses them.
+
+    Once per process, and not again in the Snakemake that the launcher starts.
+    """
+    if "FEDLOOM_LAUNCHER" not in os.environ:
+        for name, error in data_plugins.broken().items():
+            print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)

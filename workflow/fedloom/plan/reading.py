@@ -1,8 +1,9 @@
 """Read the config's files strictly, and merge them into one mapping."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_text
 
 CONFIG = "config key"  # how an error names a key of the config
+MOST_VALUES = 10**6  # of a file
 # sections whose labels name results that studies share, so that a label has one meaning
 SHARED = ("datasets", "partitions", "backbones", "methods")
 
@@ -20,23 +23,17 @@ def read(path: Path) -> dict[str, Any]:
     """Read one YAML file.
 
     Raises:
-        FedLoomError: it is missing, a folder, not YAML, not UTF-8, holds a key twice, or
-            is not a mapping; names file, line and column.
+        FedLoomError: see `read_text`; or it is not YAML, holds a key twice, is not a mapping, or
+            too large with its aliases written out; names file, line and column.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FedLoomError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise FedLoomError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
-    return deepcopy(_parsed(text, Path(path)))
+    return deepcopy(_parsed(read_text(path), Path(path)))
 
 
 @lru_cache(maxsize=256)
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     """Return the mapping that a file's text holds; parsing takes most of the time of a plan."""
     try:
-        plain = _plain(YAML(typ="rt").load(text), path)
+        plain = _plain(YAML(typ="rt").load(text), path, count(1))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -81,18 +78,25 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def _plain(value: Any, path: Path) -> Any:
-    """Return plain dicts, lists and scalars; refuse keys that are no names."""
+def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
+    """Return plain dicts, lists and scalars; refuse keys that are no names.
+
+    Args:
+        values: counts them, each alias as often as it is used.
+    """
+    if next(values) > MOST_VALUES:
+        line = f"more than {MOST_VALUES} values, each alias (*) written out; use fewer of them"
+        raise FedLoomError(f"{path}: {line}")
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise FedLoomError(f"{path}: {key!r} cannot be a key; quote it")
         return {
-            int(key) if isinstance(key, int) else str(key): _plain(item, path)
+            int(key) if isinstance(key, int) else str(key): _plain(item, path, values)
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_plain(item, path) for item in value]
+        return [_plain(item, path, values) for item in value]
     if isinstance(value, bool) or value is None:
         return value
     for kind in (int, float, str):  # ruamel's own classes remember how a scalar was written

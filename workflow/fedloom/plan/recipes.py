@@ -15,6 +15,7 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.reading import read
+from fedloom.plan.settings import Expected
 
 FOLDER = ROOT / "workflow/datasets"
 DATA = "data"  # the folder of the checkout below which data sets lie by default
@@ -52,18 +53,26 @@ class Recipe:
         several = self.entry["source"] == "several"
         return DATA if several else f"{DATA}/{folder_of(self)}"
 
-    def size(self) -> tuple[int | None, int | None]:
+    def size(self, entry: dict[str, Any] | None = None) -> Expected:
         """Return the numbers of images and of classes, None where no count states them.
 
         The images of several data sets are those of the parts that state theirs.
+
+        Args:
+            entry: of the config, whose `first_per_domain` counts.
         """
-        counts = self.counts
-        images = counts.get("images")
-        if images is None and "train" in counts and "test" in counts:
-            images = counts["train"] + counts["test"]
+        counts, first = self.counts, (entry or {}).get("first_per_domain")
+        test, train, images = (counts.get(key) for key in ("test", "train", "images"))
+        tests = [cell.get("test", 0) for cell in counts.get("by_domain", {}).values()]
+        if test is None and all(tests) and len(tests) == counts.get("domains"):
+            test = sum(tests)
+        if first and "domains" in counts:
+            train, images = first * counts["domains"], None
+        if images is None and train and test:
+            images = train + test
         if images is None:
             images = sum(_images_of_part(*part) for part in self.parts()) or None
-        return images, counts.get("classes")
+        return Expected(images, counts.get("classes"), test)
 
     def all_notes(self) -> tuple[str, ...]:
         """Return its notes, and those of the recipes that it is made of."""
@@ -81,7 +90,7 @@ class Recipe:
 
 def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
     """Return the number of images of a part of several, or 0 if its recipe does not state it."""
-    images, classes = recipe.size()
+    images, classes, _ = recipe.size()
     caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
     capped = sum(caps) * classes if classes and all(caps) else None
     return min((count for count in (images, capped) if count), default=0)

@@ -9,6 +9,7 @@ from typing import Any
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import digest, sha256
+from fedloom.methods.manifest import Found
 from fedloom.plan import data_plugins, recipes
 from fedloom.plan.listing import listing
 from fedloom.plan.methods import check_parts, expand, implied, resolve_methods
@@ -106,7 +107,7 @@ def resolve(config: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
 def _selection(
     select: dict[str, Any],
     entries: dict[str, dict],
-    methods: dict[str, Method],
+    methods: Found[Method],
     grids: dict[str, Grid],
 ) -> Selection:
     """Return the labels that the study runs, grids expanded.
@@ -171,6 +172,9 @@ def _checked_entry(section: str, label: str, entry: dict, root: dict) -> dict:
         except FedLoomError as error:
             raise schema.SchemaError(f"{where}: {error}", [section, label, "recipe"]) from None
     if not isinstance(entry.get(key), str) or entry[key] not in kinds:
+        broken = data_plugins.broken().get(str(entry.get(key)))
+        if broken is not None:
+            raise schema.SchemaError(f"{where}.{key}: {broken}", [section, label, key])
         hint = schema.suggestion(str(entry.get(key)), list(kinds))
         line = f"{where}.{key}: no {key} '{entry.get(key)}'; {hint}"
         raise schema.SchemaError(line, [section, label, key])
@@ -262,7 +266,7 @@ def _datasets(
             recipe = recipes.find(given[label]["recipe"])
             dataset = replace(
                 dataset,
-                expected=recipe.size(),
+                expected=recipe.size(entry),
                 domains=recipe.counts.get("domains"),
                 notes=recipe.all_notes(),
             )

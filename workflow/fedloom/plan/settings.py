@@ -1,7 +1,10 @@
 """The config as frozen dataclasses: checked, and with every default filled in."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from fedloom.methods.manifest import Found
 
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
@@ -109,6 +112,22 @@ class Tuning:
     trials: dict[str, tuple[Trial, ...]]
 
 
+class Expected(NamedTuple):
+    """What a recipe states of a dataset, for estimates; None: nothing.
+
+    Attributes:
+        images, classes: their numbers.
+        test: number of test images among them.
+    """
+
+    images: int | None = None
+    classes: int | None = None
+    test: int | None = None
+
+
+NOTHING_EXPECTED = Expected()
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A label of the config's `datasets`.
@@ -116,7 +135,7 @@ class Dataset:
     Attributes:
         settings: the keys that the source reads.
         listing: number and digest of the user's files, see fedloom.plan.listing.
-        expected: numbers of images and classes that its recipe states, for estimates, or None.
+        expected: numbers that its recipe states, for estimates.
         domains: the number of domains that its recipe states, for estimates, or None.
         notes: what its recipe says of differences from papers, for the report.
     """
@@ -125,7 +144,7 @@ class Dataset:
     source: str
     settings: dict[str, Any]
     listing: dict[str, Any] | None = None
-    expected: tuple[int | None, int | None] = (None, None)
+    expected: Expected = NOTHING_EXPECTED
     domains: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -193,7 +212,7 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, line and marker of a method in figures, as matplotlib takes them."""
+    """Colour, line and marker of a method in one figure, see fedloom.plan.looks.deal."""
 
     colour: str
     line: int
@@ -238,6 +257,7 @@ class Method:
     """A label of the config's `methods`: a plugin with its options, or a member of a grid.
 
     Attributes:
+        look: the colour and marker that the plugin asks for, see fedloom.plan.looks.
         training: all training options, as the study and the label have them; where the partition
             has some too, see fedloom.plan.protocols.
         own_training: the label's, which go before those of study and partition.
@@ -253,7 +273,7 @@ class Method:
     families: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
-    look: Look
+    look: dict[str, str]
     own_training: dict[str, Any]
     rounds: int | None = None
     member: GridMember | None = None
@@ -323,7 +343,7 @@ class Settings:
     partitions: dict[str, Partition]
     protocols: dict[str, Protocol]
     backbones: dict[str, Backbone]
-    methods: dict[str, Method]
+    methods: "Found[Method]"
     grids: dict[str, Grid]
     tables: dict[str, Output]
     figures: dict[str, Output]

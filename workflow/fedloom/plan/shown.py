@@ -1,14 +1,22 @@
 """The runs of a table or figure, one by one, with the files that they are read from."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from fedloom.plan import grids, paths
-from fedloom.plan.jobs import FigureJob, Shown, ShownMethod, TableJob, Tuned
+from fedloom.plan.jobs import (
+    FigureJob,
+    Shown,
+    ShownGrid,
+    ShownMethod,
+    ShownPlugin,
+    TableJob,
+    Tuned,
+)
 from fedloom.plan.kinds import kind_of
-from fedloom.plan.looks import next_look
+from fedloom.plan.looks import deal
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.settings import GridMember, Look
 
@@ -18,7 +26,9 @@ class ShownRun:
     """A run in a table or figure.
 
     Attributes:
+        plugin: what its method.toml says of it.
         member: its position in a grid, if its method is of one.
+        store: the dataset's images, whose receipt names the classes.
         reported: the evaluated rounds that tables report.
         evaluation, rounds: Parquet files of the run.
         artefact: the method's own table, if the kind is made of one.
@@ -31,9 +41,11 @@ class ShownRun:
     seed: int
     title: str
     look: Look
+    plugin: ShownPlugin
     reported: Reported
     evaluation: Path
     rounds: Path
+    store: Path
     artefact: Path | None = None
     member: GridMember | None = None
 
@@ -59,7 +71,7 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
     """List the runs that a table or figure shows."""
     items = []
     for scenario, method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
-        label, title, look, member = method
+        label, title, look, plugin, member = method
         dataset, partition, backbone = scenario.split("/")
         run = Run(dataset, partition, backbone, label, seed)
         artefact = None
@@ -73,6 +85,8 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
                 reported=_reported(shown, partition, label),
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
+                plugin=plugin,
+                store=paths.at(paths.STORE, run),
                 artefact=artefact,
                 member=member,
             )
@@ -86,16 +100,24 @@ def _reported(shown: Shown, partition: str, method: str) -> Reported:
     return shown.reported[partition] if own is None else own
 
 
-def _methods(shown: Shown) -> Iterator[tuple[str, str, Look, GridMember | None]]:
-    """Yield label, title and look of every method, members of grids one by one."""
+def _methods(
+    shown: Shown,
+) -> list[tuple[str, str, Look, ShownPlugin, GridMember | None]]:
+    """List label, title, look and plugin of every method, members of grids one by one."""
+    rows: list[tuple[str, str, GridMember | None]] = []
+    items: list[ShownMethod | ShownGrid] = []
     for item in shown.methods:
         if isinstance(item, ShownMethod):
-            yield item.label, item.title, item.look, None
-            continue
-        members = grids.members(item.grid)
-        for position in item.positions:
-            label, title, member = members[position]
-            yield label, title, next_look(item.first_look, position), member
+            rows.append((item.label, item.title, None))
+        else:
+            members = grids.members(item.grid)
+            rows += [members[position] for position in item.positions]
+        items += [item] * (len(rows) - len(items))
+    looks = deal([item.look for item in items])
+    return [
+        (label, title, look, item.plugin, member)
+        for (label, title, member), look, item in zip(rows, looks, items, strict=True)
+    ]
 
 
 def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
@@ -115,13 +137,14 @@ def files(job: TableJob | FigureJob) -> list[str]:
     if job.shown is None:
         return _of_backbones(job)  # type: ignore[arg-type]
     found: list[Path] = []
-    if isinstance(job, TableJob) and kind_of("tables", job.kind).shows == "datasets":
+    kind = kind_of("tables" if isinstance(job, TableJob) else "figures", job.kind)
+    if kind.shows == "datasets" or kind.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     for run in shown_runs(job.shown):
         found += [run.artefact] if run.artefact else [run.evaluation, run.rounds]
     if isinstance(job, TableJob) and job.tuned:
-        found += [file for *_, file in chosen(job.shown, job.tuned)]
+        found += [choice.trials for choice in choices(job.shown, job.tuned)]
     return [str(path) for path in found]
 
 
@@ -133,12 +156,22 @@ def _of_backbones(job: FigureJob) -> list[str]:
     return [paths.receipt(str(path)) for path in large]
 
 
-def chosen(shown: Shown, tuned: Tuned) -> list[tuple[str, str, Path]]:
-    """List scenario, title of the method, and file of every choice that a table's runs rest on."""
+class ShownChoice(NamedTuple):
+    """A method whose options were chosen, in a scenario; `trials` is the file of its trials."""
+
+    scenario: str
+    method: str
+    title: str
+    trials: Path
+
+
+def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
+    """List the choices that a table's runs rest on."""
     listed = []
     for scenario, (label, title, *_) in product(shown.scenarios, _methods(shown)):
         if label in tuned.methods:
             dataset, partition, backbone = scenario.split("/")
             labels = {"dataset": dataset, "partition": partition, "backbone": backbone}
-            listed.append((scenario, title, paths.at(paths.CHOICE, method=label, **labels)))
+            file = paths.at(paths.TRIALS, method=label, **labels)
+            listed.append(ShownChoice(scenario, label, title, file))
     return listed

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_python
 from fedloom.methods.manifest import Located, find
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def files_of(plugin: Located) -> list[Path]:
     of every package that they lie in, which Python runs first.
     """
     modules = _closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)
-    return [*modules, *plugin.folder.rglob("*.toml")]
+    return [*modules, *filter(Path.is_file, plugin.folder.rglob("*.toml"))]
 
 
 def import_all(modules: Iterable[str], plugins: Iterable[Located]) -> None:
@@ -177,13 +178,9 @@ def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes.
 
     Raises:
-        FedLoomError: the file is not Python, or not text.
+        FedLoomError: see `read_python`.
     """
-    try:
-        tree = ast.parse(file.read_text(), str(file))
-    except (SyntaxError, ValueError) as error:
-        raise FedLoomError(f"{file}: no Python: {error}") from None
-    for node in _nodes(tree):
+    for node in _nodes(read_python(file)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, []

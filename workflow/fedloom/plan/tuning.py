@@ -4,6 +4,7 @@ A trial is the method with some options set, trained on a partition of its own: 
 with a share of every client's training images in the place of its test images.
 """
 
+from copy import copy
 from dataclasses import replace
 from itertools import product
 from math import lcm
@@ -39,7 +40,7 @@ def with_trials(settings: Settings, entry: dict[str, Any]) -> Settings:
     if entry["seed"] in study.seeds:
         raise FedLoomError(f"{WHERE}.seed: {entry['seed']} is one of study.seeds; take another")
     _check_labels(settings, entry)
-    methods, trials = dict(settings.methods), {}
+    methods, trials = copy(settings.methods), {}
     for label in selected.methods:
         if not find(settings.methods[label].plugin).trained:
             continue

@@ -65,8 +65,21 @@ def contents(dataset: Dataset) -> tuple[int, int]:
         return _product(entry["x-images"], settings), _product(entry["x-classes"], settings)
     of_images = "root" in settings or "parts" in settings  # a file each
     listed = dataset.listing["files"] if dataset.listing and of_images else 0
-    images, classes = dataset.expected
+    images, classes, _ = dataset.expected
     return images or max(UNKNOWN_IMAGES, listed), classes or UNKNOWN_CLASSES
+
+
+def halves(dataset: Dataset) -> tuple[float, float]:
+    """Return the numbers of training and of test images.
+
+    Where nothing tells them apart, all are to train on, and half of them to test on.
+    """
+    images, _ = contents(dataset)
+    try:
+        test = read_receipt(paths.at(paths.STORE, dataset=dataset.label))["test_images"]
+    except (FedLoomError, KeyError):
+        test = dataset.expected.test
+    return (images, images / 2) if test is None else (images - test, test)
 
 
 def _product(factors: list[int | str], settings: dict[str, Any]) -> int:
@@ -168,9 +181,10 @@ class Workload:
 
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
-        images, classes = contents(self.dataset)
-        settings = self.partition.settings
-        everyone = images / self.all_clients()
+        classes, settings = contents(self.dataset)[1], self.partition.settings
+        everyone = halves(self.dataset)[0] / self.all_clients()
+        if self.partition.scheme == "disjoint":
+            classes = -(-classes // self.all_clients())
         return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
 
 
@@ -178,13 +192,13 @@ def _evaluation(run: Workload, share: float = 1) -> tuple[float, float]:
     """Return megabytes and operations of one evaluation of this share of the clients."""
     if "images" not in run.plugin.encodes:
         return 0, 0  # features are cached
-    images, size = contents(run.dataset)[0], sizes(run.backbone)
+    tested, size = halves(run.dataset)[1], sizes(run.backbone)
     # where the server has no model, each of these clients' models answers all images
     served = run.plugin.has_server_model(dict(run.method.options))
     models = 1 if served else run.all_clients() * share
     passes = share + models if run.study.global_test else share
     megabytes = images_at_once(size.image_floats) * size.passing
-    return megabytes, passes * images / 2 * size.operations
+    return megabytes, passes * tested * size.operations
 
 
 def _transport_plans(run: Workload) -> float:
@@ -228,7 +242,7 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
     for share, number in ((1, evaluations - sampled), (few, sampled)):
         _, once = _evaluation(run, share)
         if run.personal_epochs():
-            everyone = contents(run.dataset)[0] * run.personal_epochs() * share
+            everyone = halves(run.dataset)[0] * run.personal_epochs() * share
             once += 3 * everyone * size.operations + once
         operations += number * once
     training = run.kept() + _transport_plans(run) * FLOAT

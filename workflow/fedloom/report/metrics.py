@@ -8,9 +8,12 @@ import pyarrow as pa
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
+from fedloom.common.receipts import read_receipt
 from fedloom.plan import provenance
 from fedloom.plan.runs import Reported, Run
 from fedloom.plan.shown import ShownRun
+
+ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
 
 
 def frame(path: Path) -> pd.DataFrame:
@@ -43,6 +46,11 @@ def artefact_file(run: ShownRun) -> Path:
     return run.artefact
 
 
+def class_names(run: ShownRun) -> list[str]:
+    """Return the names of the classes of a run's dataset, for a kind that `x-reads` names."""
+    return [str(name) for name in read_receipt(run.store)["classes"]]
+
+
 def join(
     parts: Sequence[Path], out: Path, run: Run, fingerprints: Sequence[str] | None = None
 ) -> None:
@@ -71,6 +79,18 @@ def join(
         column = pa.array([value] * len(table), kind)
         table = table.add_column(position, name, column)
     write_table(out, table)
+
+
+def no_better_than_guessing(rounds: pd.DataFrame) -> bool:
+    """Return True if the training loss is no lower than that of guessing, the log of the classes.
+
+    The median over the last half of the rounds decides.
+
+    Args:
+        rounds: rows of rounds.parquet.
+    """
+    last = rounds.sort_values("round").tail((len(rounds) + 1) // 2)
+    return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:

@@ -1,15 +1,18 @@
 """Choose a method's options: those of the trial whose clients are best on what they held back."""
 
 import json
+import logging
 
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
-from fedloom.plan import choices, paths
+from fedloom.plan import choices, grids, paths
 from fedloom.plan.jobs import ChooseJob
 from fedloom.plan.runs import Reported
 from fedloom.report.metrics import accuracies, evaluation
+
+log = logging.getLogger(__name__)
 
 
 def run(job: ChooseJob, threads: int) -> None:
@@ -17,6 +20,8 @@ def run(job: ChooseJob, threads: int) -> None:
 
     The accuracy is the mean over participating clients after the last round, in percent. Of equal
     ones the first trial is chosen; a trial that diverged has none.
+
+    A line of the log names a chosen number that is the lowest or highest of those tried.
 
     Raises:
         FedLoomError: all trials diverged.
@@ -34,6 +39,17 @@ def run(job: ChooseJob, threads: int) -> None:
     best = means.index(max(mean for mean in means if mean is not None))
     where = {name: getattr(job, name) for name in ("dataset", "partition", "backbone", "method")}
     rows = {"trial": labels, "options": options, "accuracy": pa.array(means, pa.float64())}
+    rows["chosen"] = [number == best for number in range(len(trials))]
     write_table(paths.at(paths.TRIALS, **where), pa.table(rows))
     chosen = {"trial": [labels[best]], "options": [options[best]]}
     write_table(paths.at(paths.CHOICE, **where), pa.table(chosen))
+    all_options = [trial.options for trial, _ in trials]
+    for name, end in choices.at_edge(all_options[best], all_options).items():
+        log.info(
+            "%s: chose %s %s, the %s that was tried, so that values beyond it may do better; give "
+            "study.tune some",
+            "/".join(where.values()),
+            name,
+            grids.text(all_options[best][name]),
+            end,
+        )

@@ -1,13 +1,20 @@
 """Join the rows of a run's jobs."""
 
+import logging
+
 from fedloom.common.receipts import read_receipt
 from fedloom.plan import paths, provenance
 from fedloom.plan.jobs import EvaluateJob
 from fedloom.report import metrics
 
+log = logging.getLogger(__name__)
+
 
 def run(job: EvaluateJob, threads: int) -> None:
-    """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet."""
+    """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
+
+    A line of the log names a run, but no trial, that is no better than guessing.
+    """
     ends = [paths.end(number) for number in job.ends]
     states = {
         f"the rounds up to {n}": paths.at(paths.STATE, job.run, end=paths.end(n)) for n in job.ends
@@ -25,3 +32,14 @@ def run(job: EvaluateJob, threads: int) -> None:
     for part, whole in files:
         parts = [paths.at(part, job.run, end=end) for end in ends]
         metrics.join(parts, paths.at(whole, job.run), job.run, fingerprints)
+    if job.run.partition.endswith(paths.VALIDATION):
+        return  # a trial may diverge
+    rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
+    if metrics.no_better_than_guessing(rounds):
+        log.info(
+            "%s: training loss %.2f after the last round, no better than guessing (%.2f, the log "
+            "of the classes); take another training.lr, or set training.clip",
+            job.run.path,
+            rounds["train_loss"].iloc[-1],
+            rounds["guessing_loss"].iloc[-1],
+        )

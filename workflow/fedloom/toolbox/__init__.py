@@ -37,7 +37,7 @@ from fedloom.toolbox.model import (
     random_head,
     train_model,
 )
-from fedloom.toolbox.privacy import gaussian_epsilon
+from fedloom.toolbox.privacy import gaussian_epsilon, secret_uniform
 from fedloom.toolbox.prompt_history import extend_history, history_rows, start_history
 from fedloom.toolbox.prompt_pool import (
     cosine_similarity,
@@ -110,6 +110,7 @@ __all__ = [
     "random_head",
     "replace",
     "require_params_alone",
+    "secret_uniform",
     "server_step",
     "shallow_logits",
     "shallow_loss",

@@ -1,11 +1,44 @@
-"""The budget that Gaussian noise spends, from Opacus' accountant of Renyi differential privacy."""
+"""Noise that nobody can draw again, and the budget that Gaussian noise spends.
 
+The budget is that of Opacus' accountant of Renyi differential privacy.
+"""
+
+import hashlib
+import math
 import warnings
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedloom.federated.task import Task
+
+AT_ONCE = 1 << 16  # draws of one digest, whose length Python bounds
 ORDERS = [*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 128, 256, 512]
+
+
+def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
+    """Draw from the uniform distribution over (0, 1) what follows from no seed.
+
+    The draws are SHAKE-256 of a key of 256 bits, which the operating system gave to this job, with
+    `purpose` and the round: the same at each call within the job, and others in every other one.
+    torch's generators would not do, whatever their seed is: they use 32 bits of it, and what they
+    give tells what they will give.
+
+    Returns:
+        float64 `shape`, on the CPU.
+    """
+    count = math.prod(shape)
+    parts = [
+        hashlib.shake_256(task.secret + f"{purpose}:{task.round}:{start}".encode()).digest(
+            8 * min(AT_ONCE, count - start)
+        )
+        for start in range(0, count, AT_ONCE)
+    ]
+    bits = np.frombuffer(b"".join(parts), "<u8") >> 12
+    return torch.from_numpy((bits + 0.5) * 2.0**-52).view(tuple(shape))
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.common.errors import FedLoomError
 from fedloom.data.schemes.shares import deal
+
+DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
@@ -13,30 +16,35 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     - kind `client` (PEP-FedPT after Acar et al.; PFPT's text): every client draws proportions over
       classes; clients are of equal size and draw their images one by one, in random turns, a class
       that is used up dropping out.
-    - kind `class` (pFedPG): every class draws proportions over clients, whose sizes therefore
-      differ.
-    - kind `class_capped` (released code of FedPHA, FedOTP and PFPT): classes do so in turn, and
-      clients that hold their equal share of all images already get nothing of those that follow.
+    - kind `class` (pFedPG; PFPT's released code): every class draws proportions over clients, whose
+      sizes therefore differ.
+    - kind `class_capped` (released code of FedPHA and FedOTP): classes do so in turn, and clients
+      that hold their equal share of all images already get nothing of those that follow.
+
+    The last two draw again until every client has `min_images`.
 
     Args:
         labels: [N] of the training images.
 
     Returns:
         [N] the client of every image.
+
+    Raises:
+        FedLoomError: no draw gave every client as many images as that.
     """
     clients, alpha = settings["clients"], settings["alpha"]
     classes, column = np.unique(labels, return_inverse=True)
-    owner = np.empty(len(labels), int)
+    least = settings.get("min_images", 0)
     if settings["kind"] in ("class", "class_capped"):
-        held = np.zeros(clients, int)
-        for c in range(len(classes)):
-            rows = np.flatnonzero(column == c)
-            proportions = rng.dirichlet(np.full(clients, alpha))
-            if settings["kind"] == "class_capped":
-                proportions = _capped(proportions, held < len(labels) / clients)
-            owner[rows] = deal(rows, proportions, rng)
-            held += np.bincount(owner[rows], minlength=clients)
-        return owner
+        for _ in range(DRAWS):
+            owner = _by_class(column, settings, rng)
+            if np.bincount(owner, minlength=clients).min() >= least:
+                return owner
+        raise FedLoomError(
+            f"min_images: in {DRAWS:,} draws of alpha {alpha:g}, some of {clients} clients always "
+            f"had fewer than {least} images; use fewer clients or a larger alpha"
+        )
+    owner = np.empty(len(labels), int)
     wanted = rng.dirichlet(np.full(len(classes), alpha), clients)  # [K, C]
     stacks = [list(rng.permutation(np.flatnonzero(column == c))) for c in range(len(classes))]
     left = np.array([len(stack) for stack in stacks])
@@ -47,6 +55,24 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
         c = rng.choice(len(classes), p=odds / odds.sum())
         owner[stacks[c].pop()] = client
         left[c] -= 1
+    return owner
+
+
+def _by_class(column: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+    """Return the client of every image [N], as every class draws proportions over clients.
+
+    Args:
+        column: [N] number of each image's class.
+    """
+    clients, owner = settings["clients"], np.empty(len(column), int)
+    held = np.zeros(clients, int)
+    for c in range(column.max() + 1):
+        rows = np.flatnonzero(column == c)
+        proportions = rng.dirichlet(np.full(clients, settings["alpha"]))
+        if settings["kind"] == "class_capped":
+            proportions = _capped(proportions, held < len(column) / clients)
+        owner[rows] = deal(rows, proportions, rng)
+        held += np.bincount(owner[rows], minlength=clients)
     return owner
 
 

@@ -1,7 +1,7 @@
 """What every hook's result is held to: plain names, dense tensors, equal shapes, finite numbers."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ COLUMNS = (  # of clients.parquet
     *("dataset", "partition", "backbone", "method", "seed", "round", "client_id"),
     *("num_examples", "work", "received", "bytes_up", "bytes_down"),
 )
+DEEPEST = 10  # dicts in each other
 CURE = "lower training.lr or set training.clip"
 
 
@@ -52,22 +53,39 @@ def kind_of(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def require_tree(where: str, what: str, tree: object) -> None:
-    """Require a nested dict with plain names, of dense tensors and plain scalars."""
+def require_tree(where: str, what: str, tree: object, levels: int = DEEPEST) -> None:
+    """Require a nested dict with plain names, of dense tensors and plain numbers.
+
+    Args:
+        levels: of dicts that it may have.
+    """
+    if not levels:
+        line = f"more than {DEEPEST} dicts in each other, or one that holds itself"
+        raise FedLoomError(f"{where}: {what}: {line}")
     if not isinstance(tree, dict):
         raise FedLoomError(f"{where}: {what} must be a dict of tensors, not {kind_of(tree)}")
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise FedLoomError(f"{where}: {what} has the key {key!r}; use names without '/'")
         if isinstance(value, dict):
-            require_tree(where, f"{what} '{key}'", value)
+            require_tree(where, f"{what} '{key}'", value, levels - 1)
         elif isinstance(value, Tensor):
-            if value.layout is not torch.strided:
-                raise FedLoomError(f"{where}: {what} '{key}' is sparse; make it dense")
-        elif value is not None and not isinstance(value, int | float | str):
+            for fault, cure in _faults(value):
+                raise FedLoomError(f"{where}: {what} '{key}' is {fault}; {cure}")
+        elif isinstance(value, bool) or not isinstance(value, int | float):
             raise FedLoomError(
                 f"{where}: {what} '{key}' must be a tensor or a plain number, not {kind_of(value)}"
             )
+
+
+def _faults(tensor: Tensor) -> Iterator[tuple[str, str]]:
+    """Yield what keeps a tensor from being sent, and what to do."""
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        yield "sparse or nested", "make it dense"
+    if tensor.is_meta:
+        yield "on the device meta, without numbers", "give it some"
+    if tensor.is_quantized:
+        yield f"of {tensor.dtype}", "send its int_repr(), with scale and zero point as tensors"
 
 
 def require_alike(

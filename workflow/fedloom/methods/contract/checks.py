@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from fedloom.backbones.base import Backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
@@ -24,9 +25,12 @@ from fedloom.methods.contract.tiny import (
     ALIKE,
     CLASSES,
     DIFFERENT,
+    ODD,
+    tiny_clip,
     tiny_job,
     tiny_outputs,
     tiny_task,
+    tiny_vit,
 )
 from fedloom.methods.manifest import Plugin
 
@@ -75,8 +79,9 @@ class TinyRun:
         wrappers: tuple[Plugin, ...] = (),
         partition: dict = DIFFERENT,
         epochs: int = 1,
+        backbone: Backbone | None = None,
     ):
-        self.task = tiny_task(method, folder, wrappers, partition)
+        self.task = tiny_task(method, folder, wrappers, partition, backbone=backbone)
         vars(self.task.training).update(epochs=epochs)
         self.hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
 
@@ -112,9 +117,10 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that three rounds in one job equal a job of two and one of the third, bit for bit.
 
     A job is a process of its own, so each imports the plugins anew: what they hold beside the state
-    is lost.
+    is lost. The backbone's width is odd, since kernels round the rest of a vector in other ways.
     """
-    run = TinyRun(method, folder, wrappers)
+    backbone = tiny_vit(ODD) if method.family == "vit" else tiny_clip(ODD)
+    run = TinyRun(method, folder, wrappers, backbone=backbone)
     jobs = (("whole", [3]), ("parts", [2, 3]))
     for name, ends in jobs:
         (folder / name).mkdir()

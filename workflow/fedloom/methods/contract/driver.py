@@ -1,13 +1,12 @@
 """Hold a plugin to every rule of the contract."""
 
 import tempfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.methods import stacking
-from fedloom.methods.calls import blame
+from fedloom.methods.calls import guarded
 from fedloom.methods.contract.checks import CHECKS, NotLearningError, TinyRun
 from fedloom.methods.contract.variations import other_options, refuses, shipped_backbone
 from fedloom.methods.manifest import Plugin
@@ -61,7 +60,8 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
     """
     with tempfile.TemporaryDirectory() as folder:
         # what is broken is no refusal
-        run = _guarded(TinyRun, method, [wrapper], method, Path(folder), (wrapper,))
+        made = partial(TinyRun, method, Path(folder), (wrapper,))
+        run = guarded(made, [method, wrapper], "check TinyRun")
         try:
             start = run.start()
             task, updates = run.upload(1, start, run.task.data.participating[:3])
@@ -77,23 +77,9 @@ def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
     for test in CHECKS + VARIATIONS:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                _guarded(test, method, wrappers, method, Path(folder), *wrappers)
+                call = partial(test, method, Path(folder), *wrappers)
+                guarded(call, [method, *wrappers], f"check {test.__name__}")
             except NotLearningError as error:  # after the others, since a wrapper may be let off
                 idle = error
     if idle is not None:
         raise idle
-
-
-def _guarded(test: Callable[..., Any], method: Plugin, wrappers: Any, *arguments: Any) -> Any:
-    """Call a check.
-
-    Raises:
-        FedLoomError: also for whatever else it raises, which only the log tells in full.
-    """
-    try:
-        return test(*arguments)
-    except FedLoomError:
-        raise
-    except Exception as error:
-        name = f"check {test.__name__}"
-        raise blame([method, *wrappers], error, name) from error

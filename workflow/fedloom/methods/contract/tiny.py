@@ -24,19 +24,20 @@ from fedloom.plan.settings import Backbone
 from fedloom.toolbox.prototypes import warm_start
 
 CLASSES, CLIENTS, SIZE = 4, 6, 16
+ODD = 24  # a width whose rows end within a vector register, and within 64 bytes of memory
 DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
 ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
 
 
-def tiny_vit() -> FrozenViT:
-    """Return a ViT of 12 blocks of width 16 with random weights."""
+def tiny_vit(width: int = 16) -> FrozenViT:
+    """Return a ViT of 12 blocks with random weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return FrozenViT(
             VisionTransformer(
                 img_size=SIZE,
                 patch_size=8,
-                embed_dim=16,
+                embed_dim=width,
                 depth=12,
                 num_heads=2,
                 mlp_ratio=1,
@@ -45,17 +46,20 @@ def tiny_vit() -> FrozenViT:
         )
 
 
-def tiny_clip():
-    """Return a CLIP of width 16, two blocks for images and one for text, with random weights."""
+def tiny_clip(width: int = 16):
+    """Return a CLIP of two blocks for images and one for text, with random weights."""
     import open_clip  # takes seconds, and no ViT method needs it
     from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 
     from fedloom.backbones.clip.model import FrozenCLIP
 
-    vision = CLIPVisionCfg(layers=2, width=16, head_width=8, patch_size=8, image_size=SIZE)
+    vision = CLIPVisionCfg(
+        layers=2, width=width, head_width=width // 2, patch_size=8, image_size=SIZE
+    )
+    text = CLIPTextCfg(width=width, heads=2, layers=1)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = open_clip.CLIP(16, vision, CLIPTextCfg(width=16, heads=2, layers=1))
+        model = open_clip.CLIP(width, vision, text)
     numbers = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear"}
     open_clip.set_model_preprocess_cfg(model, numbers | {"size": SIZE})
     return FrozenCLIP(model, _tokenizer(), "tiny")

@@ -35,10 +35,11 @@ def over_seeds(
     key: Callable[[ShownRun], Hashable],
     measure: Callable[[ShownRun], float],
 ) -> dict[Hashable, tuple[float, float]]:
-    """Return mean and sample standard deviation (0 for one seed) of a number, by the runs' key."""
+    """Return mean and sample standard deviation (NaN of one seed) of a number, by the runs' key."""
     values: dict[Hashable, list[float]] = {}
     for run in series:
         values.setdefault(key(run), []).append(measure(run))
     return {
-        name: (float(np.mean(v)), float(np.std(v, ddof=len(v) > 1))) for name, v in values.items()
+        name: (float(np.mean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else np.nan)
+        for name, v in values.items()
     }

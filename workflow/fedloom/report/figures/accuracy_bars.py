@@ -1,15 +1,26 @@
 """Draw an accuracy by partition as bars, the methods side by side (PFPT, Fig. 1)."""
 
-import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedloom.plan.jobs import FigureJob
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
-from fedloom.report.figures.bars import WIDTH
+from fedloom.report.figures.bars import side_by_side
 
 PANEL = ("dataset", "backbone")
+
+
+def ends(frame: pd.DataFrame) -> tuple[float, float]:
+    """Return where the axis of accuracies `mean` +- `std` begins and ends, in percent.
+
+    It begins at a multiple of ten that leaves the lowest bar at least half as long as the highest.
+    """
+    std = frame["std"].fillna(0)
+    low, high = float((frame["mean"] - std).min()), float((frame["mean"] + std).max())
+    begin = max(0, (low - max(high - low, 5)) // 10 * 10)
+    return begin, min(103, high + 0.05 * (high - begin))
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
@@ -17,24 +28,19 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     metric, personalized = job.settings["metric"], job.settings["personalized"]
     groups = style.scenarios(series, PANEL)
     figure, axes = style.panels(len(groups))
+    frames = []
     for axis, runs in zip(axes, groups.values(), strict=True):
         numbers = over_seeds(
             runs,
             lambda run: (run.method, run.partition),
             lambda run: accuracy(run, metric, personalized),
         )
-        partitions = list(dict.fromkeys(run.partition for run in runs))
-        methods = {run.method: run for run in runs}
-        width = WIDTH / len(methods)
-        for number, (label, run) in enumerate(methods.items()):
-            means, stds = zip(*(numbers[label, each] for each in partitions), strict=True)
-            left = np.arange(len(partitions)) - WIDTH / 2 + (number + 0.5) * width
-            axis.bar(
-                left, means, width, yerr=stds, label=style.legend_text(run.title),
-                color=run.look.colour, hatch=run.look.line * "/", edgecolor="white", capsize=2,
-            )  # fmt: skip
-        axis.set_xticks(range(len(partitions)), partitions)
-        axis.set(ylim=(0, 103), title=style.name(runs[0], series, PANEL))
+        index = pd.MultiIndex.from_tuples(numbers)  # pyright: ignore[reportArgumentType]
+        frames.append(pd.DataFrame(list(numbers.values()), index, ["mean", "std"]))
+        side_by_side(axis, runs, frames[-1])
+        axis.set_title(style.name(runs[0], series, PANEL))
+    for axis in axes:
+        axis.set_ylim(ends(pd.concat(frames)))  # so that panels compare
     style.left_label(axes, AXES[metric])
     style.legend(figure, axes)
     return figure

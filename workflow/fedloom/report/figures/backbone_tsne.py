@@ -17,7 +17,6 @@ from fedloom.report.figures import style
 from fedloom.report.figures.tsne import POINTS, embed
 
 KEYS = ("dataset", "backbone")
-NAMED = 20  # groups that still have colours that are told apart, and a legend
 
 
 def depth(features: Path) -> int:
@@ -96,13 +95,10 @@ def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
 def _panel(axis: Axes, points: np.ndarray, labels: np.ndarray) -> None:
     """Scatter points [n, 2] in the colours of their labels; few labels are named in a legend."""
     names = sorted(set(labels.tolist()))
-    few = len(names) <= len(style.CLASSES)
-    named = (
-        colormaps["tab20"] if len(names) <= NAMED else colormaps["viridis"].resampled(len(names))
-    )
+    few = len(names) <= style.NAMED
+    shades = colormaps["viridis"].resampled(len(names))
     for number, name in enumerate(names):
-        here = labels == name
-        colour = style.CLASSES[number] if few else named(number)
-        label = style.legend_text(name) if len(names) <= NAMED else None
-        axis.scatter(*points[here].T, s=7, color=colour, linewidth=0, label=label)
+        look = style.of_class(number) if few else {"color": shades(number), "linewidth": 0}
+        label = style.legend_text(name) if few else None
+        axis.scatter(*points[labels == name].T, s=7, label=label, **look)
     style.map_axes(axis)

@@ -1,7 +1,10 @@
 """Draw any artefact's column by another as bars."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedloom.plan.jobs import FigureJob
@@ -14,7 +17,7 @@ WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
 def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
-    """Return mean and sample standard deviation (0 for one seed) over seeds, by method and x."""
+    """Return mean and sample standard deviation (NaN of one seed) over seeds, by method and x."""
     parts = []
     for run in series:
         frame = artefact(run)
@@ -23,7 +26,23 @@ def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
             pd.DataFrame({"method": run.method, "x": values.index, "y": values.to_numpy()})
         )
     grouped = pd.concat(parts).groupby(["method", "x"], sort=False)["y"]
-    return grouped.agg(["mean", "std"]).fillna({"std": 0})
+    return grouped.agg(["mean", "std"])
+
+
+def side_by_side(axis: Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> None:
+    """Draw `mean` as bars, `std` as whiskers; the frame's index is method and place on the axis."""
+    values = list(dict.fromkeys(frame.index.get_level_values(1)))
+    methods = {run.method: run for run in runs}
+    width = WIDTH / len(methods)
+    for number, (label, run) in enumerate(methods.items()):
+        part = frame.loc[label].reindex(values)
+        left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
+        axis.bar(
+            left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
+            color=run.look.colour, hatch=style.HATCHES[run.look.line], edgecolor="white",
+            capsize=2,
+        )  # fmt: skip
+    axis.set_xticks(range(len(values)), map(str, values))
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
@@ -32,18 +51,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     groups = style.scenarios(series)
     figure, axes = style.panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):
-        frame = means(runs, x, y)
-        values = list(dict.fromkeys(frame.index.get_level_values("x")))
-        methods = {run.method: run for run in runs}
-        width = WIDTH / len(methods)
-        for number, (label, run) in enumerate(methods.items()):
-            part = frame.loc[label].reindex(values)
-            left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
-            axis.bar(
-                left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
-                color=run.look.colour, hatch=run.look.line * "/", edgecolor="white", capsize=2,
-            )  # fmt: skip
-        axis.set_xticks(range(len(values)), map(str, values))
+        side_by_side(axis, runs, means(runs, x, y))
         axis.set(xlabel=x, title=style.name(runs[0], series))
         if job.settings["log"]:
             style.log_scale(axis)

@@ -19,10 +19,10 @@ def busiest(frame: pd.DataFrame) -> int:
 def counts(frame: pd.DataFrame, client: int) -> pd.DataFrame:
     """Return a client's mean number of images by group over its rounds, and the sample deviation.
 
-    The deviation of a single round is 0. Columns are `mean` and `std`, the index is the group.
+    The deviation of a single round is NaN. Columns are `mean` and `std`, the index is the group.
     """
     rows = frame[frame["client"] == client]
-    return rows.groupby("group")["count"].agg(["mean", "std"]).fillna({"std": 0})
+    return rows.groupby("group")["count"].agg(["mean", "std"])
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:

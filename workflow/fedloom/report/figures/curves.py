@@ -12,7 +12,7 @@ from fedloom.report.figures import style
 def bands(
     series: Sequence[ShownRun], metric: str, of: Callable[[ShownRun, str], pd.Series]
 ) -> dict[str, pd.DataFrame]:
-    """Return mean and sample standard deviation (0 for one seed) over seeds, by method and round.
+    """Return mean and sample standard deviation (NaN of one seed) over seeds, by method and round.
 
     Args:
         of: returns a run's metric by round.
@@ -21,7 +21,7 @@ def bands(
     for run in series:
         methods.setdefault(run.method, []).append(of(run, metric))
     return {
-        method: pd.concat(curves, axis=1).agg(["mean", "std"], axis=1).fillna({"std": 0})
+        method: pd.concat(curves, axis=1).agg(["mean", "std"], axis=1)
         for method, curves in methods.items()
     }
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.grids import text
 from fedloom.plan.jobs import FigureJob
-from fedloom.plan.looks import next_look
+from fedloom.plan.looks import deal
 from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
@@ -53,19 +53,21 @@ def _panel(
     values = list(dict.fromkeys(_name(_value(run, option)) for run in runs))
     numeric = all(isinstance(_value(run, option), int | float) for run in runs)
     lines: dict[tuple, list[ShownRun]] = {}
+    grids: dict[str, dict] = {}  # the look of each one's first run
     for run in runs:
         lines.setdefault((member(run).grid, *_others(run, option).items()), []).append(run)
-    several = len({name for name, *_ in lines}) > 1
-    for number, points in enumerate(lines.values()):
+        grids.setdefault(member(run).grid, vars(run.look))
+    several = len(grids) > 1
+    looks = deal([grids[grid] for grid, *_ in lines])
+    for look, points in zip(looks, lines.values(), strict=True):
         numbers = over_seeds(points, lambda run: _name(_value(run, option)), measure)
         at = [float(name) if numeric else values.index(name) for name in map(str, numbers)]
         means, stds = zip(*numbers.values(), strict=True)
         title = [member(points[0]).title] if several else []
         title += [f"{name} = {value}" for name, value in _others(points[0], option).items()]
-        look = style.of_method(points[0].look if several else next_look(runs[0].look, number))
         axis.errorbar(
             at, means, stds, capsize=2, elinewidth=0.8,
-            label=style.legend_text(", ".join(title)) or None, **look,
+            label=style.legend_text(", ".join(title)) or None, **style.of_method(look),
         )  # fmt: skip
     if numeric:
         axis.set_xticks([float(name) for name in values], values)

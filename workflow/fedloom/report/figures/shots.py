@@ -12,7 +12,7 @@ PANEL = ("dataset", "backbone")  # a panel is one of each
 
 
 def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
-    """Return mean and sample standard deviation over seeds (0 for one seed), by method and shots.
+    """Return mean and sample standard deviation over seeds (NaN of one seed), by method and shots.
 
     The number of a seed is the mean accuracy over participating clients in percent, averaged over
     the reported rounds.
@@ -30,7 +30,7 @@ def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
         columns=["method", "shots", "accuracy"],
     )
     return {
-        str(method): rows.groupby("shots")["accuracy"].agg(["mean", "std"]).fillna({"std": 0})
+        str(method): rows.groupby("shots")["accuracy"].agg(["mean", "std"])
         for method, rows in frame.groupby("method", sort=False)
     }
 

@@ -1,50 +1,54 @@
 """Draw how much of every class's prompt goes into the mixed prompt (PEP-FedPT, Fig. 8)."""
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
 from fedloom.plan.jobs import FigureJob
-from fedloom.plan.looks import MARKERS
 from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 
-SHADES = (1.0, 0.55, 0.3)
+NAMED = 20  # names that have room beside a panel
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
-    """Draw a row per run, a panel per true class, a line per block; the true class is marked.
+    """Draw a row per run and true class, a panel per block; the true class's own bar is dark.
 
     Raises:
         FedLoomError: there is no test image of a class asked for.
     """
-    classes = job.settings["classes"]
-    figure, axes = style.grid(len(series), len(classes), sharey=True)
     frames = [metrics.artefact(run) for run in series]
     blocks = sorted({block for frame in frames for block in frame["block"]})
-    for row, run, frame in zip(axes, series, frames, strict=True):
-        for axis, label in zip(row, classes, strict=True):
-            chosen = frame[frame["label"] == label]
-            if chosen.empty:
-                raise FedLoomError(f"{run.artefact}: no test image of class {label}")
-            axis.axvspan(label - 0.5, label + 0.5, color="#dddddd", linewidth=0)
-            for block, rows in chosen.sort_values("class").groupby("block"):
-                number = blocks.index(block)  # a block looks the same in every row
-                look = style.of_method(run.look) | {
-                    "alpha": SHADES[number % len(SHADES)],
-                    "linestyle": style.LINES[number % len(style.LINES)],
-                    "marker": MARKERS[number % len(MARKERS)],
-                }
-                few = len(rows) <= 20  # markers of 100 classes would hide each other
-                look["marker"] = look["marker"] if few else ""
-                axis.plot(rows["class"], rows["weight"], label=f"Block {block}", **look)
-            if len(rows) <= 10:  # more numbers would touch each other
-                axis.set_xticks(rows["class"])
-            else:
-                style.whole_numbers(axis)
-            axis.set(title=f"True class {label}", xlabel="Prompt of class")
+    pairs = zip(series, frames, strict=True)
+    rows = [(*pair, label) for pair in pairs for label in job.settings["classes"]]
+    figure, axes = style.grid(len(rows), len(blocks), (2.4, 3.2))
+    for row, (run, frame, label) in zip(axes, rows, strict=True):
+        names, chosen = metrics.class_names(run), frame[frame["label"] == label]
+        if chosen.empty:
+            raise FedLoomError(f"{run.artefact}: no test image of class {label}")
+        for axis, block in zip(row, blocks, strict=True):
+            _panel(axis, run, chosen[chosen["block"] == block], label)
+            axis.set_title(f"Block {block}")
+        step = -(-len(names) // NAMED)
+        at = range(label % step, len(names), step)  # the true class among them
+        row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
         about = style.name(run, series, (*style.SCENARIO, "title"))
-        row[0].set_ylabel(f"{about.replace(', ', chr(10))}\nMean weight".lstrip())
-    axes[0, 0].set_ylim(bottom=0)  # shared by all panels, when all is drawn
-    style.legend(figure, list(axes.flat))
+        row[0].set_ylabel(f"{about.replace(', ', chr(10))}\nImages of {names[label]}".lstrip())
+    most = max(frame["weight"].max() for frame in frames)
+    for axis in axes.flat:
+        axis.set_xlim(0, 1.03 * most)
+    for axis in axes[-1]:
+        axis.set_xlabel("Mean weight")
     return figure
+
+
+def _panel(axis: Axes, run: ShownRun, rows: pd.DataFrame, label: int) -> None:
+    """Draw a bar per class prompt, the first class on top."""
+    colours = [(run.look.colour, 1 if each == label else 0.45) for each in rows["class"]]
+    axis.barh(rows["class"], rows["weight"], color=colours)
+    axis.set_yticks([])
+    axis.grid(visible=False, axis="y")
+    axis.margins(y=0.01)
+    axis.invert_yaxis()

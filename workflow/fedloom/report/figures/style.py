@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from fedloom.common.io import replacing
 from fedloom.plan.settings import Look
@@ -16,11 +16,13 @@ from fedloom.plan.shown import ShownBackbone, ShownRun
 
 # as many as fedloom.plan.looks deals out
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+HATCHES = ("", "//", "..", "xx", "\\\\")  # of bars, which have no lines
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision
 CLASSES = (
     "#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677",
     "#AA4499", "#44AA99", "#999933", "#882255", "#000000",
 )  # fmt: skip
+NAMED = 2 * len(CLASSES)  # classes that are told apart: as many again are hollow
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -42,7 +44,7 @@ LOOK = {
 # dates and versions would make every run's files differ
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
 PANEL = (3.2, 2.5)  # inches
-BESIDE = 6  # labels that still go above the panels
+BESIDE, ROWS = 6, 3  # labels that still go above the panels, and rows of them
 SCENARIO = ("dataset", "partition", "backbone")
 
 
@@ -59,12 +61,17 @@ def of_method(look: Look) -> dict:
     return {"color": look.colour, "linestyle": LINES[look.line], "marker": look.marker}
 
 
-def grid(
-    rows: int, columns: int, size: tuple[float, float] = PANEL, sharey: bool = False
-) -> tuple[Figure, np.ndarray]:
+def of_class(number: int) -> dict:
+    """Return fill and edge of a class below NAMED, for Axes.scatter."""
+    colour = CLASSES[number % len(CLASSES)]
+    fill = colour if number < len(CLASSES) else "white"
+    return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
+
+
+def grid(rows: int, columns: int, size: tuple[float, float] = PANEL) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
     inches = (size[0] * columns, size[1] * rows)
-    return plt.subplots(rows, columns, figsize=inches, squeeze=False, sharey=sharey)
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False)
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -104,7 +111,7 @@ def legend_text(text: str) -> str:
 
 
 def legend(figure: Figure, axes: Sequence[Axes], most: int = 4) -> None:
-    """Draw one legend, each label once: above the panels, or beside them if there are many labels.
+    """Draw one legend, each label once: above the panels, or beside them if there is no room.
 
     Args:
         most: labels in a row above, at most; fewer where they are long.
@@ -115,32 +122,41 @@ def legend(figure: Figure, axes: Sequence[Axes], most: int = 4) -> None:
             labels.setdefault(label, handle)
     shown = list(labels.values()), list(labels)
     width, height = map(float, figure.get_size_inches())
-    if len(labels) > BESIDE:
+    for across in range(min(most, len(labels)), 0, -1):
+        if len(labels) > min(BESIDE, ROWS * across):
+            break
+        drawn = figure.legend(*shown, loc="outside upper center", ncols=across)
+        if drawn.get_window_extent().width <= width * figure.dpi:
+            return
+        drawn.remove()
+    if labels:
         drawn = figure.legend(*shown, loc="outside right upper")
         room = drawn.get_window_extent()
         wide, high = (float(size) / figure.dpi + 0.1 for size in (room.width, room.height))
         figure.set_size_inches(width + wide, max(height, high))
-        return
-    for across in range(min(most, len(labels)), 0, -1):
-        drawn = figure.legend(*shown, loc="outside upper center", ncols=across)
-        if across == 1 or drawn.get_window_extent().width <= width * figure.dpi:
-            return
-        drawn.remove()
 
 
-class _Plain(LogFormatter):
-    """Write 0.1 instead of 1e-01, at the ticks that LogFormatter would label."""
+class _Few(Locator):
+    """Place ticks on a logarithmic axis so that all have room for a label."""
 
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:g}" if super().__call__(x, pos) else ""
+    def __call__(self) -> np.ndarray:
+        """Return the ticks within what is seen."""
+        assert self.axis is not None, "a locator of an axis"
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        """Return round numbers below 5-fold, 1, 2 and 5 below 100-fold, else powers of ten."""
+        fold = vmax / vmin
+        of_ten = LogLocator(subs=(1, 2, 5) if fold < 100 else (1,))
+        ticks = np.array((MaxNLocator(5) if fold < 5 else of_ten).tick_values(vmin, vmax))
+        return ticks[(ticks >= vmin) & (ticks <= vmax)]
 
 
 def log_scale(axis: Axes) -> None:
     """Make the y axis logarithmic, with plain numbers, also where it spans less than a decade."""
     axis.set_yscale("log")
-    for name in ("major", "minor"):
-        plain = _Plain(labelOnlyBase=False, minor_thresholds=(1.5, 0.5))
-        getattr(axis.yaxis, f"set_{name}_formatter")(plain)
+    axis.minorticks_off()
+    axis.yaxis.set(major_locator=_Few(), major_formatter="{x:g}")
 
 
 def whole_numbers(axis: Axes) -> None:

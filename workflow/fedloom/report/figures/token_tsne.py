@@ -30,12 +30,12 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     image = None
     for row, run in zip(axes, series, strict=True):
         frame, path = metrics.artefact(run), metrics.artefact_file(run)
-        known = sorted(frame["block"].unique().tolist())
+        known, names = sorted(frame["block"].unique().tolist()), metrics.class_names(run)
         for axis, block in zip(row, blocks, strict=True):
             if block not in known:
                 line = f"{path}: no block {block}; it has {known[0]} to {known[-1]}"
                 raise FedLoomError(line)
-            image = _panel(axis, sample(frame[frame["block"] == block]), path)
+            image = _panel(axis, sample(frame[frame["block"] == block]), names, path)
             output = block == known[-1]
             axis.set_title("Output" if output else f"Input of block {block}")
         row[0].set_ylabel(style.name(run, series, (*style.SCENARIO, "title")).replace(", ", "\n"))
@@ -45,25 +45,30 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, frame: pd.DataFrame, path: Path) -> PathCollection | None:
+def _panel(
+    axis: Axes, frame: pd.DataFrame, classes: list[str], path: Path
+) -> PathCollection | None:
     """Scatter one block; return what a colour bar needs, None if the legend names the classes."""
     points = embed(frame["vector"], path)
     labels, domains = frame["label"].to_numpy(), frame["domain"].fillna("").to_numpy()
-    few, image = bool(labels.max() < len(style.CLASSES)), None
+    few, image = len(classes) <= style.NAMED, None
     names = sorted(set(domains))
     for number, domain in enumerate(names):
-        here = domains == domain
-        colours = [style.CLASSES[c] for c in labels[here]] if few else labels[here]
-        shade: dict[str, Any] = {} if few else {"cmap": "viridis", "vmin": 0, "vmax": labels.max()}
-        shade["marker"] = MARKERS[number % len(MARKERS)]
-        image = axis.scatter(*points[here].T, c=colours, s=7, linewidth=0, **shade)
+        here, marker = domains == domain, MARKERS[number % len(MARKERS)]
+        for c in sorted(set(labels[here])) if few else []:
+            of = here & (labels == c)
+            axis.scatter(*points[of].T, s=9, marker=marker, **style.of_class(c))
+        if not few:
+            shade: dict[str, Any] = {"c": labels[here], "vmin": 0, "vmax": len(classes) - 1}
+            image = axis.scatter(*points[here].T, s=7, linewidth=0, marker=marker, **shade)
     for c in sorted(set(labels)) if few else []:
-        axis.scatter([], [], color=style.CLASSES[c], s=14, label=str(c), linewidth=0)
+        label = style.legend_text(classes[c])
+        axis.scatter([], [], s=14, label=label, **style.of_class(c))
     for number, domain in enumerate(names if len(names) > 1 else []):
         marker, label = MARKERS[number % len(MARKERS)], style.legend_text(domain)
         axis.scatter([], [], color="#777777", s=14, label=label, marker=marker, gid=DOMAIN)
     style.map_axes(axis)
-    return None if few else image
+    return image
 
 
 def _legend(figure: Figure, entries: list[tuple[list, list]]) -> None:
@@ -73,8 +78,14 @@ def _legend(figure: Figure, entries: list[tuple[list, list]]) -> None:
         for handle, label in zip(handles, labels, strict=True):
             (domains if handle.get_gid() == DOMAIN else classes).setdefault(label, handle)
     look: dict[str, Any] = {"handlelength": 0.8, "columnspacing": 1.2}
-    upper: dict[str, Any] = {"loc": "outside upper center", "ncols": 10}
-    lower: dict[str, Any] = {"loc": "outside lower center", "ncols": 4}
-    for items, position in ((classes, upper), (domains, lower)):
-        if items:
-            figure.legend(list(items.values()), list(items), **position, **look)
+    width, height = map(float, figure.get_size_inches())
+    for items, place in ((classes, "upper"), (domains, "lower")):
+        look["loc"] = f"outside {place} center"
+        for across in range(min(10, len(items)), 0, -1):
+            drawn = figure.legend(list(items.values()), list(items), ncols=across, **look)
+            room = drawn.get_window_extent()
+            if across == 1 or room.width <= width * figure.dpi:
+                height += room.height / figure.dpi
+                break
+            drawn.remove()
+    figure.set_size_inches(width, height)

@@ -24,20 +24,13 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
             )
             for name in names
         )
-        methods = {run.method: run for run in runs}.values()
-        # labels of one plugin differ by their lines, which points do not have
-        numbered = len({(run.look.colour, run.look.marker) for run in methods}) < len(methods)
-        for number, run in enumerate(methods, start=1):
+        for run in {run.method: run for run in runs}.values():
             (across, wide), (up, high) = x[run.method], y[run.method]
-            look: dict[str, Any] = style.of_method(run.look) | {"linestyle": ""}
-            title = f"{number}  {run.title}" if numbered else run.title
+            look: dict[str, Any] = style.of_method(run.look) | {"linestyle": "", "markersize": 7}
             axis.errorbar(
                 [across], [up], [high], [wide], elinewidth=0.8, capsize=2,
-                label=style.legend_text(title), **look,
+                label=style.legend_text(run.title), **look,
             )  # fmt: skip
-            if numbered:
-                near = {"xytext": (3, 3), "textcoords": "offset points", "fontsize": 8}
-                axis.annotate(str(number), (across, up), **near)
         axis.set(xlabel=AXES[names[0]], title=style.name(runs[0], series))
     style.left_label(axes, AXES[names[1]])
     style.legend(figure, axes)

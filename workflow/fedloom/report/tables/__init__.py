@@ -19,7 +19,7 @@ from types import ModuleType
 
 from fedloom.plan.jobs import TableJob
 from fedloom.plan.shown import ShownRun
-from fedloom.report.tables import choices, layout, published
+from fedloom.report.tables import choices, layout, marks, privacy, published
 from fedloom.report.tables.summary import summarise
 
 
@@ -49,11 +49,17 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
         )
     if job.tuned is not None:
         text += f" {choices.footnote(job.shown, job.tuned)}"
-    layout.write(frame, layout.texts(frame, module.column), text, label, outputs)
+    text += privacy.footnote([run for run in runs if run.artefact is None])
+    found = marks.marked(job, runs, frame)
+    texts = marks.with_signs(layout.texts(frame, module.column), found)
+    frame["marks"] = ["; ".join(mark.text for mark in own) for own in found]
+    layout.write(frame, texts, text, label, outputs)
 
 
 def caption(job: TableJob, measured: str, seeds: int) -> str:
     """Return the title, what is measured, over how many seeds, and how it is marked."""
     title = job.title or f"Study {job.study}"
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    if seeds == 1:
+        return f"{title}: {measured}; one seed, so that nothing is marked as best."
+    spread = f"mean ± standard deviation over {seeds} seeds"
     return f"{title}: {measured}; {spread}. Best bold, second underlined."

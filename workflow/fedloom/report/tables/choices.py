@@ -2,10 +2,10 @@
 
 from itertools import groupby
 
-from fedloom.plan.choices import chosen_options
+from fedloom.plan.choices import tried
 from fedloom.plan.grids import TRAINING, text
 from fedloom.plan.jobs import Shown, Tuned
-from fedloom.plan.shown import chosen
+from fedloom.plan.shown import choices
 
 
 def footnote(shown: Shown, tuned: Tuned) -> str:
@@ -17,8 +17,8 @@ def footnote(shown: Shown, tuned: Tuned) -> str:
         "their training images"
     )
     parts = []
-    for scenario, rows in groupby(chosen(shown, tuned), lambda row: row[0]):
-        values = "; ".join(f"{title}: {_in_words(chosen_options(file))}" for _, title, file in rows)
+    for scenario, rows in groupby(choices(shown, tuned), lambda choice: choice.scenario):
+        values = "; ".join(f"{row.title}: {_in_words(tried(row.trials)[0])}" for row in rows)
         parts.append(f"{scenario}: {values}" if len(shown.scenarios) > 1 else values)
     return f"{how}. Chosen: {'. '.join(parts)}."
 

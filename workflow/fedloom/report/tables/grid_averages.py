@@ -31,6 +31,7 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
         average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
         panels = {(AVERAGE, AVERAGE, AVERAGE): average} | panels
     frames, cells, marks = [], [], []
+    many = len({run.seed for run in runs}) > 1
     for scenario, table in panels.items():
         long = table.reset_index().melt(down, var_name=across, value_name="accuracy")
         place = AVERAGE if scenario[0] == AVERAGE else "/".join(scenario[:2])
@@ -40,7 +41,7 @@ def build(runs: list[ShownRun], job: TableJob) -> Built:
         ]
         frames.append(long.assign(**dict(zip(GROUP, scenario, strict=True))))
         cells.append(_cells(long, table, scenario, across, down))
-        marks.append(_marks(table))
+        marks.append(_marks(table, many))
     frame = pd.concat(frames, ignore_index=True)
     shown = pd.concat(cells, ignore_index=True)
     keys = [key for key in GROUP if frame.loc[frame[key] != AVERAGE, key].nunique() > 1]
@@ -87,10 +88,10 @@ def _cells(
     return texts.assign(**dict(zip(GROUP, scenario, strict=True)))
 
 
-def _marks(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark the best combination of a panel as printed; averages are none."""
+def _marks(table: pd.DataFrame, many: bool) -> pd.DataFrame:
+    """Mark the best combination of a panel as printed, of many seeds; averages are none."""
     inner = table.drop(index=ALL, columns=ALL).round(DECIMALS)
-    best = inner == inner.max().max()
+    best = (inner == inner.max().max()) & many
     marks = best.map(lambda flag: BEST if flag else "")
     return marks.reindex(index=table.index, columns=table.columns, fill_value="").reset_index(
         drop=True
@@ -103,8 +104,10 @@ def _caption(job: TableJob, runs: list[ShownRun]) -> str:
     text = (
         f"{job.title or f'Study {job.study}'}: mean accuracy in % over participating clients, "
         f"{at(runs)}, mean of {seeds} {'seed' if seeds == 1 else 'seeds'}, with averages of rows "
-        "and columns. Best combination bold; it is the best of many on the test images."
+        "and columns."
     )
+    if seeds > 1:
+        text += " Best combination bold; it is the best of many on the test images."
     if job.published is not None:
         text += f" In brackets: {job.published['citation']}, Table {job.published['table']}."
     return text

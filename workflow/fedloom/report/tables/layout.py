@@ -1,6 +1,8 @@
 """Write a summary as Markdown, LaTeX, HTML, CSV and Parquet."""
 
+import contextlib
 import html
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +16,15 @@ from fedloom.common.io import replacing, write_table, write_text
 from fedloom.report.tables.summary import GROUP, metrics
 
 EMPTY = "-"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which what a spreadsheet computes begins
 # The marks that `texts` gives the best and the second best, and how each format shows them.
 BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
 LATEX = {BEST: "textbf: --rwrap", SECOND: "underline: --rwrap", "": ""}
 HTML = {BEST: "font-weight: bold", SECOND: "text-decoration: underline", "": ""}
 PREAMBLE = "% Needs \\usepackage{booktabs} in the preamble.\n"
-LATEX_TEXT = str.maketrans(LATEX_ESCAPE_RULES | {"±": r"$\pm$"})
+SIGNS = {"±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}"}
+LATEX_TEXT = str.maketrans(LATEX_ESCAPE_RULES | SIGNS)
 STYLE = [
     ("", "border-collapse: collapse; border: solid #222; border-width: 2px 0; margin: 1.5em"),
     ("", "font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff"),
@@ -54,20 +58,22 @@ class Texts(NamedTuple):
         marks: BEST, SECOND or "" of every cell.
         titles: headings of the columns, which need not differ from each other.
         labels: the first so many columns are labels, the others numbers.
+        notes: lines below the table.
     """
 
     cells: pd.DataFrame
     marks: pd.DataFrame
     titles: list[str]
     labels: int
+    notes: tuple[str, ...] = ()
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
     """Rank a metric within GROUP, 1 for the best as printed, 2 for the second.
 
-    Equal figures share a rank; bounds and missing numbers have none.
+    Equal figures share a rank; bounds and missing numbers have none, nor has anything of one seed.
     """
-    if column.higher_is_better is None:
+    if column.higher_is_better is None or (frame["seeds"] == 1).all():
         return pd.Series(float("nan"), index=frame.index)
     printed = frame[name].round(column.decimals).mask(_flags(frame, f"{name}_above"))
     grouped = printed.groupby([frame[key] for key in GROUP])
@@ -105,8 +111,9 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
         column: says how to show a metric.
     """
     keys = [key for key in GROUP if frame[key].nunique() > 1]
-    titles = [*map(str.capitalize, keys), "Method"]
-    cells, marks = frame[[*keys, "title"]].astype(str), {}
+    trains = ["trains"] if frame["trains"].nunique() > 1 else []
+    titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
+    cells, marks = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY), {}
     for name in metrics(frame):
         shown = column(name)
         cells[name] = _numbers(frame, name, shown.decimals)
@@ -122,7 +129,7 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
             ]
             titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
-    return Texts(cells, marked, titles, len(keys) + 1)
+    return Texts(cells, marked, titles, len(keys) + 1 + len(trains))
 
 
 def write(
@@ -131,10 +138,21 @@ def write(
     """Write every format; those of text show the caption, LaTeX also has the label."""
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
-        frame.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
+        safe = frame.rename(columns=_no_formula).map(_no_formula)
+        safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
     write_text(outputs["md"], markdown(table, caption))
     write_text(outputs["tex"], latex(table, caption, label))
     write_text(outputs["html"], page(table, caption))
+
+
+def _no_formula(value: object) -> object:
+    """Return a cell of a CSV file: text that a spreadsheet would compute gets a quote before it."""
+    if not isinstance(value, str) or value == EMPTY or not value.startswith(FORMULA):
+        return value
+    with contextlib.suppress(ValueError):
+        float(value)
+        return value  # a negative number, which an option's value may be as text
+    return f"'{value}"
 
 
 def markdown(table: Texts, caption: str) -> str:
@@ -150,12 +168,18 @@ def markdown(table: Texts, caption: str) -> str:
     )
     headers = [_in_a_row(title) for title in table.titles]
     rows = cells.to_markdown(index=False, headers=headers, disable_numparse=True)
-    return f"{' '.join(caption.split())}\n\n{rows}\n"
+    notes = "".join(f"\n{_in_a_line(note)}\n" for note in table.notes)
+    return f"{_in_a_line(caption)}\n\n{rows}\n{notes}"
 
 
 def _in_a_row(text: str) -> str:
     """Escape what would end a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return _in_a_line(text).replace("|", "\\|")
+
+
+def _in_a_line(text: str) -> str:
+    """Put a text into one line of Markdown, in which no HTML begins; bounds such as < 5 stay."""
+    return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", " ".join(text.split()))
 
 
 def latex(table: Texts, caption: str, label: str) -> str:
@@ -169,21 +193,25 @@ def latex(table: Texts, caption: str, label: str) -> str:
         caption=caption.translate(LATEX_TEXT),
         label=label,
     )
-    return PREAMBLE + text
+    notes = "".join(rf"\par {note.translate(LATEX_TEXT)}" + "\n" for note in table.notes)
+    return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{notes}")
 
 
 def page(table: Texts, caption: str) -> str:
     """Write the table as an HTML page of its own, for the report: a line between groups of rows."""
     styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
-    labels = table.cells.columns[: table.labels]
-    groups = table.cells[labels[:-1]].agg("\0".join, axis=1) if table.labels > 1 else None
+    labels = [name for name in table.cells.columns[: table.labels] if name != "trains"]
+    groups = table.cells[labels[:-1]].agg("\0".join, axis=1) if len(labels) > 1 else None
     if groups is not None:
         first = groups.ne(groups.shift(fill_value=groups.iloc[0]))
         styler.set_properties(subset=pd.IndexSlice[first, :], **{"border-top": "1px solid #bbb"})
     left = [(f".col{number}", "text-align: left") for number in range(table.labels)]
     styler.set_table_styles([{"selector": part, "props": css} for part, css in [*STYLE, *left]])
     styler.format(escape="html").set_caption(html.escape(caption))
-    return styler.to_html(doctype_html=True, table_uuid="table", encoding="utf-8")
+    text = styler.to_html(doctype_html=True, table_uuid="table", encoding="utf-8")
+    start = f'<tr><td colspan="{len(table.titles)}" style="text-align: left; white-space: normal">'
+    notes = "".join(f"{start}{html.escape(note)}</td></tr>\n" for note in table.notes)
+    return text.replace("</tbody>\n", f"</tbody>\n<tfoot>\n{notes}</tfoot>\n") if notes else text
 
 
 def _styler(

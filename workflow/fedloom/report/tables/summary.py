@@ -5,6 +5,7 @@ import pandas as pd
 from fedloom.plan.shown import ShownRun
 
 GROUP = ["dataset", "partition", "backbone"]
+LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train
 SUFFIXES = (
     "_std", "_above", "_published", "_published_std", "_published_above", "_published_below",
     "_published_verdict",
@@ -15,22 +16,21 @@ def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
     """Return one row per method, partition, dataset and backbone, in the order of `runs`.
 
     Args:
-        runs: give the labels of a row: GROUP, `method`, `title`.
+        runs: give the labels of a row, see LABELS.
         measured: metrics of each run. `<metric>_above`, a bool, says that the number is only a
             lower bound ("> 20 rounds").
 
     Returns:
-        GROUP, `method`, `title`, `seeds`, and for every metric its mean and `<metric>_std` over
+        LABELS, `seeds`, and for every metric its mean and `<metric>_std` over
         seeds (sample standard deviation; missing for a single seed). If the number of any seed is
         a bound, `<metric>_above` is true: the mean is a bound too, and has no deviation.
     """
-    labels = [*GROUP, "method", "title"]
     records = [
-        {key: getattr(run, key) for key in labels} | numbers
+        {key: getattr(run, key) for key in LABELS[:-1]} | {"trains": run.plugin.trains} | numbers
         for run, numbers in zip(runs, measured, strict=True)
     ]
     frame = pd.DataFrame(records)
-    grouped = frame.groupby(labels, sort=False)
+    grouped = frame.groupby(LABELS, sort=False)
     result = grouped.size().rename("seeds").to_frame()
     for name in metrics(frame):
         result[name] = grouped[name].mean()
@@ -52,7 +52,7 @@ def by_scenario(runs: list[ShownRun]) -> dict[tuple[str, ...], list[ShownRun]]:
 
 def metrics(frame: pd.DataFrame) -> list[str]:
     """List the columns that hold numbers of runs."""
-    labels = {*GROUP, "method", "title", "seeds"}
+    labels = {*LABELS, "seeds"}
     return [name for name in map(str, frame) if name not in labels and not _belongs(name, frame)]
 
 

@@ -1,0 +1,118 @@
+"""A plugin that is broken: named at every launch, and an error where a study uses it."""
+
+import os
+import shutil
+from copy import copy
+
+import pytest
+
+from default_config import default_config
+from fedloom import describe
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError
+from fedloom.methods import manifest
+from fedloom.plan import data_plugins, methods, plan
+from fedloom.plan.plan import Plan
+from fedloom.plan.resolve import resolve
+
+OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"\n'
+BROKEN = {
+    "pattern": ('pattern = "("', r"method.toml: options.rate.pattern: unknown key"),
+    "slow pattern": ('pattern = "^(a+)+$"', r"method.toml: options.rate.pattern: unknown key"),
+    "type": ('items = {type = "numeric"}', r"method.toml: options.rate.items.type: 'numeric'"),
+    "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: 'x' is not of type 'number'"),
+    "$ref": ('"$ref" = "#/no"', r"method.toml: options.rate.\$ref: unknown key"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of an installed plugin `theirs`, a copy of head_tuning."""
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "plugins/head_tuning", site / "theirs")
+    (site / "theirs/__init__.py").write_text("")
+    info = site / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedloom.methods]\ntheirs = theirs\n")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.delenv("FEDLOOM_LAUNCHER", raising=False)
+    plan._warn_of_broken_plugins.cache_clear()
+    toml = site / "theirs/method.toml"
+    toml.write_text(toml.read_text().replace('"head_tuning"', '"theirs"'))
+    return site / "theirs"
+
+
+def _told(capsys, tmp_path, line):
+    """Whether a study without the plugin is planned with a warning, and one with it refused."""
+    Plan.load()
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: ") and "plugin 'theirs' cannot be used" in warning
+    assert len(warning.splitlines()) == 1
+    study = tmp_path / "study.yaml"
+    study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
+    with pytest.raises(SystemExit, match=line) as error:
+        Plan.load([study])
+    assert "\n" not in str(error.value)
+    assert "broken: " in describe.methods()
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_option_that_is_no_schema(folder, case, tmp_path, capsys):
+    text, line = BROKEN[case]
+    toml = folder / "method.toml"
+    toml.write_text(f'{toml.read_text()}{OPTION}description = "x"\n{text}\n')
+    _told(capsys, tmp_path, line)
+
+
+def test_a_method_toml_that_is_a_folder(folder, tmp_path, capsys):
+    (folder / "method.toml").unlink()
+    (folder / "method.toml").mkdir()
+    _told(capsys, tmp_path, "theirs: a method needs the file method.toml")
+
+
+def test_a_plugin_py_that_never_ends(folder, tmp_path, capsys):
+    (folder / "plugin.py").unlink()
+    os.mkfifo(folder / "plugin.py")
+    _told(capsys, tmp_path, "theirs: a method needs the file plugin.py")
+
+
+def test_an_entry_point_of_a_package_that_cannot_be_imported(folder, tmp_path, capsys):
+    (folder / "__init__.py").write_text("raise SystemExit(3)")
+    info = folder.parent / "theirs-1.0.dist-info/entry_points.txt"
+    info.write_text("[fedloom.methods]\ntheirs = theirs.inner\n")
+    _told(capsys, tmp_path, "fedloom.methods:theirs: theirs.inner: SystemExit: 3")
+
+
+def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, tmp_path):
+    os.mkfifo(folder / "more.py")
+    study = tmp_path / "study.yaml"
+    study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
+    Plan.load()
+    with pytest.raises(SystemExit, match=r"more.py: a folder, pipe, socket or device"):
+        Plan.load([study])
+
+
+def test_a_source_that_is_broken(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "examples/sources/medmnist", tmp_path / "medmnist")
+    (tmp_path / "medmnist/source.toml").write_text("name = 3")
+    found = data_plugins.discover("source", tmp_path)
+    monkeypatch.setattr(data_plugins, "broken", lambda: found.broken)
+    config = default_config()
+    config["datasets"]["scans"] = {"source": "medmnist", "file": "x"}
+    with pytest.raises(FedLoomError, match=r"datasets.scans.source: .*source.toml: "):
+        resolve(config)
+
+
+def test_a_label_of_a_broken_plugin_harms_only_who_selects_it(monkeypatch):
+    found = copy(manifest.discover())
+    found.broken = {"pep_fedpt": FedLoomError("method.toml: broken")}
+    del found["pep_fedpt"]
+    for module in (manifest, methods):
+        monkeypatch.setattr(module, "discover", lambda: found)
+    config = default_config()
+    config["select"] |= {"methods": ["fedvpt"], "tables": ["main"], "figures": []}
+    assert "pep_fedpt" not in resolve(config).methods
+    config["select"]["methods"] = ["pep_fedpt"]
+    with pytest.raises(FedLoomError, match=r"^method.toml: broken$"):
+        resolve(config)
