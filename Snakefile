@@ -60,7 +60,6 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/pretrain.smk"
 
 
 rule all:

@@ -22,8 +22,8 @@ import timm
 import torch
 
 from fedloom.backbones.vit import FrozenViT
+from fedloom.common import memory
 from fedloom.common.device import prepare_torch
-from fedloom.federated import groups
 from fedloom.federated.round import initial_state, train_round
 from fedloom.methods import contract, defaults, loader, manifest
 
@@ -54,7 +54,7 @@ def run(label: str, batch: int) -> dict[str, float]:
     torch.manual_seed(0)
     model = timm.create_model(MODEL, num_classes=0)
     backbone = FrozenViT(model, gradient_checkpointing=checkpointing)
-    groups.BYTES_AT_ONCE = 2**40 if width > 1 else 1
+    memory.BYTES_AT_ONCE = 2**40 if width > 1 else 1
     with tempfile.TemporaryDirectory() as folder:
         task = contract.tiny_task(method, Path(folder), **options)
         data = replace(task.data, train=[rows[:batch] for rows in task.data.train])

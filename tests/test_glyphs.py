@@ -9,6 +9,7 @@ import pytest
 from fedloom.data import glyph_styles, glyphs
 from fedloom.data.sources import glyphs as glyphs_source
 from images_on_disk import build, dataset_spec
+from pretraining.glyph_classes import ALIKE, ALIKE_TARGET, TARGETS, choose, likeness
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +20,12 @@ def split():
 def test_split_is_disjoint_and_large_enough(split):
     source, target = (set(split[name]) for name in ("source", "target"))
     assert not source & target
-    assert len(source) > 1200 and len(target) == glyphs.TARGETS >= 100
+    assert len(source) > 1200 and len(target) == TARGETS >= 100
     assert len(source) == len(split["source"]) and len(target) == len(split["target"])
 
 
-def test_split_is_the_same_when_made_again(split):
-    glyphs._split.cache_clear()
-    assert {name: glyphs.classes(name) for name in split} == split
+def test_classes_are_those_that_their_rules_choose():
+    assert choose() == glyphs.CLASSES
 
 
 def test_smaller_sets_begin_larger_ones(split):
@@ -46,10 +46,10 @@ def test_unknown_split():
 def test_no_shape_is_two_classes(split):
     """Drawn in any face, no two classes come near each other, whatever their split."""
     chars = [glyph.char for glyph in split["source"] + split["target"]]
-    cosine = glyphs.likeness(chars)
+    cosine = likeness(chars)
     np.fill_diagonal(cosine, 0)
-    assert cosine.max() < glyphs.ALIKE
-    assert cosine[:, len(split["source"]) :].max() < glyphs.ALIKE_TARGET
+    assert cosine.max() < ALIKE
+    assert cosine[:, len(split["source"]) :].max() < ALIKE_TARGET
 
 
 def test_no_two_bitmaps_are_equal(split):

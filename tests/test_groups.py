@@ -9,6 +9,7 @@ import torch
 
 from fedloom.backbones.resnet import FrozenResNet
 from fedloom.backbones.vit import FrozenViT
+from fedloom.common import memory
 from fedloom.common.tensors import leaves
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate_clients
@@ -43,19 +44,19 @@ def test_a_cohort_has_as_many_clients_as_one_batch_holds_the_images_of(sizes, wi
 def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkeypatch):
     task, _ = tiny("fedvpt")  # batches of 4 images, of 5 tokens of 16 floats
     assert task.backbone.image_floats == 5 * 16
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 3 * 4 * 5 * 16)
+    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 3 * 4 * 5 * 16)
     assert groups.clients_at_once(task, PROMPTS) == 3
     parts = replace(task, training=type(task.training)(**vars(task.training) | {"micro_batch": 2}))
     assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
     assert groups.clients_at_once(replace(task, encodes=()), PROMPTS) > 1000, "caches alone"
     assert groups.clients_at_once(replace(task, stacked=False), PROMPTS) == 1
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 1)
+    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 1)
     assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
 
 
-def _on_gpu(task, monkeypatch, memory=80e9):
+def _on_gpu(task, monkeypatch, bytes_of_gpu=80e9):
     """The task on a GPU of so many bytes, which need not be there."""
-    known = SimpleNamespace(total_memory=memory)
+    known = SimpleNamespace(total_memory=bytes_of_gpu)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
     return replace(task, data=replace(task.data, device=torch.device("cuda")))
 
@@ -98,7 +99,7 @@ def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name
 
 def test_a_model_larger_than_the_bound_is_a_group_of_its_own(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
-    monkeypatch.setattr(groups, "BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(memory, "BYTES_AT_ONCE", 10)
     for each in (task, _on_gpu(task, monkeypatch)):
         assert groups.clients_at_once(each, PROMPTS) == 1
         assert groups.clients_evaluated_at_once(each, PROMPTS) == 1
@@ -115,8 +116,8 @@ def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
     task, hooks = tiny(name, **options)
     assert task.whole_cohorts
     ends = []
-    for size in (groups.BYTES_AT_ONCE, 10):
-        monkeypatch.setattr(groups, "BYTES_AT_ONCE", size)
+    for size in (memory.BYTES_AT_ONCE, 10):
+        monkeypatch.setattr(memory, "BYTES_AT_ONCE", size)
         state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
         ends.append(train_round(task.at(2), hooks, state))
     (whole, row), (small, other) = ends
@@ -130,20 +131,20 @@ def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypat
     width, depth, tokens = task.backbone.width, task.backbone.text_depth, 0
     for name in task.data.classes:
         tokens += len(task.backbone._text.ids(f"{name}.")) + 1  # the EOT
-    monkeypatch.setattr(groups, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width * depth)
+    monkeypatch.setattr(memory, "TEXT_FLOATS_AT_ONCE", 3 * tokens * width * depth)
     assert groups.clients_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, PROMPTS) == 3
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
+    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
     both = replace(task, encodes=("images", "texts"))
     assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
 
 
 def test_images_are_evaluated_at_once_that_fit_the_caches_of_a_cpu(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 50 * 5 * 16)
+    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 50 * 5 * 16)
     assert groups.images_at_once(task) == 50
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 5 * 16)
-    assert groups.images_at_once(task) == groups.FEWEST
+    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 5 * 16)
+    assert groups.images_at_once(task) == memory.FEWEST
     assert groups.images_at_once(replace(task, features_only=True)) == groups.FEATURES_AT_ONCE
 
 
@@ -151,7 +152,7 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
     task, hooks = tiny("pep_fedpt")
     ends = []
     for floats in (2**17, 2 * 4 * 5 * 16):
-        monkeypatch.setattr(groups, "FLOATS_AT_ONCE", floats)
+        monkeypatch.setattr(memory, "FLOATS_AT_ONCE", floats)
         state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
         ends.append(
             (state.server["params"], row["train_loss"], evaluate_clients(task, hooks, state))

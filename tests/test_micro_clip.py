@@ -17,8 +17,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical
 from fedloom.common.receipts import sha256
 from fedloom.data import glyphs
-from fedloom.pretraining import clip as pretrain_clip
-from fedloom.pretraining import loop as pretrain
+from pretraining import clip as pretrain_clip
+from pretraining import loop as pretrain
 
 RESOURCES = Path(__file__).parents[1] / "workflow" / "resources"
 WEIGHTS = RESOURCES / "micro_clip.safetensors"

@@ -14,8 +14,8 @@ from fedloom.backbones import micro_vit
 from fedloom.common.io import canonical
 from fedloom.common.receipts import sha256
 from fedloom.data import glyphs
-from fedloom.pretraining import loop as pretrain
-from fedloom.pretraining import vit as pretrain_vit
+from pretraining import loop as pretrain
+from pretraining import vit as pretrain_vit
 
 RESOURCES = Path(__file__).parents[1] / "workflow" / "resources"
 WEIGHTS = RESOURCES / "micro_vit.safetensors"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedloom.common import io, tensor_files
-from fedloom.pretraining import loop
+from pretraining import loop
 
 WRITERS = {
     "state": lambda path: tensor_files.save(path, {"x": torch.zeros(2)}, round=1),

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from fedloom.common import memory
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
@@ -73,7 +74,7 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
     asked = []
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     whole = evaluate_clients(task, hooks, state)
-    monkeypatch.setattr(groups, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
+    monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
     apart = evaluate_clients(replace(task, encodes=("images",)), hooks, state)
     assert asked == [6, 2, 2, 2], "two clients of four images"
     for one, other in zip(whole, apart, strict=True):

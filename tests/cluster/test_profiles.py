@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from snakemake.cli import get_argument_parser
 
 from fedloom.common.checkout import ROOT
@@ -15,7 +14,6 @@ PROFILES = {
     "default": "local",
     "slurm": "slurm",
     "cluster-generic": "cluster-generic",
-    "kubernetes": "cluster-generic",
 }
 
 
@@ -96,42 +94,6 @@ def test_a_slurm_that_does_not_answer_is_asked_again(program):
         "scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
     )
     assert answer("cluster-generic/status.sh", "7") == "running\n"
-
-
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ("1/", "success"),
-        ("/1", "failed"),
-        ("/", "running"),
-        ("Error from server (NotFound): jobs.batch not found", "failed"),
-        ("The connection to the server was refused", "running"),
-    ],
-)
-def test_a_job_of_kubernetes(program, status, expected):
-    program("kubectl", f"echo '{status}'")
-    assert answer("kubernetes/status.sh", "fedloom-train-x") == f"{expected}\n"
-
-
-@pytest.mark.parametrize("gpus", ["0", "2"])
-def test_a_job_is_described_to_kubernetes(program, tmp_path, monkeypatch, gpus):
-    program("kubectl", f"cat > {tmp_path}/job.yaml; echo fedloom-block-accuracy-x")
-    monkeypatch.setenv("FEDLOOM_CLAIM", "mine")
-    monkeypatch.setenv("FEDLOOM_IMAGE", "registry/image:1")
-    arguments = ("block_accuracy", "2", "4000", "30", gpus, "/data/job.sh")
-    name = answer("kubernetes/submit.sh", *arguments, cwd=tmp_path)
-    assert name == "fedloom-block-accuracy-x\n"
-    job = yaml.safe_load((tmp_path / "job.yaml").read_text())
-    assert job["metadata"]["generateName"] == "fedloom-block-accuracy-"
-    assert "activeDeadlineSeconds" not in job["spec"], "a Job's time begins in the queue"
-    pod = job["spec"]["template"]["spec"]
-    assert pod["activeDeadlineSeconds"] == 1800
-    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "mine"
-    (container,) = pod["containers"]
-    assert container["command"] == ["/bin/bash", "/data/job.sh"]
-    assert container["workingDir"] == container["volumeMounts"][0]["mountPath"] == str(tmp_path)
-    limits = {"memory": "4000M"} | ({"nvidia.com/gpu": 2} if gpus == "2" else {})
-    assert container["resources"]["limits"] == limits
 
 
 SLOW_TO_STOP = """

@@ -11,9 +11,8 @@ from torch import Tensor
 from fedloom.backbones.base import Backbone
 from fedloom.common.io import replacing, scratch
 from fedloom.common.logs import progress
+from fedloom.common.memory import CACHED_AT_ONCE
 from fedloom.data.store import ImageStore
-
-IMAGES_AT_ONCE = 128
 
 
 def write(
@@ -35,7 +34,7 @@ def write(
     with scratch(path) as folder:
         tensors: dict[str, Tensor] = {}
         with progress(len(store), f"{cache} of {len(store)} images") as bar:
-            for rows in np.array_split(np.arange(len(store)), -(-len(store) // IMAGES_AT_ONCE)):
+            for rows in np.array_split(np.arange(len(store)), -(-len(store) // CACHED_AT_ONCE)):
                 images = torch.from_numpy(store.images(rows)).to(backbone.device)
                 for name, value in backbone.compute_cache(images, cache).items():
                     value = value.to(dtype or value.dtype)

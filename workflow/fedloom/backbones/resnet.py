@@ -294,7 +294,7 @@ class FrozenResNet:
         return {"final": self.features(images)}
 
 
-def _build(name: str, size: int | None) -> tuple[nn.Module, int]:
+def build(name: str, size: int | None) -> tuple[nn.Module, int]:
     """Build an untrained model without classifier, and return it with its image size."""
     if name in SMALL:
         return SmallResNet(*SMALL[name]), size or 32
@@ -317,7 +317,7 @@ def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResN
     name, weights = spec["name"], spec["weights"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model, size = _build(name, spec.get("image_size"))
+        model, size = build(name, spec.get("image_size"))
     if weights != "none":
         path = resource(weights)
         if path.suffix != ".safetensors" or not path.is_file():

@@ -33,10 +33,10 @@ from fedloom.backbones.blocks import (
     run_block,
 )
 from fedloom.backbones.pixels import Pixels
-from fedloom.common.activations import training_bytes
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
+from fedloom.common.memory import training_bytes
 
 
 class FrozenViT:

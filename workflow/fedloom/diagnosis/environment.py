@@ -7,7 +7,9 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from platform import python_version
 
-from fedloom.common import gpus, machine, scratch
+import psutil
+
+from fedloom.common import gpus, scratch
 from fedloom.common.folders import check_usable
 from fedloom.diagnosis import Finding
 from fedloom.plan import paths
@@ -35,14 +37,9 @@ def versions() -> Iterator[Finding]:
 
 
 def computing() -> Iterator[Finding]:
-    """Yield the cores and the memory that a process may use here."""
-    cores, quota = machine.cores(), machine.core_quota()
-    text = f"cores: {cores}"
-    if quota is not None and quota < cores:
-        text += f", for which the cgroup gives the time of {quota:g}: start runs with --cores "
-        text += f"{max(1, int(quota))}"
-    yield Finding(text)
-    yield Finding(f"memory: {_gigabytes(machine.memory())}")
+    """Yield the cores that this process may run on, and the machine's memory."""
+    yield Finding(f"cores: {len(os.sched_getaffinity(0))}")
+    yield Finding(f"memory: {_gigabytes(psutil.virtual_memory().total)}")
 
 
 def graphics() -> Iterator[Finding]:

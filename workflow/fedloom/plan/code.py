@@ -63,11 +63,6 @@ def of_output(stage: str, kind: str) -> Code:
     return of_stage(stage, f"fedloom.report.{stage}s.{kind}")
 
 
-def of_pretraining(model: str) -> Code:
-    """Return the code that makes a micro backbone."""
-    return of_stage("pretrain", f"fedloom.pretraining.{model.removeprefix('micro_')}")
-
-
 def of_job(stage: str, job: Any) -> Code:
     """Return the code of a stage's job that trains nothing."""
     match job:
@@ -79,6 +74,4 @@ def of_job(stage: str, job: Any) -> Code:
             return of_cache(job.backbone.family)
         case jobs.TableJob() | jobs.FigureJob():
             return of_output(stage, job.kind)
-        case jobs.PretrainJob():
-            return of_pretraining(job.model)
     return of_stage(stage)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fedloom.plan import paths, work
-from fedloom.plan.backbone_sizes import shape
+from fedloom.plan.backbone_sizes import sizes
 from fedloom.plan.plan import Plan
 from fedloom.plan.resources import RATE
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
@@ -185,7 +185,7 @@ def _disk(plan: Plan, jobs: dict[str, set[_Job]]) -> dict[str, float]:
         side = datasets[job.dataset].settings.get("image_size", UNKNOWN_SIDE)
         megabytes["images"] += images * side**2 * 3 / 1e6
     for job in jobs["cache"]:
-        (images, _), tower = contents(datasets[job.dataset]), shape(backbones[job.backbone]).image
-        rows = tower.depth + 1 if job.cache == "features" else tower.tokens / 2
-        megabytes[job.cache] += images * rows * tower.width * FEATURE / 1e6
+        (images, _), size = contents(datasets[job.dataset]), sizes(backbones[job.backbone])
+        rows = size.depth + 1 if job.cache == "features" else size.tokens / 2
+        megabytes[job.cache] += images * rows * size.width * FEATURE / 1e6
     return dict(megabytes)

@@ -304,14 +304,6 @@ class FigureJob:
     backbones: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class PretrainJob:
-    """Make a shipped micro backbone again."""
-
-    model: str
-    seed: int
-
-
 def to_json(job: object) -> str:
     """Write a job as canonical JSON.
 

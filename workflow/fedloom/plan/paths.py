@@ -17,6 +17,7 @@ CACHE = "results/{cache}/{dataset}/{backbone}.safetensors"
 PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.safetensors"
 BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
 WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
+BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
 RUN = f"results/runs/{NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
 JOB_EVALUATION = RUN + "/rounds/{end}.evaluation.parquet"
@@ -33,7 +34,6 @@ CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parqu
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
 TABLE = "results/tables/{study}/{label}.md"
 FIGURE = "results/figures/{study}/{label}.pdf"
-PRETRAINED = "results/pretrained/{model}.safetensors"
 REPORT = "results/report/{study}.html"
 LOGS = "results/logs"
 

@@ -34,7 +34,7 @@ from fedloom.plan.reading import merge, read_all
 from fedloom.plan.resolve import resolve
 from fedloom.plan.resources import Resources, asked_for
 from fedloom.plan.runs import Run, evaluated_rounds, job_ends, sampled_rounds
-from fedloom.plan.settings import NOTHING_EXPECTED, Settings, Study, Trial
+from fedloom.plan.settings import NOTHING_EXPECTED, Backbone, Settings, Study, Trial
 from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
 
@@ -171,22 +171,25 @@ class Plan:
             sampling=study.fixed.sampling,
         )
 
+    def _backbone(self, labels: Any) -> Backbone:
+        """Return a run's backbone, with the settings that its study adds."""
+        study, backbone = self.study(labels), self.settings.backbones[labels.backbone]
+        added: dict[str, Any] = {}
+        if study.precision != "float32":  # so that float32 results keep their jobs
+            added["precision"] = study.precision
+        if study.gradient_checkpointing:
+            added["gradient_checkpointing"] = True
+        return replace(backbone, settings=backbone.settings | added)
+
     def run_spec(self, run: Run) -> jobs.RunSpec:
         """Return all that bears on a run's numbers, but for what `choose` adds if it is tuned."""
         study, method = self.study(run), method_of(self.settings, run.partition, run.method)
-        backbone = self.settings.backbones[run.backbone]
-        if study.precision != "float32":  # so that what was computed in it keeps its job
-            settings = backbone.settings | {"precision": study.precision}
-            backbone = replace(backbone, settings=settings)
-        if study.gradient_checkpointing:
-            settings = backbone.settings | {"gradient_checkpointing": True}
-            backbone = replace(backbone, settings=settings)
         tried = [trial.options.get("training.schedule") for trial in self.trials_of(run)]
         # what is not trained has no schedule
         cosine = "cosine" in (method.training.get("schedule"), *tried)
         return jobs.RunSpec(
             run=run,
-            backbone=backbone,
+            backbone=self._backbone(run),
             method=jobs.MethodSpec.of(method),
             clients_per_round=study.clients_per_round,
             rounds_per_job=study.rounds_per_job,
@@ -251,9 +254,6 @@ class Plan:
     def figure_job(self, wildcards: Any) -> jobs.FigureJob:
         return output_jobs.figure_job(self.settings, self.settings.figures[wildcards.label])
 
-    def pretrain_job(self, wildcards: Any) -> jobs.PretrainJob:
-        return jobs.PretrainJob(wildcards.model, seed=0)
-
     def study(self, labels: Any) -> Study:
         """Return the study as a run has it, see fedloom.plan.protocols.
 
@@ -311,7 +311,7 @@ class Plan:
             study=self.study(labels),
             dataset=settings.datasets[labels.dataset],
             partition=settings.partitions[labels.partition],
-            backbone=settings.backbones[labels.backbone],
+            backbone=self._backbone(labels),
             method=found,
             plugin=find(found.plugin),
         )
@@ -407,9 +407,6 @@ class Plan:
         """Return the sources of a table or figure of its kind."""
         kind = getattr(self.settings, section)[wildcards.label].kind
         return code.of_output(section.removesuffix("s"), kind).files()
-
-    def pretrain_sources(self, model: str) -> list[str]:
-        return code.of_pretraining(model).files()
 
     # ---- the report ------------------------------------------------------------------------------
 

@@ -1,14 +1,11 @@
 """What jobs compute and keep in memory, estimated before they run.
 
-The estimates are meant to be too large rather than too small. A ResNet counts as a ViT-B/16, and so
-does a backbone that is not in its library's configuration (fedloom.plan.backbone_sizes). They are
-made of
+The estimates are meant to be too large rather than too small. They follow from
 
-- the backbone: width d, depth and number of tokens T. A forward pass of an image takes
-  `depth (24 d² T + 4 d T²)` operations, as matrices of d x 12d and attention do, and a backward
-  pass twice as many again;
-- activations that wait for the backward pass: SAVED numbers of 4 bytes per token, feature and
-  block, for every image in flight: clients trained at once, times images of a batch or micro-batch;
+- the backbone's sizes (fedloom.plan.backbone_sizes). A backward pass takes twice the operations of
+  a forward pass;
+- activations that wait for the backward pass (fedloom.common.memory), of all clients that train at
+  once;
 - the images of the dataset: those in its store once that is written, else as the config has them;
 - the round: clients, epochs, evaluations, and rounds of a job;
 - what method.toml declares of the method: weights of the backbone that its clients train, upload
@@ -23,17 +20,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.common.activations import SAVED
 from fedloom.common.errors import FedLoomError
+from fedloom.common.memory import (
+    CACHED_AT_ONCE,
+    ClientStep,
+    clients_at_once,
+    images_at_once,
+)
 from fedloom.common.receipts import read_receipt
 from fedloom.methods.manifest import Plugin
 from fedloom.plan import data_plugins, paths
-from fedloom.plan.backbone_sizes import FLOAT, Tower, shape
+from fedloom.plan.backbone_sizes import FLOAT, sizes
 from fedloom.plan.settings import Backbone, Dataset, Method, Partition, Study
 
-AT_ONCE = 268  # MB of clients' states that train at once (fedloom.federated.groups)
 UNKNOWN_IMAGES, UNKNOWN_CLASSES, UNKNOWN_CLIENTS = 60_000, 100, 10
-IMAGES_AT_ONCE = 256  # in a pass without training
 READ_PER_MINUTE = 3000  # images that a source decodes and resizes
 NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
 
@@ -95,14 +95,14 @@ def of_dataset(dataset: Dataset) -> Work:
 
 def of_cache(dataset: Dataset, backbone: Backbone) -> Work:
     """Estimate a pass of the frozen backbone over all images."""
-    images, size = contents(dataset)[0], shape(backbone)
-    return Work(2 * size.weights + IMAGES_AT_ONCE * size.passing, images * size.operations)
+    images, size = contents(dataset)[0], sizes(backbone)
+    return Work(2 * size.weights + CACHED_AT_ONCE * size.passing, images * size.operations)
 
 
 def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Work:
     """Estimate what is made of the cached class tokens of all images, at every block."""
-    images, size = contents(dataset)[0], shape(backbone)
-    tokens = images * size.image.depth * size.image.width * FLOAT
+    images, size = contents(dataset)[0], sizes(backbone)
+    tokens = images * size.depth * size.width * FLOAT
     return Work(2 * tokens, seconds=tokens)  # a second per megabyte
 
 
@@ -121,24 +121,40 @@ class Workload:
     method: Method
     plugin: Plugin
 
-    def at_once(self) -> int:
-        """Return the number of images in flight while training."""
-        training: Mapping[str, Any] = self.method.training
-        size = training["batch_size"]
-        size = min(size, training["micro_batch"] or size)
-        return size * self.clients_at_once()
-
     def clients_at_once(self) -> int:
-        """Return the number of clients that train as one batch."""
+        """Return the number of clients that train as one batch, on a core."""
         if not (self.study.stacked and self.plugin.stacked):
             return 1
-        fits = AT_ONCE // max(1, self.weights_of_a_client())
-        return max(1, min(self.study.clients_per_round, int(fits)))
+        clients = self.study.clients_per_round
+        if self.plugin.needs_whole_cohorts(dict(self.method.options)):
+            return clients
+        return min(clients, clients_at_once(self.step()))
+
+    def step(self) -> ClientStep:
+        """Return the sizes of a client's step of training."""
+        size, encoded = sizes(self.backbone), self.plugin.encodes
+        prompts = contents(self.dataset)[1] * NAME_TOKENS * size.text_width * size.text_depth
+        return ClientStep(
+            state_bytes=1e6 * self.weights_of_a_client(),
+            images=self.images_of_a_step() if "images" in encoded else 0,
+            image_floats=size.image_floats,
+            image_bytes=size.training_bytes,
+            text_floats=prompts if "texts" in encoded else 0,
+        )
+
+    def images_of_a_step(self) -> int:
+        """Return the number of a client's images in memory at once while it trains."""
+        training: Mapping[str, Any] = self.method.training
+        return min(training["batch_size"], training["micro_batch"] or training["batch_size"])
+
+    def kept(self) -> float:
+        """Return the megabytes that wait for the backward pass of the clients of a batch."""
+        return self.clients_at_once() * self.step().kept / 1e6
 
     def weights_of_a_client(self) -> float:
         """Return the megabytes of the backbone's weights that a client trains."""
         trains = self.plugin.trains_weights(dict(self.method.options))
-        return shape(self.backbone).weights if trains else 0
+        return sizes(self.backbone).weights if trains else 0
 
     def copies(self) -> float:
         """Return the megabytes of all copies of the backbone's weights that clients train.
@@ -174,30 +190,43 @@ class Workload:
 
 def _evaluation(run: Workload, share: float = 1) -> tuple[float, float]:
     """Return megabytes and operations of one evaluation of this share of the clients."""
-    size = shape(run.backbone)
+    if "images" not in run.plugin.encodes:
+        return 0, 0  # features are cached
+    tested, size = halves(run.dataset)[1], sizes(run.backbone)
     # where the server has no model, each of these clients' models answers all images
-    models = (
-        1 if run.plugin.has_server_model(dict(run.method.options)) else run.all_clients() * share
-    )
+    served = run.plugin.has_server_model(dict(run.method.options))
+    models = 1 if served else run.all_clients() * share
     passes = share + models if run.study.global_test else share
-    cheap = run.backbone.family == "clip" and bool(run.method.needs)  # features are cached
-    if cheap:
-        return 0, 0
-    return IMAGES_AT_ONCE * size.passing, passes * halves(run.dataset)[1] * size.operations
+    megabytes = images_at_once(size.image_floats) * size.passing
+    return megabytes, passes * tested * size.operations
 
 
-def _text(run: Workload) -> tuple[float, float]:
-    """Return megabytes and operations of a step of a CLIP's prompts: text, and transport."""
-    classes, size = contents(run.dataset)[1], shape(run.backbone)
-    tokens = 2 * classes * NAME_TOKENS * run.clients_at_once()  # a global and a local context
-    megabytes = SAVED * tokens * size.text.width * size.text.depth * FLOAT
-    word = Tower(size.text.width, size.text.depth, 1, size.text.mlp_ratio)
-    operations = 3 * word.operations * tokens
-    if "patches" in run.method.needs:  # plans of every image, class, patch and prompt, eight times
-        plans = run.at_once() * classes * size.image.tokens * 2
-        megabytes += 8 * plans * FLOAT
-        operations += 100 * 8 * plans
-    return megabytes, operations
+def _transport_plans(run: Workload) -> float:
+    """Return the numbers of the transport plans of a step: of images, classes, patches, prompts."""
+    if "patches" not in run.method.needs:
+        return 0
+    images = run.images_of_a_step() * run.clients_at_once()
+    return 8 * images * contents(run.dataset)[1] * sizes(run.backbone).tokens * 2
+
+
+def _round(run: Workload) -> float:
+    """Return the operations of a round's training."""
+    size, training, encoded = sizes(run.backbone), run.method.training, run.plugin.encodes
+    clients, images = run.study.clients_per_round, run.images_of_a_client() * training["epochs"]
+    if training["local_steps"] is not None:
+        images = training["local_steps"] * training["batch_size"]
+    operations = 0.0
+    if "images" in encoded:
+        operations += 3 * clients * images * size.operations
+    elif training["augment"]:
+        operations += 2 * clients * images * size.operations
+    if "texts" in encoded:
+        steps = clients * -(-images // run.images_of_a_step())
+        tokens = 2 * contents(run.dataset)[1] * NAME_TOKENS  # a global and a local context
+        of_step = 3 * size.token_operations * tokens
+        of_step += 100 * _transport_plans(run) / run.clients_at_once()
+        operations += steps * of_step
+    return operations
 
 
 def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
@@ -206,36 +235,21 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
     Args:
         sampled: those of the evaluations that are of `study.evaluate_clients` clients.
     """
-    size, training = shape(run.backbone), run.method.training
-    clients, steps = run.study.clients_per_round, training["local_steps"]
-    images = run.images_of_a_client() * training["epochs"]
-    if steps is not None:
-        images = steps * training["batch_size"]
-    if run.backbone.family == "clip":
-        step, of_step = _text(run)
-        steps = -(-images // min(training["batch_size"], training["micro_batch"] or 10**9))
-        of_round = steps * of_step * clients / run.clients_at_once()
-        if not run.method.needs:  # it trains inside the image tower
-            step += run.at_once() * size.training
-            of_round += 3 * clients * images * size.operations
-        elif training["augment"]:
-            of_round += 2 * clients * images * size.operations
-    else:
-        step = run.at_once() * size.training
-        of_round = 3 * clients * images * size.operations
+    size = sizes(run.backbone)
     few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
-    whole, _ = _evaluation(run)
-    operations = rounds * of_round
+    passing, _ = _evaluation(run)
+    operations = rounds * _round(run)
     for share, number in ((1, evaluations - sampled), (few, sampled)):
         _, once = _evaluation(run, share)
         if run.personal_epochs():
             everyone = halves(run.dataset)[0] * run.personal_epochs() * share
             once += 3 * everyone * size.operations + once
         operations += number * once
-    return Work(2 * size.weights + max(step, whole) + run.copies(), operations)
+    training = run.kept() + _transport_plans(run) * FLOAT
+    return Work(2 * size.weights + max(training, passing) + run.copies(), operations)
 
 
 def of_artefact(run: Workload) -> Work:
     """Estimate a pass over all clients' test images."""
     megabytes, operations = _evaluation(run)
-    return Work(1000 + 2 * shape(run.backbone).weights + megabytes, operations)
+    return Work(1000 + 2 * sizes(run.backbone).weights + megabytes, operations)

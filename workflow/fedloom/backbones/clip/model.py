@@ -26,9 +26,9 @@ from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.backbones.pixels import Pixels
-from fedloom.common.activations import training_bytes
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
+from fedloom.common.memory import training_bytes
 from fedloom.plan.weights import weights_file
 
 

@@ -22,7 +22,7 @@ from fedloom.backbones import vit
 from fedloom.common.io import write_text
 from fedloom.common.receipts import sha256
 from fedloom.data import glyphs
-from fedloom.pretraining.loop import augment, batches, descend, digest, write
+from pretraining.loop import augment, batches, descend, digest, write
 
 LINEAR_PROBE_AT_LEAST = 0.93
 PROTOTYPES_AT_LEAST = 0.85
@@ -192,7 +192,7 @@ in half precision, sha256 `{sha256(weights)}`.
 
 ## Training
 
-    .venv/bin/snakemake results/pretrained/micro_vit.safetensors
+    PYTHONPATH=workflow .venv/bin/python -m pretraining micro_vit
 
 Supervised classification of {source:,} Unicode characters drawn in {len(glyphs.faces())} faces
 ({", ".join(families)}: a regular, a bold and an italic one

@@ -34,7 +34,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.io import write_text
 from fedloom.common.receipts import sha256
 from fedloom.data import glyphs
-from fedloom.pretraining.loop import augment, descend, digest, write
+from pretraining.loop import augment, descend, digest, write
 
 ZERO_SHOT_AT_LEAST = 0.5
 APART = 0.9  # a relative and every target class: the greatest cosine that is allowed
@@ -301,7 +301,7 @@ again when it is loaded); sha256 `{sha256(weights)}`.
 
 ## Training
 
-    .venv/bin/snakemake results/pretrained/micro_clip.safetensors
+    PYTHONPATH=workflow .venv/bin/python -m pretraining micro_clip
 
 Contrastive, as CLIP's (Radford et al., ICML 2021): within a batch of drawn characters and texts
 with their Unicode names ("a photo of a greek small letter alpha."), the feature of each image is

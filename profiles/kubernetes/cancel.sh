@@ -1,3 +1,0 @@
-#!/bin/sh
-# Delete Jobs, by name, with their pods.
-exec kubectl delete job --wait=false "$@"

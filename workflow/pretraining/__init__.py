@@ -1,0 +1,1 @@
+"""How the micro backbones that ship were made. No study runs it."""
