@@ -427,7 +427,7 @@ def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, se
     uncounted = {"round": [1], "secret_noise": secret}
     for title, own in {"A": noisy, "B": uncounted, "C": {"round": [1]}}.items():
         rounds = tmp_path / f"{title}.parquet"
-        pd.DataFrame(own).to_parquet(rounds)
+        pd.DataFrame(own).assign(train_loss=1.0, guessing_loss=2.0).to_parquet(rounds)
         runs.append(shown(method=title, title=title, evaluation=evaluation, rounds=rounds))
     outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job(), runs, outputs)
