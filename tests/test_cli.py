@@ -93,11 +93,11 @@ def test_files_that_were_deleted_during_a_run_are_named_with_rule_and_what_to_do
     assert launch.deleted(log) is None, "they came"
     with log.open("a") as stream:
         stream.write(
-            'WorkflowError in rule train in file "train.smk", line 1:\nOSError: Missing files after '
-            "5 seconds. This might be due to filesystem latency:\nresults/a.json (missing locally)\n"
+            'WorkflowError in rule train in file "x", line 1:\nOSError: Missing files after '
+            "5 seconds. This might be latency:\nresults/a.json (missing locally)\n"
             "results/b.arrow (missing locally, parent dir not present)\n"
         )
-    line = launch.deleted(log)
+    line = str(launch.deleted(log))
     assert line.startswith("error: rule train: results/a.json, results/b.arrow: deleted")
     assert "start it again" in line
 

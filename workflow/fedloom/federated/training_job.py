@@ -99,9 +99,12 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
         raise FedLoomError(line) from None
     if saved is None:
         return None
-    reason = saved if isinstance(saved, str) else _why_unusable(saved, task, job)
-    if reason is None:
-        return saved
+    if isinstance(saved, str):
+        reason = saved
+    else:
+        reason = _why_unusable(saved, task, job)
+        if reason is None:
+            return saved
     log.info("%s %s; starting after round %d", head, reason, job.first)
     return None
 
