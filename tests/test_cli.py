@@ -77,6 +77,7 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
         process = subprocess.Popen(
             [sys.executable, "-c", script], process_group=0, stdout=subprocess.PIPE
         )
+        assert process.stdout is not None
         for _ in range(1 + handles):
             process.stdout.readline()
         with process, launch._handing_on(process):
