@@ -77,6 +77,7 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
         process = subprocess.Popen(
             [sys.executable, "-c", script], process_group=0, stdout=subprocess.PIPE
         )
+        assert process.stdout is not None
         for _ in range(1 + handles):
             process.stdout.readline()
         with process, launch._handing_on(process):
@@ -93,13 +94,18 @@ def test_files_that_were_deleted_during_a_run_are_named_with_rule_and_what_to_do
     assert launch.deleted(log) is None, "they came"
     with log.open("a") as stream:
         stream.write(
+<<<<<<< HEAD
             'WorkflowError in rule train in file "train.smk", line 1:\n'
             "OSError: Missing files after "
             "5 seconds. This might be due to filesystem latency:\n"
             "results/a.json (missing locally)\n"
+=======
+            'WorkflowError in rule train in file "x", line 1:\nOSError: Missing files after '
+            "5 seconds. This might be latency:\nresults/a.json (missing locally)\n"
+>>>>>>> errors
             "results/b.arrow (missing locally, parent dir not present)\n"
         )
-    line = launch.deleted(log)
+    line = str(launch.deleted(log))
     assert line.startswith("error: rule train: results/a.json, results/b.arrow: deleted")
     assert "start it again" in line
 

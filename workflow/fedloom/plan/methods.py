@@ -160,8 +160,10 @@ def expand(
     for name in names:
         if name in all_grids:
             labels |= dict.fromkeys(label for label, *_ in grids.members(all_grids[name]))
-        elif name in methods or name in methods.broken:
-            labels[methods[name].label] = None
+        elif name in methods.broken:
+            raise methods.broken[name]
+        elif name in methods:
+            labels[name] = None
         else:
             hint = schema.suggestion(name, method_names(methods, all_grids))
             raise FedLoomError(f"{where}: no label '{name}'; {hint}")
