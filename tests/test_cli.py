@@ -94,15 +94,8 @@ def test_files_that_were_deleted_during_a_run_are_named_with_rule_and_what_to_do
     assert launch.deleted(log) is None, "they came"
     with log.open("a") as stream:
         stream.write(
-<<<<<<< HEAD
-            'WorkflowError in rule train in file "train.smk", line 1:\n'
-            "OSError: Missing files after "
-            "5 seconds. This might be due to filesystem latency:\n"
-            "results/a.json (missing locally)\n"
-=======
             'WorkflowError in rule train in file "x", line 1:\nOSError: Missing files after '
             "5 seconds. This might be latency:\nresults/a.json (missing locally)\n"
->>>>>>> errors
             "results/b.arrow (missing locally, parent dir not present)\n"
         )
     line = str(launch.deleted(log))
