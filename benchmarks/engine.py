@@ -30,6 +30,7 @@ import torch
 from fedloom.backbones import base, vit
 from fedloom.backbones.clip import text
 from fedloom.backbones.pixels import Pixels
+from fedloom.common import memory
 from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write
@@ -128,7 +129,7 @@ def written_twice() -> Iterator[None]:
 
 def all_clients() -> Any:
     """Train all clients of a round as one batch."""
-    return patch.object(groups, "FLOATS_AT_ONCE", 2**62)
+    return patch.object(memory, "FLOATS_AT_ONCE", 2**62)
 
 
 def eight_clients() -> Any:

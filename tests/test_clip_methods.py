@@ -10,9 +10,10 @@ import torch.nn.functional as F
 
 import clip_by_hand
 from clip_by_hand import first_cohort
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated import groups, setup
+from fedloom.federated import setup
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
@@ -248,7 +249,7 @@ def test_what_clip_methods_send():
 @pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("fedvpt", 4)])
 def test_prompts_are_encoded_once_for_a_cohorts_test_images(tiny, monkeypatch, name, batches):
     """Where an image is its cached feature; patches and prompted images are memory."""
-    monkeypatch.setattr(groups, "IMAGES_AT_ONCE", 18)
+    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", 18)
     task, hooks = tiny(name)
     received, clients, _ = first_cohort(task, hooks, [0, 1, 2])
     rows = [np.arange(24)] * 3

@@ -293,8 +293,8 @@ def _bomb(file):
 
 
 ENDLESS = {
-    "a YAML bomb": (_bomb, "more than 1000000 values, each alias"),
-    "a pipe": (os.mkfifo, "a folder, pipe, socket or device, no file"),
+    "a YAML bomb": (_bomb, "more than 100000 values, each alias"),
+    "a pipe": (os.mkfifo, "a folder, pipe, socket or device"),
     "a device": (lambda file: file.symlink_to("/dev/zero"), "a folder, pipe, socket or device"),
     "a large file": (lambda file: file.write_text("#" * 2**23), "larger than 4 MiB"),
 }

@@ -146,6 +146,8 @@ def _cheap(command: str) -> str:
         return command if "-n" in words else f"{command} -n"
     if words[0] == ".venv/bin/fedloom" or words[:2] in (["cp", "-r"], ["sed", "-i"]):
         return command
+    if words[-2] == "pretraining":
+        return command.replace(words[-1], "--help")
     paths = [word for word in words if re.match(r"(benchmarks|tests)/\w+\.py", word)]
     if ".venv/bin/python" in words and paths:
         return " && ".join(f"test -f {path}" for path in paths)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import stack
@@ -252,7 +253,7 @@ def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
 def test_batches_hold_as_many_images_at_once_as_they_may_and_one_per_client_at_least(
     tiny, monkeypatch
 ):
-    monkeypatch.setattr(groups, "IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", 7)
     monkeypatch.setattr(groups, "FEATURES_AT_ONCE", 9)
     task, _ = tiny("fedvpt")
     rows = [np.arange(5), np.arange(4)]

@@ -10,7 +10,7 @@ from fedloom.backbones import cache
 
 
 def test_every_image_is_there_in_order_and_nothing_else_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(cache, "CACHED_AT_ONCE", 3)
     pixels = np.random.default_rng(0).integers(0, 256, (10, 2, 2, 1), np.uint8)
 
     class Store:

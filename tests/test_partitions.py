@@ -161,7 +161,7 @@ def test_the_file_is_the_same_every_time(spec, tmp_path):
             {"scheme": "dirichlet", "kind": "class", "clients": 300, "alpha": 0.01},
             r"client \d+ has no training images \(seed 0",
         ),
-        ({"scheme": "iid", "clients": 10**9}, r"1000000000 clients are more than its \d+ training"),
+        ({"scheme": "iid", "clients": 10**9}, r"1000000000 clients must share \d+ training"),
     ],
 )
 def test_a_partition_that_does_not_fit_is_refused(spec, line):

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack
-from fedloom.federated import groups
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -263,7 +263,7 @@ def test_soft_weights_are_means_over_all_test_images_of_a_class(tiny):
 
 def test_shown_class_tokens_are_of_a_few_images_drawn_once(tiny, monkeypatch):
     """From batches of which some hold none of them; block 13 is the classifier's input."""
-    monkeypatch.setattr(groups, "IMAGES_AT_ONCE", 12)
+    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", 12)
     task, hooks = tiny("pep_fedpt", blocks=[2, 3])
     task.data.test[:] = [np.random.default_rng(0).permutation(rows) for rows in task.data.test]
     artefacts = sys.modules["fedloom_plugins.pep_fedpt.artefacts"]

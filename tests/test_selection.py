@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.common import memory
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.federated import groups
 from fedloom.federated.task import cohort
 from fedloom.toolbox import (
     Update,
@@ -47,7 +47,7 @@ def _task(tiny, features):
 @pytest.mark.parametrize("at_once", [256, 12])
 def test_every_training_image_votes(tiny, monkeypatch, at_once):
     """In one batch, and in several whose last rows are padding for the smaller clients."""
-    monkeypatch.setattr(groups, "IMAGES_AT_ONCE", at_once)
+    monkeypatch.setattr(memory, "IMAGES_AT_ONCE", at_once)
     task, _ = tiny("head_tuning")
     ids = task.data.participating
     task.data.train[ids[0]] = task.data.train[ids[0]][:2]

@@ -170,6 +170,6 @@ def test_a_module_that_is_not_there_is_named():
 def test_a_module_that_is_no_python_is_one_line(tmp_path):
     file = tmp_path / "bad.py"
     file.write_text("def (")
-    with pytest.raises(FedLoomError, match=r"bad.py: no Python: ") as error:
+    with pytest.raises(FedLoomError, match=r"bad.py: not valid Python: ") as error:
         list(staleness._imports(file, tmp_path))
     assert "\n" not in str(error.value)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from clip_by_hand import first_cohort
 from default_config import default_config
 from fedloom.backbones import vit as vit_module
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
-from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.methods import contract, manifest
@@ -269,7 +269,7 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypat
 
     losses = [row["loss"] for row in evaluate_clients(task.at(1), hooks, whole)]
     for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
-        monkeypatch.setattr(groups, "BYTES_AT_ONCE", bytes_at_once)
+        monkeypatch.setattr(memory, "BYTES_AT_ONCE", bytes_at_once)
         seen["client_update"], seen["predict"] = [], []
         parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
         again = [row["loss"] for row in evaluate_clients(task.at(1), Watched(), whole)]

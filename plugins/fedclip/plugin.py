@@ -16,6 +16,8 @@ text its image. Choices, by the released code (fed_at_clip.py) where the paper l
   before they are normalised.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -85,8 +87,12 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 @hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "texts": texts(task).expand(len(clients), -1, -1)}
-    fewest = 2 if task.options.loss == "contrastive" else 1
-    return make_updates(train_locally(task, loss, known, clients, fewest=fewest), clients)
+    if task.options.loss == "classes":
+        return make_updates(train_locally(task, loss, known, clients), clients)
+    updates = make_updates(train_locally(task, loss, known, clients, fewest=2), clients)
+    for update in updates:  # each image is told from the others of its batch
+        update.metrics["guessing_loss"] = math.log(task.training.batch_size)
+    return updates
 
 
 @hookimpl

@@ -77,14 +77,14 @@ def check_regular(path: str) -> None:
         OSError: it is missing, or it is a pipe, a socket or a device, which might never end.
     """
     if not S_ISREG(Path(path).stat().st_mode):
-        raise OSError("a folder, pipe, socket or device, no file")
+        raise OSError("must be a regular file, got a folder, pipe, socket or device")
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file that people write: YAML, TOML, Python.
 
     Raises:
-        FedLoomError: it is missing, no regular file, larger than MOST_TEXT, or not UTF-8.
+        FedLoomError: it is missing, not a regular file, larger than MOST_TEXT, or not UTF-8.
     """
     try:
         check_regular(str(path))
@@ -106,7 +106,7 @@ def read_python(path: Path) -> ast.Module:
     try:
         return ast.parse(read_text(path), str(path))
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise FedLoomError(f"{path}: no Python: {error}") from None
+        raise FedLoomError(f"{path}: not valid Python: {error}") from None
 
 
 def printable(text: str) -> str:

@@ -35,7 +35,6 @@ DAMAGE = (
     EOFError,
     ValueError,  # a name that is no text, say
     OverflowError,  # a header with a size that no memory has
-    MemoryError,
 )
 
 

@@ -154,7 +154,7 @@ def divide(
         train, held = here & ~test, here & test
         each = inner["clients"]
         if 0 < train.sum() < each:
-            line = f"{each} clients{name} are more than its {train.sum()} training images"
+            line = f"{each} clients{name} must share {train.sum()} training images"
             raise FedLoomError(f"{line}; use fewer clients")
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own

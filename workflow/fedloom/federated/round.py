@@ -4,6 +4,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -124,7 +125,9 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         "bytes_up_used": sum(row["bytes_up"] for row in rows if row["received"]),
         "bytes_down": sum(row["bytes_down"] for row in rows),
         "train_loss": sum(u.metrics["train_loss"] for u in updates) / len(updates),
-        "guessing_loss": math.log(task.num_classes),
+        "guessing_loss": fmean(
+            u.metrics.get("guessing_loss", math.log(task.num_classes)) for u in updates
+        ),
         "clients": len(ids),
         "updates": rows,
         **server.get("metrics", {}),

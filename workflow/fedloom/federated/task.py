@@ -271,7 +271,8 @@ class Update:
         client_state: what the client keeps for its next round. No client axis.
         num_examples: number of the client's training images.
         metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` over
-            clients is logged and written to rounds.parquet.
+            clients is logged and written to rounds.parquet. `guessing_loss` is the loss of a
+            guess; default: the log of the number of classes.
         side_channel: statistics that only wrappers may read, such as a sensitivity for
             differential privacy. They are not sent, not stored and not counted.
         wrapper_state: what wrappers keep on the client for its next round, by the wrapper's name:

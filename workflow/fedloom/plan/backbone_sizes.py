@@ -89,7 +89,8 @@ def _sizes(key: str) -> Sizes:
         environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
-            raise FedLoomError(done.stderr.strip().splitlines()[-1])
+            said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+            raise FedLoomError(f"sizes of {key}: {said[-1]}")
         known[key] = json.loads(done.stdout)
         write_text(counted, json.dumps(kept | {key: known[key]}, indent=0))
     return Sizes(**known[key])

@@ -39,6 +39,7 @@ from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
 
 CONFIG = ROOT / "config.yaml"
+SHOWN = 5  # unreadable receipts that an error names
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ class Plan:
         unreadable = list(map(str, receipts.unreadable(Path(paths.RESULTS))))
         if unreadable:
             line = f"{len(unreadable)} receipts are damaged, or of another version of FedLoom"
-            lines.append(f"\nerror: {line}; run again after: rm {' '.join(unreadable)}")
+            first = f"{' '.join(unreadable[:SHOWN])}{' ...' if len(unreadable) > SHOWN else ''}"
+            lines.append(f"\nerror: {line}; remove them and run again: {first}")
         for log in sorted(Path(paths.LOGS).rglob("*.log")):
             if log.stat().st_mtime >= since:
                 text = log.read_text(errors="replace")

@@ -14,7 +14,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_text
 
 CONFIG = "config key"  # how an error names a key of the config
-MOST_VALUES = 10**6  # of a file
+MOST_VALUES = 10**5  # of a file
 # sections whose labels name results that studies share, so that a label has one meaning
 SHARED = ("datasets", "partitions", "backbones", "methods")
 

@@ -37,7 +37,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     least = settings.get("min_images", 0)
     if settings["kind"] in ("class", "class_capped"):
         for _ in range(DRAWS):
-            owner = _by_class(column, settings, rng)
+            owner = _by_class(column, len(classes), settings, rng)
             if np.bincount(owner, minlength=clients).min() >= least:
                 return owner
         raise FedLoomError(
@@ -58,7 +58,9 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     return owner
 
 
-def _by_class(column: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+def _by_class(
+    column: np.ndarray, classes: int, settings: dict[str, Any], rng: np.random.Generator
+) -> np.ndarray:
     """Return the client of every image [N], as every class draws proportions over clients.
 
     Args:
@@ -66,7 +68,7 @@ def _by_class(column: np.ndarray, settings: dict[str, Any], rng: np.random.Gener
     """
     clients, owner = settings["clients"], np.empty(len(column), int)
     held = np.zeros(clients, int)
-    for c in range(column.max() + 1):
+    for c in range(classes):
         rows = np.flatnonzero(column == c)
         proportions = rng.dirichlet(np.full(clients, settings["alpha"]))
         if settings["kind"] == "class_capped":
