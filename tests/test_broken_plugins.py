@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def _told(capsys, tmp_path, line):
-    """Whether a study without the plugin is planned with a warning, and one with it refused."""
+    """A study without the plugin is planned with a warning; a study that selects it is refused."""
     Plan.load()
     warning = capsys.readouterr().err
     assert warning.startswith("warning: ") and "plugin 'theirs' cannot be used" in warning

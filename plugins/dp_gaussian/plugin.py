@@ -132,7 +132,7 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
         if not torch.equal(before, flatten(own)):
             raise FedLoomError(
                 f"dp_gaussian: method {task.method} sends clients different parameters, so that "
-                "the sum of their changes is no change of the server's; remove the wrapper"
+                "the sum of their changes does not change the server; remove the wrapper"
             )
         if update.client in taking_part:
             total = total + clipped(change, options.clip)[0]

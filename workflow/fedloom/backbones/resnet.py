@@ -105,7 +105,7 @@ class SmallResNet(nn.Module):
     """
 
     def __init__(self, blocks: int, wide: int = 1):
-        """Build one with so many blocks per stage, each `wide` times as wide."""
+        """Build a network of `blocks` blocks a stage, each `wide` times as wide."""
         super().__init__()
         first, projected = 16 * wide, wide > 1
         self.conv1, self.bn1 = nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first)

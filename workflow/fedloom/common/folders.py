@@ -1,4 +1,4 @@
-"""Files and folders of the user's, read with care: links in circles, pipes, what is no text."""
+"""Read files and folders of the user with care: circular links, pipes, files without text."""
 
 import ast
 import os

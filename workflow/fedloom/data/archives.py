@@ -21,9 +21,9 @@ from fedloom.common.errors import FedLoomError
 
 PIECE = 1 << 20  # bytes read at once
 # images hardly shrink, and the largest data set of a recipe has 0.7 million
-GROWTH = 100  # times its own size that an archive may have unpacked,
-SMALL = 1 << 30  # or so many bytes,
-MEMBERS = 5_000_000  # in so many files and folders
+GROWTH = 100  # an archive may unpack to this many times its own size,
+SMALL = 1 << 30  # or to this many bytes,
+MEMBERS = 5_000_000  # files and folders at most
 # a file with members, an empty one, and the two marks of one that was meant to span several files
 ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08", b"PK00")
 GZIP = b"\x1f\x8b"
@@ -33,7 +33,7 @@ DAMAGE = (
     zlib.error,
     lzma.LZMAError,
     EOFError,
-    ValueError,  # a name that is no text, say
+    ValueError,  # such as a name that cannot be decoded
     OverflowError,  # a header with a size that no memory has
 )
 
@@ -129,11 +129,11 @@ def _tarred(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
 
 
 def _checked(members: Iterable[Member], file: Path, into: Path) -> list[Member]:
-    """Return the members, each of which can be unpacked, before the first one is written.
+    """Return all members once each was found fit to unpack, before the first is written.
 
     Raises:
-        FedLoomError: one is no plain file or folder, or would lie outside the folder; or there are
-            too many.
+        FedLoomError: a member is not a plain file or folder, or would lie outside the folder; or
+            there are too many of them.
     """
     checked, size, room = [], 0, max(SMALL, GROWTH * file.stat().st_size)
     for member in members:

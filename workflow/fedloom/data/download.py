@@ -39,7 +39,7 @@ def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
 
     Raises:
         FedLoomError: a server does not answer, or sends something else than the recipe says; or
-            a file of which the recipe has no digest would come by plain http.
+            a file without a digest in the recipe would come by plain http.
     """
     (root / FOLDER).mkdir(parents=True, exist_ok=True)
     with FileLock(root / FOLDER / ".lock"):

@@ -190,7 +190,7 @@ class PartitionChartJob:
 
 @dataclass(frozen=True)
 class ShownPlugin:
-    """What a reader of a table must know of a method, from its method.toml.
+    """The facts of a method.toml that a reader of a table must know.
 
     Attributes:
         trains: what clients train, in a table's words; "" if unknown, or not one thing in a grid.

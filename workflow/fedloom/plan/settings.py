@@ -113,7 +113,7 @@ class Tuning:
 
 
 class Expected(NamedTuple):
-    """What a recipe states of a dataset, for estimates; None: nothing.
+    """The numbers that a recipe states of a dataset, for estimates; None if it states none.
 
     Attributes:
         images, classes: their numbers.

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 def run(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
 
-    A line of the log names a run, but no trial, that is no better than guessing.
+    The log names a run that is no better than guessing, unless it is a trial.
     """
     ends = [paths.end(number) for number in job.ends]
     states = {

@@ -1,4 +1,4 @@
-"""What a table says of noise for differential privacy: the budget, and who can subtract it."""
+"""Write a table's line on differential privacy: the budget, and who can subtract the noise."""
 
 import pandas as pd
 
