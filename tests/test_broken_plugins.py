@@ -89,7 +89,7 @@ def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, 
     study = tmp_path / "study.yaml"
     study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
     Plan.load()
-    with pytest.raises(SystemExit, match=r"more.py: a folder, pipe, socket or device"):
+    with pytest.raises(SystemExit, match=r"more.py: must be a regular file"):
         Plan.load([study])
 
 
