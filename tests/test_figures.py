@@ -309,7 +309,8 @@ def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     items = [
         ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")
     ]
-    rows = Shown(("d/p/b",), (ShownMethod("fedvpt", "FedVPT", wish), *items), (0,), None, REPORTED)
+    known = ShownMethod("fedvpt", "FedVPT", wish, ShownPlugin())
+    rows = Shown(("d/p/b",), (known, *items), (0,), None, REPORTED)
     looks = [run.look for run in shown_runs(rows)]
     assert looks[0] == Look(wish["colour"], 0, wish["marker"])
     assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4

@@ -86,7 +86,7 @@ def test_the_report_says_what_a_study_is_of_and_where_it_differs(tmp_path):
     )
     assert r"  * The decay is 0\.99\_1\." in overview["Left open by the paper"]
     assert overview["Rounds"].split("\n")[2:4] == [
-        r"  * iid\: 12\, with 10 clients each\; slow 99",
+        r"  * iid\: 12\, with 18 clients each\; slow 99",
         r"  * other\: 7\, with 3 clients each\; slow 99",
     ]
     assert "Paper" not in Plan.load([]).overview

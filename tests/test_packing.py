@@ -73,7 +73,7 @@ SEEN = []
 @hookimpl(wrapper=True)
 def download():
     sent = yield
-    return sent | {{"{name}": sorted(set(sent) - {{"params"}})[-1] if len(sent) > 1 else "method"}}
+    return sent | {{"{name}": len(sent)}}
 
 @hookimpl(wrapper=True)
 def deliver():
@@ -85,12 +85,12 @@ def deliver():
 def client_update():
     updates = yield
     SEEN.append("pack {name}")
-    return [replace(u, payload={{"inside": u.payload, "by": "{name}"}}) for u in updates]
+    return [replace(u, payload={{"inside": u.payload, "by": ord("{name}")}}) for u in updates]
 
 @hookimpl(wrapper=True)
 def receive():
     updates = yield
-    assert all(update.payload["by"] == "{name}" for update in updates)
+    assert all(update.payload["by"] == ord("{name}") for update in updates)
     return [replace(update, payload=update.payload["inside"]) for update in updates]
 """
 

@@ -153,7 +153,8 @@ def test_results_hold_what_the_tables_need(finished):
         labels = ["dataset", "partition", "backbone", "method", "seed"]
         cost = ["round", "seconds", "processor_seconds", "threads", "cores", "bytes_up"]
         cost.append("bytes_up_used")
-        assert list(rounds) == [*labels, *cost, "bytes_down", "train_loss", "clients"]
+        losses = ["train_loss", "guessing_loss"]
+        assert list(rounds) == [*labels, *cost, "bytes_down", *losses, "clients"]
         assert rounds["round"].tolist() == [1, 2]
         clients = pd.read_parquet(run / "clients.parquet")
         assert clients.groupby("round")["client_id"].count().tolist() == [3, 3]
