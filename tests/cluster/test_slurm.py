@@ -39,7 +39,7 @@ def resumed_after(folder: Path, seed: int) -> int:
 
 @pytest.fixture(scope="module")
 def disturbed(slurm, prepared, tmp_path_factory):
-    """A study of two runs on Slurm; the checkout, and the ids of the jobs that were disturbed.
+    """A study of two runs on Slurm: its checkout, the jobs disturbed, the rounds they went on after.
 
     The first run's job is cancelled, the second's is told to stop, and when others have taken their
     places, Snakemake is killed and started again. Jobs read from a disk of their node's own.
@@ -55,16 +55,17 @@ def disturbed(slurm, prepared, tmp_path_factory):
         ids[seed] = job_of(folder, seed)
         slurm.run(*commands[seed], ids[seed])
     wait_for(lambda: all(resumed_after(folder, seed) for seed in ids), "second attempts")
+    rounds = {seed: resumed_after(folder, seed) for seed in ids}
     process.kill()
     process.wait()
     assert tiny_study.start(folder, "--unlock", environment=environment).wait() == 0
     again = tiny_study.start(folder, *GENERIC, environment=environment)
     assert again.wait() == 0, (folder / "snakemake.log").read_text()
-    return folder, ids
+    return folder, ids, rounds
 
 
 def test_jobs_of_a_cancelled_and_a_stopped_run_are_tried_again_and_go_on(slurm, disturbed):
-    folder, ids = disturbed
+    folder, ids, _ = disturbed
     assert slurm.states(ids.values()) == ["CANCELLED", "FAILED"]
     for seed, first in ids.items():
         assert job_of(folder, seed) != first
@@ -72,20 +73,20 @@ def test_jobs_of_a_cancelled_and_a_stopped_run_are_tried_again_and_go_on(slurm, 
 
 
 def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
-    folder, ids = disturbed
+    folder, ids, rounds = disturbed
     log = (folder / f".snakemake/slurm_logs/{ids[1]}.log").read_text()
     done = re.search(rf"error: .*/seed1: stopped by SIGUSR1 after round (\d+) of {ROUNDS}", log)
-    assert int(done[1]) == resumed_after(folder, 1)
+    assert int(done[1]) == rounds[1]
 
 
 def test_jobs_read_images_and_features_from_their_nodes_own_disk(disturbed):
-    folder, _ = disturbed
+    folder, *_ = disturbed
     copies = {path.suffix for path in (folder / "scratch").glob("fedloom-*/*")}
     assert copies - {".lock"} == {".arrow", ".safetensors"}
 
 
 def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight, monkeypatch):
-    folder, _ = disturbed
+    folder, *_ = disturbed
     assert tiny_study.evaluations(folder, monkeypatch) == straight
 
 
