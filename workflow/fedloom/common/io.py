@@ -131,18 +131,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_table(path: Path, table: "pa.Table", **facts: str) -> None:
+def write_table(path: Path, table: "pa.Table") -> None:
     """Write a table as Parquet, whole or not at all, such that `read_table` notices damage.
 
     Every page of the file carries a checksum. What lies outside of pages is repeated in the
     metadata (see `_shape`).
-
-    Args:
-        facts: added to the metadata of the table's schema.
     """
     import pyarrow.parquet as pq  # takes 0.1 s, and Snakemake needs none of it
 
-    table = table.replace_schema_metadata((table.schema.metadata or {}) | facts)
     metadata = (table.schema.metadata or {}) | {SHAPE: _shape(table)}
     with replacing(path) as temporary:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, write_page_checksum=True)
