@@ -8,7 +8,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from fedloom.common import receipts
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
@@ -37,7 +36,6 @@ from fedloom.plan.weights import local_weights
 from fedloom.plan.work import Work, Workload
 
 CONFIG = ROOT / "config.yaml"
-SHOWN = 5  # unreadable receipts that an error names
 
 
 @dataclass(frozen=True)
@@ -129,16 +127,8 @@ class Plan:
 
     @staticmethod
     def failures(since: float) -> str:
-        """Return the error lines of the jobs that failed since then, with their logs.
-
-        And one for all receipts that no job can read, so that they are removed at once.
-        """
+        """Return the error lines of the jobs that failed since then, with their logs."""
         lines = []
-        unreadable = list(map(str, receipts.unreadable(Path(paths.RESULTS))))
-        if unreadable:
-            line = f"{len(unreadable)} receipts are damaged, or of another version of FedLoom"
-            first = f"{' '.join(unreadable[:SHOWN])}{' ...' if len(unreadable) > SHOWN else ''}"
-            lines.append(f"\nerror: {line}; remove them and run again: {first}")
         for log in sorted(Path(paths.LOGS).rglob("*.log")):
             if log.stat().st_mtime >= since:
                 text = log.read_text(errors="replace")
