@@ -219,8 +219,8 @@ def test_a_home_that_cannot_be_written_is_no_problem(home, tmp_path, monkeypatch
 def test_folders_of_killed_processes_are_swept(tmp_path):
     """A cache is gathered in a folder beside it; a SIGKILL leaves that, and its gigabytes."""
     code = (
-        "import os, signal, sys; from pathlib import Path; from fedloom.common.io import scratch\n"
-        "with scratch(Path(sys.argv[1]) / 'vit.safetensors') as folder:\n"
+        "import os, signal, sys; from pathlib import Path; from fedloom.common import io\n"
+        "with io.temporary_folder(Path(sys.argv[1]) / 'vit.safetensors') as folder:\n"
         "    (folder / 'inputs').write_bytes(bytes(1000)); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
@@ -229,7 +229,7 @@ def test_folders_of_killed_processes_are_swept(tmp_path):
     assert left.is_dir() and (left / "inputs").is_file()
     io.write_text(tmp_path / "other", "x")
     assert [file.name for file in tmp_path.iterdir()] == ["other"]
-    with io.scratch(tmp_path / "vit.safetensors") as folder:
+    with io.temporary_folder(tmp_path / "vit.safetensors") as folder:
         (folder / "inputs").write_text("")
         io._sweep.cache_clear()
         io.write_text(tmp_path / "other", "y")

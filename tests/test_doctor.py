@@ -229,7 +229,8 @@ def killed_writer(path: str) -> int:
     code = (
         "import os, signal, sys; from pathlib import Path; from fedloom.common import io\n"
         "io.host.cache_clear()\n"
-        f"with io.scratch(Path({path!r})) as folder, io.replacing(Path({path!r})) as file:\n"
+        f"path = Path({path!r})\n"
+        "with io.temporary_folder(path) as folder, io.replacing(path) as file:\n"
         "    print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     known = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
