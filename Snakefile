@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
 from fedloom.common.checkout import in_shell
-from fedloom.job import SERVER
+from fedloom.commands.job import VARIABLE
 from fedloom.plan import paths
 from fedloom.plan.jobs import to_json
 from fedloom.plan.plan import Plan
@@ -41,14 +41,14 @@ container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
 
 
 # Otherwise the interpreter that runs Snakemake runs the jobs, with a job server of this process
-# (fedloom.job), unless the environment names another, or "" for none. The library is this checkout's.
+# (fedloom.commands.job), unless the environment names another, or "" for none. The library is this checkout's.
 JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
 PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
 shell.executable("bash")
 shell.prefix(
     f"export PATH={PYTHON}$PATH"
     f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
-    f" {SERVER}=${{{{{SERVER}-{JOB_SERVER}}}}}; "
+    f" {VARIABLE}=${{{{{VARIABLE}-{JOB_SERVER}}}}}; "
 )
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedloom import doctor, job, launch
+from fedloom import doctor, launch
+from fedloom.commands import job
 from fedloom.common import gpus, io, scratch
 from fedloom.common.checkout import ROOT
 from fedloom.common.logs import JOB_IDS
@@ -28,11 +29,11 @@ JOB = to_json(EvaluateJob(RUN, ends=(1,), confusion=False))
 LOG = "results/logs/evaluate/a.log"
 SNAKEFILE = f"""
 import sys
-shell.prefix(f"export PYTHONPATH={ROOT / "workflow"} {job.SERVER}=''; ")
+shell.prefix(f"export PYTHONPATH={ROOT / "workflow"} {job.VARIABLE}=''; ")
 rule all:
     output: "done"
     params: job={JOB!r}, python=sys.executable
-    shell: "{{params.python}} -m fedloom.job evaluate --job {{params.job:q}} --log {LOG}"
+    shell: "{{params.python}} -m fedloom.commands.job evaluate --job {{params.job:q}} --log {LOG}"
 """
 
 
@@ -168,8 +169,12 @@ def test_a_killed_snakemake_leaves_a_lock_and_a_job(look, start):
 def test_a_process_above_a_job_that_may_not_be_looked_at(look, start, monkeypatch):
     """Above a job that runs by `sudo`, for one, are processes of another user."""
     blocked_job()
-    known = {job.SERVER: "", "PYTHONPATH": str(ROOT / "workflow")}
-    start(sys.executable, *("-m", "fedloom.job", "evaluate", "--job", JOB, "--log", LOG), **known)
+    known = {job.VARIABLE: "", "PYTHONPATH": str(ROOT / "workflow")}
+    start(
+        sys.executable,
+        *("-m", "fedloom.commands.job", "evaluate", "--job", JOB, "--log", LOG),
+        **known,
+    )
     soon(at_work)
 
     def hidden(process):
@@ -182,32 +187,6 @@ def test_a_process_above_a_job_that_may_not_be_looked_at(look, start, monkeypatc
     )
     (orphan,) = look()[0]
     assert "works here for no Snakemake" in orphan
-
-
-def test_a_fork_of_a_job_server_that_hangs(look, start):
-    """Else the server would have ended it with the process that had asked for it."""
-    blocked_job()
-    server_of = start("sleep", "600").pid
-    known = {job.SERVER: f"doctor{server_of}:{server_of}", "PYTHONPATH": str(ROOT / "workflow")}
-    command = ("-m", "fedloom.job", "evaluate", "--job", JOB, "--log", LOG)
-    client = start(sys.executable, *command, **known)
-    soon(at_work)
-    (orphan,) = look()[0]
-    assert orphan.endswith(f"kill {client.pid}")
-    here = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(Path.cwd())]
-    (server,) = {p.ppid() for p in here} & {p.pid for p in here} - {client.pid, os.getpid()}
-    os.kill(server, signal.SIGSTOP)
-    try:
-        client.kill()
-        client.wait()
-        (orphan,) = look()[0]
-        line = rf"a fork of the job server: process (\d+) works here for no Snakemake \({LOG}\); "
-        fork = int(re.fullmatch(line + r"let it end, or: kill \1", orphan)[1])
-        os.kill(fork, signal.SIGTERM)
-        soon(lambda: not at_work())
-        assert look()[0] == []
-    finally:
-        os.kill(server, signal.SIGKILL)
 
 
 def test_a_run_that_goes_on(look):

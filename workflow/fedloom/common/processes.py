@@ -1,12 +1,15 @@
-"""Processes of a folder, told apart by their commands: Snakemake, its jobs, their job server."""
+"""Processes of a folder, told apart by their commands: Snakemake and its jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-SERVER = "fedloom.job_server"
-STARTERS = {"fedloom", "fedloom.job", "fedloom.cli"}  # of a job: modules, and the command's file
+STARTERS = {
+    "fedloom",
+    "fedloom.commands.job",
+    "fedloom.cli",
+}  # of a job: modules, and the command's file
 
 
 def of_folder(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
@@ -35,9 +38,3 @@ def stage_of(words: list[str]) -> str | None:
 def log_of(words: list[str]) -> str | None:
     """Return the log file that a job's command names."""
     return words[words.index("--log") + 1] if "--log" in words[:-1] else None
-
-
-def is_fork(process: psutil.Process, words: list[str]) -> bool:
-    """Return True if a process is a job that a job server forked, and not the server itself."""
-    parent = process.parent()
-    return SERVER in words and parent is not None and SERVER in parent.cmdline()

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,39 +79,13 @@ class Job(NamedTuple):
 
 
 def _jobs(folder: Path) -> Iterator[Job]:
-    """Yield the jobs that work in a folder.
-
-    One that a job server runs is two processes: one that asked for it and ends as it ends, and a
-    fork of the server, whose command is the server's. It is the first that is to be ended. A fork
-    is a job of its own where no process waits for it, which the log that both name tells.
-    """
-    forks, logs = list[psutil.Process](), set[str]()
+    """Yield the jobs that work in a folder; one on a job server by the process that asked it."""
     for process, words in processes.of_folder(folder):
         stage = processes.stage_of(words)
-        try:
-            if stage is not None:
-                log = processes.log_of(words)
-                logs.add(log or "")
-                yield Job(process.pid, stage, log, _above(process.parents()))
-            elif processes.is_fork(process, words):
-                forks.append(process)
-        except psutil.NoSuchProcess:  # it ended meanwhile
-            continue
-    for fork in forks:
-        try:
-            log = _open_log(fork, folder / paths.LOGS)
-            if log not in logs:
-                known = int(fork.cmdline()[-1])  # the Snakemake that the server is of
-                above = [psutil.Process(known)] if psutil.pid_exists(known) else []
-                yield Job(fork.pid, "a fork of the job server", log, _above(above))
-        except psutil.NoSuchProcess:
-            continue
-
-
-def _open_log(process: psutil.Process, logs: Path) -> str | None:
-    """Return the file below the folder of logs that a process has open."""
-    files = (Path(file.path) for file in process.open_files())
-    return next((os.path.relpath(file) for file in files if logs in file.parents), None)
+        if stage is not None:
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                above = _above(process.parents())
+                yield Job(process.pid, stage, processes.log_of(words), above)
 
 
 def _above(ancestors: list[psutil.Process]) -> int | None:
