@@ -13,9 +13,9 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from fedloom.common import gpus
 from fedloom.common.checkout import in_shell
 from fedloom.commands.job import VARIABLE
-from fedloom.plan import paths
-from fedloom.plan.jobs import to_json
-from fedloom.plan.plan import Plan
+from fedloom.study import paths
+from fedloom.study.jobs import to_json
+from fedloom.study.plan import Plan
 
 STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fedloom import cli, launch
+from fedloom.commands import cli, launch
 from fedloom.common.checkout import ROOT
 
 
@@ -45,7 +45,7 @@ def test_a_reader_that_stops_early_gets_no_traceback():
 
 def _main(monkeypatch, does):
     monkeypatch.setattr(sys, "argv", ["fedloom", "studies"])
-    monkeypatch.setattr("fedloom.describe.studies", does)
+    monkeypatch.setattr("fedloom.commands.describe.studies", does)
     cli.main()
 
 

@@ -14,15 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedloom import doctor, launch
-from fedloom.commands import job
+from fedloom.commands import doctor, job, launch
+from fedloom.commands.diagnosis import environment
 from fedloom.common import gpus, io, scratch
 from fedloom.common.checkout import ROOT
 from fedloom.common.logs import JOB_IDS
-from fedloom.diagnosis import environment
-from fedloom.plan import paths
-from fedloom.plan.jobs import EvaluateJob, to_json
-from fedloom.plan.runs import Run
+from fedloom.study import paths
+from fedloom.study.jobs import EvaluateJob, to_json
+from fedloom.study.runs import Run
 
 RUN = Run("d", "p", "b", "m", 0)
 JOB = to_json(EvaluateJob(RUN, ends=(1,), confusion=False))

@@ -15,14 +15,14 @@ from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
+from fedloom.config.resolve import resolve
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
-from fedloom.methods import manifest
-from fedloom.plan import paths
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Run
+from fedloom.hooks import manifest
 from fedloom.stages import cache, dataset, evaluate, partition, train
+from fedloom.study import paths
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
 
 RUN = Run("letters", "two", "vit", "mine", 0)
 FOLDER = "letters/two/vit/mine/seed0"

@@ -42,7 +42,7 @@ def main() -> None:
         status = -signal.SIGINT
     if status is not None:
         exit_like(status)
-    import_module("fedloom.cli").main()
+    import_module("fedloom.commands.cli").main()
 
 
 def try_server(arguments: list[str]) -> int | None:
@@ -154,7 +154,7 @@ def run_in_fork(opened: list[int], folder: str, environment: dict, arguments: li
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["fedloom", *arguments]
-    import_module("fedloom.cli").main()
+    import_module("fedloom.commands.cli").main()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import psutil
 STARTERS = {
     "fedloom",
     "fedloom.commands.job",
-    "fedloom.cli",
+    "fedloom.commands.cli",
 }  # of a job: modules, and the command's file
 
 

@@ -1,0 +1,72 @@
+"""What a run was made by: its sources and its backbone's weights, as its receipts record them.
+
+Every job of a run is told the digest of its source files (fedloom.study.staleness) and of a local
+weights file. On a cluster each job plans by itself, so two jobs of one run may be told different
+ones; those are never mixed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.io import canonical, read_json, write_text
+from fedloom.config.settings import Backbone
+from fedloom.config.weights import local_weights
+from fedloom.study import paths
+from fedloom.study.runs import Run
+
+
+def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
+    """Return the digest of a backbone's weights.
+
+    Those of a hub have none until they are loaded: the first job that loads them writes down
+    theirs, and all others compare.
+
+    Args:
+        what: what is computed with them, for the error.
+        loaded: computes the digest of the weights that were loaded.
+
+    Returns:
+        The sha256 of a local weights file as planned, or of the loaded weights; None for untrained
+        ones.
+
+    Raises:
+        FedLoomError: the hub's weights have changed.
+    """
+    if local_weights(backbone) is not None:
+        return backbone.sha256
+    if backbone.library == "torchvision":
+        return None
+    record, of = paths.at(paths.WEIGHTS, backbone=backbone.label), {"library": backbone.library}
+    of |= {key: backbone.settings.get(key) for key in ("name", "weights", "image_size")}
+    now = {"of": of, "sha256": loaded()}
+    before = read_json(record) if record.exists() else {}
+    if before.get("of") != of:
+        write_text(record, canonical(now) + "\n")
+    elif before != now:
+        raise FedLoomError(
+            f"{what}: the hub's weights of backbones.{backbone.label} are not those in {record}, "
+            "of which earlier results are; delete that file and the results of this backbone, and "
+            "run again"
+        )
+    return now["sha256"]
+
+
+def check_same(run: Run, receipts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that all jobs of a run were made by the same sources and weights.
+
+    Args:
+        receipts: facts of the jobs' receipts, by how an error names the job.
+
+    Raises:
+        FedLoomError: names the run, two of its jobs, and what they disagree on.
+    """
+    (first, facts), *others = receipts.items()
+    for name, other in others:
+        for key in ("sources", "weights"):
+            if facts.get(key) != other.get(key):
+                folder = paths.at(paths.STATE, run, end=paths.end(0)).parent
+                raise FedLoomError(
+                    f"{run.path}: {first} and {name} were trained with different {key}; delete "
+                    f"{folder} and run again"
+                )

@@ -1,0 +1,198 @@
+"""Which source files a job's result depends on: the static import closure of what it runs.
+
+A digest of these files is a parameter of every rule, so that an edit reruns what it concerns and
+nothing else. An import of a name from a package that only hands it on (`from fedloom.toolbox import
+mean`) leads to the module that defines the name. What a job imports by name while it runs (a
+source, a scheme, a kind of figure, a plugin) follows from the job, see `code_of`.
+"""
+
+import ast
+import os
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_python
+from fedloom.config import data_plugins
+from fedloom.hooks.manifest import Located, find
+from fedloom.study import jobs
+
+LIBRARY = ROOT / "workflow"
+
+
+class Code(NamedTuple):
+    """The code that a job starts from; imports lead to the rest.
+
+    Attributes:
+        modules: modules of fedloom, by name.
+        plugins: methods, wrappers, and sources and schemes of third parties.
+    """
+
+    modules: tuple[str, ...]
+    plugins: tuple[Located, ...] = ()
+
+
+def code_of(rule: str, job: Any) -> Code:
+    """Return the code that a rule's job starts from.
+
+    Args:
+        job: a job of fedloom.study.jobs; of `train` and `artefact` the RunSpec is enough.
+    """
+    modules, plugins = [f"fedloom.stages.{rule}"], list[Located]()
+
+    def add_data(kind: str, name: str) -> None:
+        plugin = data_plugins.discover(kind).get(name)
+        if plugin is None:
+            modules.append(f"fedloom.data.{kind}s.{name}")
+        else:
+            plugins.append(plugin)
+
+    match job:
+        case jobs.DatasetJob():
+            for source in _sources(job.dataset.source, job.dataset.settings):
+                add_data("source", source)
+        case jobs.PartitionJob():
+            add_data("scheme", job.partition.scheme)
+        case jobs.CacheJob():
+            modules.append(f"fedloom.backbones.{job.backbone.family}")
+        case jobs.TableJob() | jobs.FigureJob():
+            modules.append(f"fedloom.report.{rule}s.{job.kind}")
+        case jobs.TrainJob() | jobs.ArtefactJob():
+            return code_of(rule, job.spec)
+        case jobs.RunSpec():
+            modules.append(f"fedloom.backbones.{job.backbone.family}")
+            names = [job.method.plugin, *(wrapper.plugin for wrapper in job.method.wrappers)]
+            plugins += map(find, names)
+    return Code(tuple(modules), tuple(plugins))
+
+
+def _sources(source: str, settings: dict[str, Any]) -> list[str]:
+    """Return the names of a source and of those of its parts."""
+    parts = settings.get("parts", {}).values()
+    return [source, *(name for part in parts for name in _sources(part["source"], part))]
+
+
+def files_of(code: Code) -> list[str]:
+    """Return the source files that code leads to, as paths from the working directory.
+
+    Of a plugin: its modules and TOML file, and the modules of its package that they import, also
+    the __init__.py of every package that they lie in, which Python runs first.
+    """
+    files = {*_closure(map(_module_file, code.modules))}
+    for plugin in code.plugins:
+        files |= {*_closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)}
+        files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
+    return relative(files)
+
+
+def relative(files: Iterable[Path]) -> list[str]:
+    """Return paths from the working directory: results stay valid when the checkout is moved."""
+    return sorted(os.path.relpath(file) for file in files)
+
+
+def _module_file(name: str) -> Path:
+    """Return the file of a module of fedloom.
+
+    Raises:
+        FedLoomError: there is no such module.
+    """
+    path = LIBRARY / name.replace(".", "/")
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    raise FedLoomError(f"no module {name} in {LIBRARY}")
+
+
+def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]:
+    """Return the files and all of fedloom, or of the plugin's package, that they import."""
+    seen: set[Path] = set()
+    todo = list(files)
+    while todo:
+        file = todo.pop()
+        if file not in seen:
+            seen.add(file)
+            root, package = _package_of(file, plugin)
+            todo += _imported(file, root, package)
+            if root != LIBRARY:
+                todo += _packages(file, root)
+    return sorted(seen)
+
+
+def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
+    """Return the folder that holds a file's top-level package, and that package's name."""
+    if file.is_relative_to(LIBRARY):
+        return LIBRARY, "fedloom"
+    assert plugin is not None, f"{file} is neither of fedloom nor of a plugin"
+    if plugin.module is None:
+        return plugin.folder.parent, plugin.folder.name
+    levels = plugin.module.count(".") + 1
+    return plugin.folder.parents[levels - 1], plugin.module.split(".")[0]
+
+
+def _packages(file: Path, root: Path) -> list[Path]:
+    """Return the __init__.py of the packages below `root` that a module lies in."""
+    levels = len(file.relative_to(root).parts) - 1
+    inits = [folder / "__init__.py" for folder in file.parents[:levels]]
+    return [init for init in inits if init.is_file()]
+
+
+@cache
+def _imported(file: Path, root: Path, package: str) -> tuple[Path, ...]:
+    """Return the files of fedloom, or of the package below `root`, that a file imports."""
+    found: list[Path] = []
+    for module, names in _imports(file, root):
+        top = module.split(".")[0]
+        folder = LIBRARY if top == "fedloom" else root
+        if top not in ("fedloom", package):
+            continue
+        found += [path for name in names or [None] for path in _resolve(folder, module, name)]
+    return tuple(found)
+
+
+def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes.
+
+    Raises:
+        FedLoomError: see `read_python`.
+    """
+    for node in _nodes(read_python(file)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, []
+        elif isinstance(node, ast.ImportFrom):
+            parts = list(file.relative_to(root).parent.parts)
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module, [alias.name for alias in node.names]
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a syntax tree without what stands below `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _nodes(node)
+
+
+def _resolve(folder: Path, module: str, name: str | None) -> Iterator[Path]:
+    """Yield the files behind `from module import name`, or `import module` if there is no name."""
+    path = folder / module.replace(".", "/")
+    if name is not None and (path / f"{name}.py").is_file():
+        yield path / f"{name}.py"
+    elif name is not None and (path / name / "__init__.py").is_file():
+        yield path / name / "__init__.py"
+    elif path.with_suffix(".py").is_file():
+        yield path.with_suffix(".py")
+    elif (path / "__init__.py").is_file():
+        init = path / "__init__.py"
+        sources = [
+            found
+            for inner, names in _imports(init, folder)
+            if name is not None and name in names
+            for found in _resolve(folder, inner, name)
+        ]
+        yield from sources or [init]
