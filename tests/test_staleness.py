@@ -44,11 +44,11 @@ def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
 def test_a_run_depends_on_what_trains_it_and_not_on_reports():
     plan = Plan(resolve(default_config()))
     names = _sources("train", plan.run_spec(plan.runs[0]))
-    loop = {"training_job", "round", "evaluate", "local_training", "optimizers", "setup"}
+    loop = {"training_job", "round", "evaluate", "local_training", "optimizers", "build_task"}
     assert {f"federated/{name}" for name in loop | {"task", "state"}} <= names
-    assert {"data/federation", "backbones/vit", "common/tensors", "methods/defaults"} <= names
+    assert {"data/federation", "backbones/vit", "common/tensors", "hooks/defaults"} <= names
     assert "stages/train" in names
-    assert not any(name.startswith(("report", "backbones/clip", "plan/plan")) for name in names)
+    assert not any(name.startswith(("report", "backbones/clip", "study/plan")) for name in names)
 
 
 def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
@@ -80,8 +80,8 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
     }
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
     names = _sources("figure", Plan(resolve(config)).figure_job(SimpleNamespace(label="heat")))
-    assert {"report/figures/grid", "report/figures/style", "plan/grids", "report/metrics"} <= names
-    assert {"plan/looks", "plan/shown", "stages/figure"} <= names
+    assert {"report/figures/grid", "report/figures/style", "report/metrics"} <= names
+    assert {"config/grids", "config/line_style", "study/plot_inputs", "stages/figure"} <= names
     assert "report/figures/boxes" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)
 

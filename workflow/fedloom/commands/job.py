@@ -121,7 +121,11 @@ def serve(listener: socket.socket, snakemake: int) -> None:
                 request = json.loads(data)
                 stage, _, job, *_ = request[-1]
                 families = re.findall(r'"family":"(\w+)"', job)
-                for name in ("cli", f"stages.{stage}", *(f"backbones.{f}" for f in families)):
+                for name in (
+                    "commands.cli",
+                    f"stages.{stage}",
+                    *(f"backbones.{f}" for f in families),
+                ):
                     import_module(f"fedloom.{name}")  # the client meets an error by itself
                 if [file.stat().st_ctime_ns for file in files] != started:
                     return

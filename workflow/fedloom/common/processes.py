@@ -5,11 +5,8 @@ from pathlib import Path
 
 import psutil
 
-STARTERS = {
-    "fedloom",
-    "fedloom.commands.job",
-    "fedloom.commands.cli",
-}  # of a job: modules, and the command's file
+# the modules that run a job, and the file of the command
+STARTERS = {"fedloom", "fedloom.commands.job", "fedloom.commands.cli"}
 
 
 def of_folder(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
