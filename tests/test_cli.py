@@ -83,23 +83,6 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
         assert ("KeyboardInterrupt" in capfd.readouterr().err) == handles
 
 
-def test_files_that_were_deleted_during_a_run_are_named_with_rule_and_what_to_do(tmp_path):
-    log = tmp_path / "1.log"
-    log.write_text(
-        "Waiting at most 5 seconds for missing files:\nresults/a.json (missing locally)\n"
-    )
-    assert launch.deleted(log) is None, "they came"
-    with log.open("a") as stream:
-        stream.write(
-            'WorkflowError in rule train in file "x", line 1:\nOSError: Missing files after '
-            "5 seconds. This might be latency:\nresults/a.json (missing locally)\n"
-            "results/b.arrow (missing locally, parent dir not present)\n"
-        )
-    line = str(launch.deleted(log))
-    assert line.startswith("error: rule train: results/a.json, results/b.arrow: deleted")
-    assert "start it again" in line
-
-
 def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     study, dry = launch.study_of(["-np", "--config", 'study={"name": "other"}', "--cores", "2"])
