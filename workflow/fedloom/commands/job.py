@@ -56,10 +56,11 @@ def try_server(arguments: list[str]) -> int | None:
     with listener, contextlib.suppress(OSError):  # another job was first
         listener.bind(address)
         listener.listen(1024)
-        command = ["-m", "fedloom.commands.job", "--serve", str(listener.fileno()), snakemake]
-        options = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        options |= {"pass_fds": [listener.fileno()], "start_new_session": True}
-        subprocess.Popen([sys.executable, *command], **options)
+        file, null = listener.fileno(), subprocess.DEVNULL
+        command = [sys.executable, "-m", "fedloom.commands.job", "--serve", str(file), snakemake]
+        subprocess.Popen(
+            command, stdin=null, stdout=null, stderr=null, pass_fds=[file], start_new_session=True
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.settimeout(PATIENCE)  # another user may hold the name and never accept
         request = json.dumps([str(Path.cwd()), dict(os.environ), arguments]).encode()
