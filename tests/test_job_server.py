@@ -147,6 +147,19 @@ def test_a_job_ends_with_its_killed_client(start, snakemake, tmp_path):
     assert start().wait() == 2  # and the server lives on
 
 
+def test_a_job_ends_whose_client_was_killed_before_it_began(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    client, killed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    killed.close()
+    arguments = ["choose", "--job", "{}", "--log", "fifo"]
+    request = (socket.socket(), client, [], str(tmp_path), dict(os.environ), arguments)
+    keeper = job.FORK.Process(target=job.reply, args=request)
+    keeper.start()
+    keeper.join(30)
+    assert keeper.exitcode == 0
+    client.close()
+
+
 def test_a_job_outlives_its_server(start, snakemake, tmp_path):
     client, process = _blocked(start, snakemake, tmp_path)
     process.parent().parent().kill()

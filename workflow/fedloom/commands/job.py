@@ -140,7 +140,8 @@ def reply(listener: socket.socket, client: socket.socket, *request: object) -> N
     listener.close()
     job = FORK.Process(target=run_in_fork, args=request)
     job.start()
-    client.send(b"%d" % job.pid)
+    with contextlib.suppress(ConnectionError):  # the client was killed
+        client.send(b"%d" % job.pid)
     # a client sends nothing after its request: it is readable when it was killed
     if job.sentinel in select.select([client, job.sentinel], [], [])[0]:
         job.join()
