@@ -1,4 +1,4 @@
-"""The list of the shipped studies, from their files."""
+"""The list of the bundled studies, from their files."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -62,7 +62,7 @@ def chapter(folder: str, paths: list[Path]) -> str:
         ((_, content),) = read_all([protocol])
         deviations, choices = (content["study"].get(key, {}) for key in ("deviations", "choices"))
         known = {*deviations.items(), *choices.items()}
-        title, parts = text(folder), ["All of its studies, unless one says otherwise:"]
+        title, parts = text(folder), ["These apply to all of its studies, unless a study overrides them:"]
         parts += sentences("Different from the paper", deviations, set())
         parts += sentences("Left open by the paper", choices, set())
     return "\n\n".join([f"## {title}", *parts, *(entry(path, known) for path in paths)])
@@ -71,12 +71,12 @@ def chapter(folder: str, paths: list[Path]) -> str:
 def studies_page() -> str:
     """Return the page of all studies in workflow/studies."""
     intro = (
-        "# Shipped studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those of"
-        " the folder `micro` need no download and run in minutes on two cores. All others are a"
-        " table or a figure of a paper at its scale: they need the paper's data, a real backbone"
-        " and a GPU, and we have only ever made dry runs of them.\n\nHours are an estimate:"
-        " operations counted by `fedloom plan`, at the rate that it assumes of a GPU. States take"
-        " disk beside what is stated."
+        "# Bundled studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those in"
+        " the folder `micro` need no download and run in minutes on two cores. Every other study is"
+        " a table or a figure of a paper at its scale: it needs the paper's data, a real backbone"
+        " and a GPU, and we have only done dry runs of it.\n\nHours are estimates: operations"
+        " counted by `fedloom plan`, at the rate that it assumes for a GPU. States take additional"
+        " disk space."
     )
     groups = groupby(bundled_studies.studies(), lambda path: path.parent.name)
     return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])
