@@ -25,7 +25,7 @@ from fedloom.commands import job
 BACKBONES = ("fedloom.backbones.vit", "fedloom.backbones.clip")
 WITH_BACKBONE = ("train", "artefact", "cache", "prototypes", "block_accuracy")
 
-LIBRARY = Path(__file__).parent
+LIBRARY = Path(__file__).parents[1]
 PR_SET_PDEATHSIG = 1
 DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
 
