@@ -1,6 +1,6 @@
 # make run    the study in config.yaml, or one that ships:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html: all tables and figures, with captions
-# make test   everything of make lint, documentation, workflow and unit tests
+# make test   everything of make lint, and all tests; one of them builds the documentation
 # make lint   style, spelling, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings beside other tools', as ratios, and a roofline: minutes on idle cores
@@ -26,7 +26,7 @@ run: venv
 report: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.launch report $(FILE) $(ARGS)
 
-test: lint docs
+test: lint
 	$(VENV) -m snakemake --lint
 	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
