@@ -140,13 +140,21 @@ def test_domains_that_do_not_fit_are_refused(change, line):
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"alpha": 1.0, "kind": "client"}, {"alpha": 1.0, "kind": "class"}]
+    "more",
+    [
+        {},
+        {"alpha": 1.0, "kind": "client"},
+        {"alpha": 1.0, "kind": "class_capped", "min_images": 5},
+        {"dominant_share": 0.9, "dominant_classes": 0.5},
+    ],
 )
 def test_a_domain_without_training_images_is_refused(more):
     labels, test, domains = with_domains(0)
     keep = (domains != "oil") | test
     spec = {"scheme": "domain", "clients_per_domain": 2} | more
-    with pytest.raises(FedLoomError, match="no training image of domain 'oil'"):
+    with pytest.raises(
+        FedLoomError, match="domain .oil. must share 0 training"
+    ):
         make(spec, 0, (labels[keep], test[keep], domains[keep]))
 
 
