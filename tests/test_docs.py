@@ -18,20 +18,20 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import checkout
-from fedloom import cli
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
+from fedloom.commands import cli
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
+from fedloom.config.reading import merge, read
+from fedloom.config.resolve import resolve
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
-from fedloom.methods import manifest
-from fedloom.methods.manifest import discover
-from fedloom.plan import shipped
-from fedloom.plan.reading import merge, read
-from fedloom.plan.resolve import resolve
+from fedloom.hooks import manifest
+from fedloom.hooks.manifest import discover
+from fedloom.study import bundled_studies
 from pretraining.__main__ import MODELS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -258,7 +258,7 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
     studies = (site / "reference/studies/index.html").read_text()
-    for path in shipped.studies():
+    for path in bundled_studies.studies():
         assert f">{path.parent.name}/{path.stem}<" in studies, path
 
 
