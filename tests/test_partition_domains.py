@@ -152,7 +152,7 @@ def test_a_domain_without_training_images_is_refused(more):
     labels, test, domains = with_domains(0)
     keep = (domains != "oil") | test
     spec = {"scheme": "domain", "clients_per_domain": 2} | more
-    with pytest.raises(FedLoomError, match="domain .oil. must share 0 training"):
+    with pytest.raises(FedLoomError, match=r"domain .oil. must share 0 train"):
         make(spec, 0, (labels[keep], test[keep], domains[keep]))
 
 
