@@ -73,10 +73,10 @@ def _files(settings: dict[str, Any]) -> list[tuple[Path, str]]:
     for key in ("train_files", "test_files"):
         patterns = settings.get(key, [])
         for pattern in [patterns] if isinstance(patterns, str) else patterns:
-            found = matching(pattern)
-            if not found:
+            matches = matching(pattern)
+            if not matches:
                 raise FedLoomError(f"{key}: no file matches '{pattern}'; correct the pattern")
-            for file in found:
+            for file in matches:
                 if not file.is_file():
                     raise FedLoomError(
                         f"{file}: a folder, pipe or broken link, no Parquet file ({key}); end the "
@@ -217,10 +217,10 @@ def _column(
             values.append(value)
     if names is not None:
         return np.array(values), names, True
-    found = sorted(set(values))
-    number = {value: index for index, value in enumerate(found)}
+    distinct = sorted(set(values))
+    number = {value: index for index, value in enumerate(distinct)}
     numbers = np.array([number[value] for value in values])
-    return numbers, [str(value) for value in found], kind is str
+    return numbers, [str(value) for value in distinct], kind is str
 
 
 def _check_test_classes(
