@@ -1,6 +1,6 @@
 # make run    the study in config.yaml, or one that ships:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html: all tables and figures, with captions
-# make test   everything of make lint, documentation, workflow and unit tests
+# make test   everything of make lint, and all tests; one of them builds the documentation
 # make lint   style, spelling, plain English, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings beside other tools', as ratios, and a roofline: minutes on idle cores
