@@ -28,7 +28,7 @@ run: venv
 report: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch report $(FILE) $(ARGS)
 
-test: lint docs
+test: lint
 	$(VENV) -m snakemake --lint
 	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
