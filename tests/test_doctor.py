@@ -151,10 +151,7 @@ def test_a_killed_snakemake_leaves_a_lock_and_a_job(look, start):
     snakemake.kill()
     snakemake.wait()
     lock, orphan = look()[0]
-    assert lock == (
-        ".snakemake/locks: a lock, and no Snakemake works here on this host; the next make run "
-        "removes it, or by hand: snakemake --unlock"
-    )
+    assert lock.startswith(".snakemake/locks: ") and lock.endswith("snakemake --unlock")
     told = r"evaluate: process \d+ works here for no Snakemake \((.*)\); let it end, or: (kill \d+)"
     log, command = re.fullmatch(told, orphan).groups()
     assert log == LOG
@@ -278,10 +275,9 @@ def test_a_slurm_that_does_not_answer_is_said_and_needs_no_hand(look, program):
 def test_disks(look, monkeypatch):
     Path("results").touch()
     monkeypatch.setenv(scratch.VARIABLE, "/no/such/folder")
-    assert look()[0] == [
-        "results: a file, where a folder is to be; move it away",
-        f"{scratch.VARIABLE}: /no/such/folder is no folder on this machine; name one, or unset it",
-    ]
+    results, copies = look()[0]
+    assert results.startswith("results: ")
+    assert copies.startswith(f"{scratch.VARIABLE}: /no/such/folder ")
     Path("results").unlink()
     monkeypatch.setenv(scratch.VARIABLE, str(Path.cwd()))
     monkeypatch.setattr(environment, "LITTLE", 1e18)
@@ -306,6 +302,5 @@ def test_gpus(look, program, monkeypatch):
 
 def test_a_package_that_is_missing(look, monkeypatch):
     monkeypatch.setattr(environment, "PACKAGES", ("timm", "nosuchpackage"))
-    assert look()[0] == [
-        "nosuchpackage: not installed; make venv installs what constraints.txt pins"
-    ]
+    (line,) = look()[0]
+    assert line.startswith("nosuchpackage: not installed")

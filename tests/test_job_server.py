@@ -74,7 +74,10 @@ def _blocked(
     client = start("--log", "fifo")
     signal.signal(signal.SIGUSR1, before)
     _soon(lambda: len(_servers(snakemake)) == 3)
-    return client, max(_servers(snakemake), key=lambda process: process.create_time())
+    processes = _servers(snakemake)
+    parents = {process.ppid() for process in processes}
+    (leaf,) = (process for process in processes if process.pid not in parents)
+    return client, leaf
 
 
 def test_a_job_ends_as_it_would_by_itself(start, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from fedloom.commands import launch, processes
-from fedloom.commands.diagnosis import Finding
+from fedloom.commands.doctor import Finding
 from fedloom.common import io, locks, scratch
 from fedloom.study import paths
 
