@@ -76,12 +76,9 @@ def card(plugin: Plugin) -> str:
     if plugin.option_schemas:
         parts.append(f"## Options\n\n{options(plugin)}")
     if plugin.training_defaults:
-        values = (
-            f"The paper's values, or ours if it states none: {settings(plugin.training_defaults)}."
-        )
-        parts.append(
-            f"## Training values\n\nThe paper's values, or ours if it states none: {values}."
-        )
+        values = settings(plugin.training_defaults)
+        about = f"The paper's values, or ours if it states none: {values}."
+        parts.append(f"## Training values\n\n{about}")
     parts.append(f"## Choices\n\n{said_in(plugin.file)}")
     released = plugin.folder / "released.py"
     if released.exists():
