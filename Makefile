@@ -1,6 +1,6 @@
 # make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html with all tables, figures and captions
-# make test   make lint, and the tests of documentation, workflow and units
+# make test   make lint, and all tests; one of them builds the documentation
 # make lint   style, spelling, plain English, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings relative to other tools, and a roofline: minutes on idle cores
@@ -28,7 +28,7 @@ run: venv
 report: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch report $(FILE) $(ARGS)
 
-test: lint docs
+test: lint
 	$(VENV) -m snakemake --lint
 	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
