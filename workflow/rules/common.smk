@@ -13,11 +13,11 @@ wildcard_constraints:
     cache="features|patches",
 
 
-def stage(name, checks=" --sources {params.sources}", gpu=False):
+def stage(name, gpu=False):
     """The command of a rule: its job is described by `params.job`, its files follow from that. One
     that can use a GPU learns from `resources.gpu` whether to take one."""
     asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
-    return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
+    return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}} --threads {{threads}} --log {{log}}"
 
 
 def job(make):
@@ -25,11 +25,11 @@ def job(make):
     return lambda wildcards: to_json(make(wildcards))
 
 
-def sources(files):
+def sources(rule, make):
     """A parameter of a rule: the digest of its source files. As inputs they would be some hundred
     paths of every job, and Snakemake keeps an input's checksum when the job ends, which may be after
     an edit."""
-    return lambda wildcards: PLAN.digest(files(wildcards) if callable(files) else files)
+    return lambda wildcards: PLAN.sources(rule, make(wildcards))
 
 
 def memory(rule):

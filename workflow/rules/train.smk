@@ -21,7 +21,7 @@ rule train:
     params:
         job=job(PLAN.train_job),
     shell:
-        stage("train", checks="", gpu=True)
+        stage("train", gpu=True)
 
 
 rule choose:
@@ -39,7 +39,7 @@ rule choose:
         runtime=30,
     params:
         job=job(PLAN.choose_job),
-        sources=sources(PLAN.stage_sources("choose")),
+        sources=sources("choose", PLAN.choose_job),
     shell:
         stage("choose")
 
@@ -65,7 +65,7 @@ rule evaluate:
         runtime=30,
     params:
         job=job(PLAN.evaluate_job),
-        sources=sources(PLAN.stage_sources("evaluate")),
+        sources=sources("evaluate", PLAN.evaluate_job),
     shell:
         stage("evaluate")
 
@@ -87,5 +87,6 @@ rule artefact:
         gpu=0,
     params:
         job=job(PLAN.artefact_job),
+        sources=sources("artefact", PLAN.artefact_job),
     shell:
-        stage("artefact", checks="", gpu=True)
+        stage("artefact", gpu=True)

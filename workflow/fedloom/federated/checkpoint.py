@@ -69,7 +69,7 @@ def read_checkpoint(
     if facts["round"] <= first:
         return None
     if facts["fingerprint"] != fingerprint:
-        return "was made by other code, settings or data"
+        return "was made by other code, settings, data or packages"
     digests = facts["parts"]
     missing = [name for name in digests if not _part(head, name).exists()]
     if missing:

@@ -6,10 +6,10 @@ round is finished.
 """
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,11 +35,6 @@ from fedloom.hooks.hook_caller import Hooks
 from fedloom.study.jobs import TrainJob
 
 log = logging.getLogger(__name__)
-
-# whose version bears on a run's numbers: those of the runtime and those that plugins may import
-LIBRARIES = (
-    "numpy", "opacus", "open_clip_torch", "scikit-learn", "scipy", "timm", "torch", "torchvision",
-)  # fmt: skip
 
 
 @contextmanager
@@ -71,19 +66,22 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     """Digest all that the numbers after the job's first round depend on.
 
     That is its spec with its weights and sources (else a job that is rerun because a plugin was
-    edited would resume from what the plugin computed before), its inputs, the software, and the
-    kind of GPU, whose kernels add in an order of their own; where the job ends and what it
-    evaluates does not matter.
+    edited would resume from what the plugin computed before), its inputs, the versions of all
+    installed packages, and the kind of GPU, whose kernels add in an order of their own; where the
+    job ends and what it evaluates does not matter.
 
     Args:
         files: receipts of the inputs.
     """
     asked = ("last", "evaluate", "sampled", "evaluate_clients")
     fixed = {key: value for key, value in asdict(job).items() if key not in asked}
-    libraries = [version(name) for name in LIBRARIES]
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    software = [*libraries, hardware]
-    return digest([fixed, [sha256(file) for file in files], software])
+    return digest([fixed, [sha256(file) for file in files], _packages(), hardware])
+
+
+def _packages() -> list[str]:
+    """Return name and version of every package that Python finds, as `torch-2.5.1.dist-info`."""
+    return sorted(found.name for path in sys.path for found in Path(path).glob("*.dist-info"))
 
 
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
@@ -128,8 +126,7 @@ def train(
     start: Path | None,
     outputs: Outputs,
     fingerprint: str,
-    start_digest: str | None = None,
-) -> str:
+) -> None:
     """Train the job's rounds and write its outputs.
 
     A trial that diverges ends before that round, without the evaluations that were due.
@@ -137,10 +134,6 @@ def train(
     Args:
         start: the state after round `job.first`; None for the first job, which makes its own.
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
-        start_digest: what the job that wrote `start` returned, if its receipt is known.
-
-    Returns:
-        The digest of the state that was written, by which `tensor_files.load` knows it.
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
@@ -150,7 +143,7 @@ def train(
     name, device = job.spec.run.path, task.data.device
     before, diverged = State({}), False
     if start is not None:
-        tree, facts = tensor_files.load(start, device, start_digest)
+        tree, facts = tensor_files.load(start, device)
         before, diverged = State.of(tree), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, task, job)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
@@ -195,9 +188,9 @@ def train(
     if job.confusion:
         tables[outputs.confusion] = rows.confusion
     for path, table in tables.items():
-        write_table(path, table, fingerprint=fingerprint)
+        write_table(path, table)
     facts = {"run": name, "round": job.last, "diverged": diverged}
-    return tensor_files.save(outputs.state, current.tree(), **facts)
+    tensor_files.save(outputs.state, current.tree(), **facts)
 
 
 def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:

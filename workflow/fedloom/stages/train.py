@@ -28,20 +28,19 @@ def run(job: TrainJob, threads: int) -> None:
     )
     start = paths.at(paths.STATE, run, end=paths.end(job.first)) if job.first else None
     with training_job.exclusive(state.parent):
-        before = None if start is None else check_receipt(start)
         task, hooks = prepare(job.spec, prepare_torch(threads, job.spec.backbone.precision))
-        digest = partial(base.weights_digest, task.backbone)
-        made_by = provenance.used("train", job.spec, job.sources, digest)
-        if before is not None:
+        loaded = partial(base.weights_digest, task.backbone)
+        weights = provenance.digest_of_weights(run.path, job.spec.backbone, loaded)
+        made_by = {"sources": job.sources, "weights": weights}
+        if start is not None:
             names = f"the rounds up to {job.first}", f"those up to {job.last}"
-            provenance.check_same(run, dict(zip(names, (before, made_by), strict=True)))
+            facts = check_receipt(start), made_by
+            provenance.check_same(run, dict(zip(names, facts, strict=True)))
         files = [*inputs(job.spec), *([start] if start else [])]
         receipts = [receipt_of(file) for file in files]
         fingerprint = training_job.fingerprint_of(job, receipts, task.data.device)
-        known = None if before is None else before["digest"]
-        written = training_job.train(task, hooks, job, start, outputs, fingerprint, known)
-        # without a lock, another job may have replaced the state by its own: the digest tells
-        write_receipt(state, digest=written, fingerprint=fingerprint, **made_by)
+        training_job.train(task, hooks, job, start, outputs, fingerprint)
+        write_receipt(state, **made_by)
 
 
 def inputs(spec: RunSpec) -> list[Path]:
