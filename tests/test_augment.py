@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import Batch
 from fedloom.federated import training_job
 from fedloom.federated.augmentation import training_batch
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.methods import contract, manifest
 from fedloom.plan.plan import Plan
@@ -126,7 +126,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
     one.data.tokens = asked
     train_round(one.at(1), hooks, state_before)
     with pytest.raises(FedLoomError, match="cache was read"):  # evaluation is not augmented
-        evaluate_clients(one.at(1), hooks, state_before)
+        evaluate(one.at(1), hooks, state_before)
 
 
 @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha", "head_tuning", "fedvpt"])

@@ -14,7 +14,7 @@ from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated import setup
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.methods import loader, manifest

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.methods import manifest
 
@@ -43,4 +43,4 @@ def test_all_operations_have_a_deterministic_form(tiny, name):
         state = initial_state(task, hooks)
         for number in (1, 2):
             state, _ = train_round(task.at(number), hooks, state)
-        evaluate_clients(task.at(2), hooks, state)
+        evaluate(task.at(2), hooks, state)

@@ -12,7 +12,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common import memory
 from fedloom.common.tensors import leaves
 from fedloom.federated import groups
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 
 PROMPTS = {"prompts": torch.zeros(4, 16)}
@@ -154,9 +154,7 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
     for floats in (2**17, 2 * 4 * 5 * 16):
         monkeypatch.setattr(memory, "FLOATS_AT_ONCE", floats)
         state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-        ends.append(
-            (state.server["params"], row["train_loss"], evaluate_clients(task, hooks, state))
-        )
+        ends.append((state.server["params"], row["train_loss"], evaluate(task, hooks, state)))
     (whole, loss, rows), (split, again, others) = ends
     for name, value in whole.items():
         torch.testing.assert_close(split[name], value, atol=1e-5, rtol=1e-5)

@@ -110,7 +110,6 @@ class UnspeakableError(Exception):
         (KeyError("heads"), "KeyError: 'heads'$"),
         (torch.OutOfMemoryError("x" * 1000), r"OutOfMemoryError: x{300} \.\.\.$"),
         (SystemExit(3), "it ends the process with SystemExit: 3$"),
-        (KeyboardInterrupt(), "KeyboardInterrupt$"),
         (GeneratorExit(), "GeneratorExit$"),
         (UnspeakableError(), "UnspeakableError: its text raises ValueError$"),
     ],
@@ -125,6 +124,14 @@ def test_an_exception_is_one_line_with_file_and_line(fickle, hook, error, words)
     )
     assert re.search(call(hook), line)
     assert re.search(words, line)
+
+
+@pytest.mark.parametrize("hook", ["client_update", "predict", "receive"])
+def test_who_interrupts_a_hook_interrupts_the_job(fickle, hook):
+    """Ctrl-C while a plugin computes is no error of the plugin's: the command ends with 130."""
+    fickle.change[hook] = raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        fickle.run()
 
 
 def test_an_exception_of_the_loss_is_client_updates(fickle):

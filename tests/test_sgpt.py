@@ -13,7 +13,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.federated.evaluate import artefact, received_by
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.methods import contract, loader, manifest

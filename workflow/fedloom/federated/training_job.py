@@ -24,11 +24,10 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.confusion import Confusion
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.evaluated_clients import evaluated_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Rows
-from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.methods.calls import Hooks
@@ -201,17 +200,19 @@ def train(
 
 
 def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:
-    """Return the rows of what the job evaluates after this round; none after most.
+    """Return the rows of the evaluation after this round; none after most rounds.
 
     Returns:
         Rows of evaluation.parquet; and of confusion.parquet, if the job asks for them.
     """
     rows, confusion = list[dict](), Confusion()
     if task.round in job.evaluate:
-        counted, ids = confusion if job.confusion else None, evaluated_clients(task, job)
-        shared = SharedModel() if job.global_test else None
-        rows = evaluate_clients(task, hooks, state, counted, ids=ids, shared=shared)
-        if job.global_test:
-            row = evaluate_globally(task, hooks, state, counted, ids=ids, shared=shared)
-            rows.append(row)
+        rows = evaluate(
+            task,
+            hooks,
+            state,
+            evaluated_clients(task, job),
+            global_test=job.global_test,
+            confusion=confusion if job.confusion else None,
+        )
     return rows, confusion.table()

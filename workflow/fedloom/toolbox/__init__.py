@@ -8,7 +8,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL, entry_of
 from fedloom.common.tensors import Tree, leaves, stack, tensor_map, unstack
 from fedloom.data.federation import Batch
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.optimizers import learning_rate
 from fedloom.federated.state import PersonalStates

@@ -19,7 +19,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.toolbox.aggregate import make_updates, mean

@@ -10,7 +10,7 @@ from fedloom.backbones import base
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import checks as results
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.methods import defaults, loader, stacking
 from fedloom.methods.contract.tiny import CLIENTS, tiny_task
@@ -81,7 +81,7 @@ def _run(
     task = replace(task, clients_per_round=clients, seed=seed)
     hooks = loader.load_hooks(method, defaults, wrappers=tuple(wrappers))
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    evaluate_clients(task.at(1), hooks, state)
+    evaluate(task.at(1), hooks, state)
     evaluate_globally(task.at(1), hooks, state)
 
 
