@@ -40,7 +40,7 @@ from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import Task, WarmStart
-from fedloom.methods import defaults, loader, manifest
+from fedloom.hooks import defaults, loader, manifest
 
 Arm = Callable[[], Any]  # returns a context in which a part of the engine is off
 

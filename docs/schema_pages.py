@@ -3,7 +3,7 @@
 import json
 
 from fedloom.common import schema
-from fedloom.plan.data_plugins import entries
+from fedloom.config.data_plugins import entries
 
 SECTIONS = {  # of config.yaml, whose entries are of a kind: the key that names it
     "datasets": "source",

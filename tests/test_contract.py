@@ -6,9 +6,10 @@ import textwrap
 
 import pytest
 
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods import contract, hookspecs, loader, manifest
+from fedloom.hooks import hookspecs, loader, manifest
 
 PLUGINS = manifest.discover()
 METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}

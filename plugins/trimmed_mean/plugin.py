@@ -19,15 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Cohort,
-    Task,
-    Update,
-    flatten,
-    hookimpl,
-    require_params_alone,
-    unflatten,
-)
+from fedloom.toolbox import Cohort, Task, Update, flatten, hookimpl, require_params_alone, unflatten
 
 
 def trimmed_mean(values: Tensor, trim: float) -> Tensor:
