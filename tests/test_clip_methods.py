@@ -225,7 +225,7 @@ def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
         method=SimpleNamespace(plugin="promptfl", wrappers=()),
     )
     with pytest.raises(FedLoomError, match=line):
-        build_task.prepare(spec, torch.device("cpu"))
+        build_task.build_task(spec, {"store": None, "partition": None}, torch.device("cpu"))
 
 
 def test_zero_shot_is_the_mean_of_its_templates(tiny):

@@ -99,9 +99,7 @@ def two_jobs(job, tmp_path, monkeypatch):
     run, end = spec.spec.run, paths.end(2)
     files = {
         "state": paths.at(paths.STATE, run, end=end),
-        "evaluation": paths.at(paths.JOB_EVALUATION, run, end=end),
-        "rounds": paths.at(paths.JOB_ROUNDS, run, end=end),
-        "clients": paths.at(paths.JOB_CLIENTS, run, end=end),
+        **{name: paths.at(paths.JOB_TABLES[name], run, end=end) for name in TABLES},
     }
     unused = {name: tmp_path / name for name in ("confusion", "checkpoint.safetensors")}
     outputs = training_job.Outputs(

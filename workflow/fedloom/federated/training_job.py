@@ -59,11 +59,11 @@ class Outputs:
     """
 
     state: Path
+    checkpoint: Path
     evaluation: Path
     rounds: Path
-    confusion: Path
     clients: Path
-    checkpoint: Path
+    confusion: Path
 
 
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
