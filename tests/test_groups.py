@@ -174,9 +174,7 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
         ("fedavg_pt", {"selection": True}),
     ],
 )
-def test_a_clients_images_count_alike_in_one_batch_and_in_several(
-    tiny, monkeypatch, name, options
-):
+def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, monkeypatch, name, options):
     """Losses, gradients, means and votes over all images of a client, and not over its last."""
     task, hooks = tiny(name, **options)
     vars(task.training).update(epochs=1)

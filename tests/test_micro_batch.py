@@ -27,7 +27,7 @@ METHODS = [
 
 def _one_step(tiny, name, **training):
     """The server's and the clients' state after a round of one step on all images of a client."""
-    task, hooks = tiny(name)
+    task, hooks = tiny(name, **{"fedic": {"server_steps": 2}}.get(name, {}))
     values = {"epochs": 1, "batch_size": 64, **training}
     vars(task.training).update(values)
     sizes = {len(task.data.train[k]) for k in task.data.participating}

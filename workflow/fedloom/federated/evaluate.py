@@ -72,20 +72,21 @@ def evaluate(
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
     everyone = ids is None or len(ids) == task.data.num_clients
     # clients that a method cannot tell apart have given the answers of the server's model
-    one_model = everyone and not hooks.takes("predict", "clients")
+    one_model = global_test and everyone and not hooks.takes("predict", "clients")
     for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]
-        scores = {False: _scores_of_clients(task, hooks, received, clients, images)}
+        # scored before `personalize`, which may write to the states that it gets
+        scores = _scores_of_clients(task, hooks, received, clients, images)
+        answers.append(scores)
+        rows += _client_rows(task, clients, scores, personalized=False)
         one_model = one_model and server is not None and _is_copied(server[0], received)
-        answers.append(scores[False])
         personal = _personalize(task, hooks, received, clients)
         if personal is not None:
-            scores[True] = _scores_of_clients(task, hooks, received, personal, images)
-        for personalized, of_clients in scores.items():
-            for client, score in zip(clients.ids, of_clients, strict=True):
-                rows.append(_client_row(task, client, personalized, score))
-                if confusion is not None and personalized == max(scores):
-                    confusion.add(task, client, score.images, score.predicted)
+            scores = _scores_of_clients(task, hooks, received, personal, images)
+            rows += _client_rows(task, clients, scores, personalized=True)
+        if confusion is not None:
+            for client, score in zip(clients.ids, scores, strict=True):
+                confusion.add(task, client, score.images, score.predicted)
     rows.sort(key=lambda row: (row["client_id"], row["personalized"]))
     if server is not None:
         answers = answers if one_model else _answers_to_all(task, hooks, state, ids, *server)
@@ -135,18 +136,23 @@ def _answers_to_all(
     return [scores]
 
 
-def _client_row(task: Task, client: int, personalized: bool, score: Score) -> dict:
-    """Return a client's row of evaluation.parquet."""
-    return {
-        "round": task.round,
-        "client_id": client,
-        "domain": task.data.domains[client],
-        "participating": client in task.data.position,
-        "personalized": personalized,
-        "num_test": len(score.images),
-        "num_correct": score.correct,
-        "loss": score.loss / len(score.images),
-    }
+def _client_rows(
+    task: Task, clients: Cohort, scores: list[Score], personalized: bool
+) -> list[dict]:
+    """Return the clients' rows of evaluation.parquet."""
+    return [
+        {
+            "round": task.round,
+            "client_id": client,
+            "domain": task.data.domains[client],
+            "participating": client in task.data.position,
+            "personalized": personalized,
+            "num_test": len(score.images),
+            "num_correct": score.correct,
+            "loss": score.loss / len(score.images),
+        }
+        for client, score in zip(clients.ids, scores, strict=True)
+    ]
 
 
 def _global_row(task: Task, answers: list[list[Score]], confusion: Confusion | None = None) -> dict:
@@ -232,9 +238,9 @@ def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, rece
 
 def _is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
-    theirs = dict(leaves(received))
+    of_clients = dict(leaves(received))
     return all(
-        _equal(value, theirs[path]) if isinstance(value, Tensor) else value == theirs[path]
+        _equal(value, of_clients[path]) if isinstance(value, Tensor) else value == of_clients[path]
         for path, value in leaves(server)
     )
 

@@ -53,6 +53,14 @@ CONFUSION = pa.schema(
 )
 
 
+SCHEMAS = {
+    "evaluation": EVALUATION,
+    "rounds": ROUNDS,
+    "clients": CLIENTS,
+    "confusion": CONFUSION,
+}
+
+
 @dataclass(frozen=True)
 class Rows:
     """What one round, or several, added to the job's tables.
@@ -89,12 +97,9 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
-        """Return the rows of all parts, in their order."""
+        """Return the rows of all `parts`, in their order."""
         return cls(
-            _join((part.evaluation for part in parts), EVALUATION),
-            _join((part.rounds for part in parts), ROUNDS),
-            _join((part.clients for part in parts), CLIENTS),
-            _join((part.confusion for part in parts), CONFUSION),
+            **{k: _join((getattr(rows, k) for rows in parts), v) for k, v in SCHEMAS.items()}
         )
 
     @property
@@ -121,9 +126,9 @@ class Rows:
 
     def evaluated(self, rounds: Iterable[int]) -> "Rows":
         """Return the same without evaluations of other rounds."""
-        asked = list(rounds)
+        numbers = list(rounds)
         evaluation, confusion = (
-            table.filter(pa.array(np.isin(table["round"].to_numpy(), asked))).combine_chunks()
+            table.filter(pa.array(np.isin(table["round"].to_numpy(), numbers))).combine_chunks()
             for table in (self.evaluation, self.confusion)
         )
         return Rows(evaluation, self.rounds, self.clients, confusion)

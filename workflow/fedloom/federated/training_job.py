@@ -114,8 +114,8 @@ def _why_unusable(saved: Saved, task: Task, job: TrainJob) -> str | None:
         return f"is of round {saved.round}, after the job's last"
     evaluated = saved.rows.evaluated_clients()
     for number in job.evaluate:
-        asked = set(evaluated_clients(task.at(number), job))
-        if number <= saved.round and evaluated.get(number) != asked:
+        due = set(evaluated_clients(task.at(number), job))
+        if number <= saved.round and evaluated.get(number) != due:
             return f"holds no evaluation, or one of other clients, after round {number}"
     return None
 
@@ -182,8 +182,6 @@ def train(
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
             stop.check(name, number, job.last)
-    if task.augmentation_timer.images:
-        log.info("%s: training.augment: %s in this job", name, task.augmentation_timer)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
     tables = {

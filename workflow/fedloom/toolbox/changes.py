@@ -19,10 +19,10 @@ def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
         The tensors of `params` whose path, shape and floating-point type are among `received`;
         what was received of them; and the rest of `params`.
     """
-    known = dict(leaves(received))
+    sent = dict(leaves(received))
 
     def comes_back(path: str, value: object) -> bool:
-        start = known.get(path)
+        start = sent.get(path)
         return (
             isinstance(value, Tensor)
             and isinstance(start, Tensor)
@@ -32,10 +32,10 @@ def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
         )
 
     items = list(leaves(params))
-    mine = [(path, value) for path, value in items if comes_back(path, value)]
+    returned = [(path, value) for path, value in items if comes_back(path, value)]
     rest = [(path, value) for path, value in items if not comes_back(path, value)]
-    start = [(path, known[path]) for path, _ in mine]
-    return build(mine), build(start), build(rest)
+    start = [(path, sent[path]) for path, _ in returned]
+    return build(returned), build(start), build(rest)
 
 
 def merge(tree: Tree, other: Tree) -> Tree:
