@@ -33,10 +33,9 @@ from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated.checkpoint import Checkpoint
-from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Rows
+from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
 from fedloom.hooks import defaults, loader, manifest

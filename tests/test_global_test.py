@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.rows import Confusion
 
 
 class Counted:

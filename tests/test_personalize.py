@@ -14,9 +14,9 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated import groups
-from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.rows import Confusion
 from fedloom.federated.task import cohort
 from fedloom.hooks import defaults, loader, manifest
 from fedloom.report import metrics

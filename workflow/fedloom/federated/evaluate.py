@@ -12,7 +12,6 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch
 from fedloom.federated import checks
-from fedloom.federated.confusion import Confusion
 from fedloom.federated.groups import (
     clients_at_once,
     clients_evaluated_at_once,
@@ -22,6 +21,7 @@ from fedloom.federated.groups import (
 )
 from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import download_to, personal_state
+from fedloom.federated.rows import Confusion
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.hooks.hook_caller import Hooks

@@ -23,11 +23,10 @@ from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
-from fedloom.federated.confusion import Confusion
 from fedloom.federated.eval_sampling import evaluated_clients
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Rows
+from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.hook_caller import Hooks
