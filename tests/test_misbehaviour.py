@@ -276,14 +276,14 @@ MALFORMED = {
         (lambda t, share: True, "got True"),
     ],
     "download": [
-        (first_call(lambda s: {}), "'params/head' is new, compared with what client"),
+        (first_call(lambda s: {}), "'params/head' is new, compared with the download of client"),
         (numbered, r"'n' is \d+, but .* client \d.* has \d+$"),
         (with_head(lambda h: h * NAN), r"client \d: .*'params/head' is not finite"),
         (first_call(lambda s: {"params": {"head": torch.ones(2)}}), r"'params/head' .*\[4, 16\]"),
     ],
     "deliver": [
         (first_call(lambda s: {}), r"client \d: .*'params/head' is new"),
-        (with_head(lambda h: h * NAN), "delivered 'params/head' is not finite"),
+        (with_head(lambda h: h * NAN), "delivery 'params/head' is not finite"),
         (with_head(lambda h: h.to_sparse()), "'head' is sparse"),
     ],
     "client_update": [

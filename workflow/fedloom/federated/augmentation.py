@@ -45,7 +45,7 @@ def training_batch(
 class AugmentedBatch(Batch):
     """A batch whose images are cropped and flipped at random.
 
-    Each client draws from a stream of its own, so that its images do not depend on its cohort.
+    Each client draws from a separate stream, so that its images do not depend on its cohort.
 
     Attributes:
         streams: the clients' seeds [K].

@@ -82,7 +82,7 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
     Args:
         sizes: number of images of each client, ascending.
         images: size of a batch, in which every client has as many images as the last one; a client
-            with more is a group of its own.
+            with more is alone in its group.
     """
     result, start = [], 0
     for stop in range(1, len(sizes) + 1):

@@ -135,17 +135,17 @@ def train_locally(
         params: the parameters to start from [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
         epochs: number of passes over a client's images; default: `task.training.local_steps` steps,
-            or if that is None, `task.training.epochs`.
+            or if that is null, `task.training.epochs`.
         lr: learning rate; default: `learning_rate(task)`.
         phase: number of the training phase within the round, for methods with several phases: each
-            has an order of batches of its own.
+            draws a separate order of batches.
         fewest: a batch of fewer images, which an epoch may end with, makes no step, for losses that
             compare images. A client that has no other trains nothing, at a loss of 0.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
             that parameter, momentum and Adam's scaling included, is multiplied by its matrix.
-        clip_apart: top-level names of `params` that are models of their own and merely trained in
+        clip_apart: top-level names of `params` that are separate models, merely trained in
             the same steps: the gradient of each is clipped by its own norm, and those of all other
             names by theirs together.
 

@@ -114,7 +114,7 @@ class Rows:
 
     @classmethod
     def unpack(cls, packed: dict[str, Tensor]) -> "Rows":
-        """Return what was packed."""
+        """Return the tables that `pack` packed."""
         return cls(**{k: pa.ipc.open_stream(v.cpu().numpy()).read_all() for k, v in packed.items()})
 
     def evaluated_clients(self) -> dict[int, set[int]]:
@@ -143,7 +143,7 @@ def with_metrics(rows: list[dict], schema: pa.Schema) -> pa.Table:
 
 
 def _join(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return the rows of tables that have the columns of a schema, and metrics of their own."""
+    """Return the rows of tables that have the columns of a schema, and any further metrics."""
     table = pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
     metrics = sorted(set(table.column_names) - set(schema.names))
     return table.select([*schema.names, *metrics]).combine_chunks()

@@ -84,7 +84,7 @@ class State:
         return tree | ({"wrappers": wrappers} if wrappers else {})
 
     def of_clients(self, ids: Iterable[int]) -> "State":
-        """Return what is kept of some clients that took part, without the server's state."""
+        """Return the part of the state that belongs to these clients, without the server's."""
         ids = tuple(ids)
         clients, wrappers = (_some(entries, ids) for entries in (self.clients, self.wrappers))
         return State({}, clients, _some(self.participation, ids), wrappers)

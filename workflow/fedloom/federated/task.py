@@ -1,4 +1,4 @@
-"""The arguments and results of hooks: the task (what is fixed), the cohort, and the update."""
+"""The arguments and results of hooks: the task (the fixed part), the cohort, and the update."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Task(Generic[FrozenBackbone]):
         data: the images of all clients, and which clients take part in training.
         clients_per_round: number of clients that take part in a round.
         method: name of the plugin.
-        stacked: True if the round's clients train as one cohort, else each is a cohort of its own.
+        stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
         features_only: True if the method never reads pixels or patches, only cached features.
         encodes: what it runs through the backbone in a training step: "images", "texts".
         whole_cohorts: True if all clients of a round must train as one cohort.
@@ -191,7 +191,7 @@ class Cohort:
 
     @property
     def is_server_model(self) -> bool:
-        """Return True if this stands for the server's model, which is no client."""
+        """Return True if this stands for the server's model instead of clients."""
         return self.ids == (SERVER_MODEL,)
 
     def subset(self, chosen: Sequence[int]) -> "Cohort":
@@ -242,7 +242,7 @@ class Update:
     """The result of one client's round.
 
     Attributes:
-        payload: all that the client uploads; counted as bytes up. No client axis.
+        payload: everything that the client uploads; counted as bytes up. No client axis.
         client_state: what the client keeps for its next round. No client axis.
         num_examples: number of the client's training images.
         metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` over

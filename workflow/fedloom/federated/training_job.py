@@ -66,7 +66,7 @@ class Outputs:
 
 
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
-    """Digest all that the numbers after the job's first round depend on.
+    """Digest everything that the numbers after the job's first round depend on.
 
     That is its spec with its weights and sources (else a job that is rerun because a plugin was
     edited would resume from what the plugin computed before), its inputs, the software, and the
@@ -85,7 +85,7 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
 
 
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
-    """Return what the checkpoint holds, if this job can go on from it.
+    """Return what the checkpoint holds, if this job can resume from it.
 
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
@@ -108,7 +108,7 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
 
 
 def _why_unusable(saved: Saved, task: Task, job: TrainJob) -> str | None:
-    """Return why a job cannot go on from a checkpoint; None if it can."""
+    """Return why a job cannot resume from a checkpoint; None if it can."""
     if saved.round > job.last:
         return f"is of round {saved.round}, after the job's last"
     evaluated = saved.rows.evaluated_clients()
@@ -142,7 +142,7 @@ def train(
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
-            finite in a run that is no trial.
+            finite in a run other than a trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device

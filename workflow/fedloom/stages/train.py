@@ -1,4 +1,4 @@
-"""Train a job's rounds, or what is left of them."""
+"""Train a job's rounds, or those that are left."""
 
 from dataclasses import replace
 from functools import partial

@@ -17,7 +17,7 @@ def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
 
     Returns:
         The tensors of `params` whose path, shape and floating-point type are among `received`;
-        what was received of them; and the rest of `params`.
+        the same tensors as received; and the rest of `params`.
     """
     sent = dict(leaves(received))
 
@@ -84,8 +84,8 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
         floats = isinstance(value, Tensor) and value.is_floating_point()
         if not path.startswith("params/") or not floats:
             raise FedLoomError(
-                f"{wrapper}: method {task.method} uploads '{path}', which is no parameter that may "
-                "be averaged; remove the wrapper"
+                f"{wrapper}: method {task.method} uploads '{path}', which must not be averaged; "
+                "remove the wrapper"
             )
     if not sent:
         raise FedLoomError(

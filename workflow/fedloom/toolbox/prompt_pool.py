@@ -2,7 +2,7 @@
 
 The query of an image is the final class token of the frozen, unprompted backbone; a prompt is its
 own key. A client works with the prompts that most of its training images select; the server's
-model, which has no images of its own, selects prompts for each image.
+model, which has no training images, selects prompts for each image.
 
 For methods that average shallow prompts, the pool is `params[POOL]`: a client starts from the
 prompts that it picked, trains them and uploads them with their indices (`train_picked`), and the

@@ -135,8 +135,8 @@ def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence
     new: list[tuple[str, Any]] = []
     for client, tree in zip(ids, sent, strict=True):
         where = call_of(task, "download", client)
-        require_tree(where, "what is sent", tree)
-        new += [item for item in named(where, "what is sent", tree) if id(item[1]) not in checked]
+        require_tree(where, "the download", tree)
+        new += [item for item in named(where, "the download", tree) if id(item[1]) not in checked]
     require_finite(new)
 
 
@@ -147,12 +147,12 @@ def check_delivered(
     checked = {id(value) for tree in sent for _, value in leaves(tree)}
     new: list[tuple[str, Any]] = []
     for client, packed, tree in zip(ids, sent, delivered, strict=True):
-        hook, what = "deliver", "what is delivered"
+        hook, what = "deliver", "the delivery"
         if tree is packed:
-            hook, what = "download", "what is sent"
+            hook, what = "download", "the download"
         where = call_of(task, hook, client)
         require_tree(where, what, tree)
-        first = f"what client {ids[0]} is sent"
+        first = f"the download of client {ids[0]}"
         require_alike(f"{where}: {what}", tree, delivered[0], first, stacked=True)
         new += [item for item in named(where, what, tree) if id(item[1]) not in checked]
     require_finite(new)
