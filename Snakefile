@@ -15,7 +15,7 @@ from fedloom.common.checkout import in_shell
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.jobs import to_json
-from fedloom.study.plan import Plan
+from fedloom.study.plan import LAUNCHER, Plan
 
 STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
@@ -71,7 +71,7 @@ rule all:
 
 
 onsuccess:
-    if "FEDLOOM_LAUNCHER" not in os.environ:
+    if LAUNCHER not in os.environ:
         print(f"\n{PLAN.summary()}")
 
 

@@ -21,7 +21,7 @@ from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
-from fedloom.study.plan import Plan
+from fedloom.study.plan import LAUNCHER, Plan
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_a_snakemake_whose_launcher_was_killed_is_waited_for(tmp_path, monkeypat
         assert launch.running_snakemake().pid == plain.pid
         assert not launch.of_a_launcher(launch.running_snakemake())
         plain.kill()
-    with subprocess.Popen(command, env=os.environ | {launch.QUIET_END: "1"}) as orphan:
+    with subprocess.Popen(command, env=os.environ | {LAUNCHER: "1"}) as orphan:
         with launch.alone():
             assert orphan.poll() is not None
         assert launch.WAITING in capsys.readouterr().err

@@ -21,6 +21,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.logs import JOB_IDS
 from fedloom.study import paths
 from fedloom.study.jobs import EvaluateJob, to_json
+from fedloom.study.plan import LAUNCHER
 from fedloom.study.runs import Run
 
 RUN = Run("d", "p", "b", "m", 0)
@@ -193,7 +194,7 @@ def test_a_run_that_goes_on(look):
 
 def test_a_snakemake_whose_launcher_was_killed(look, program, start):
     script = program("snakemake", "sleep 600")
-    orphan = start("sh", script, **{launch.QUIET_END: "1"})
+    orphan = start("sh", script, **{LAUNCHER: "1"})
     (line,) = look()[0]
     assert "make run, which started it, was killed: let it end, or stop" in line
     assert line.endswith(f"kill -INT {orphan.pid}")

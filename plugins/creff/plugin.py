@@ -144,6 +144,6 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     params = received["params"] | {"head": received["constants"]["retrained"]}
     return model_logits(task, params, batch)  # [K, B, C]

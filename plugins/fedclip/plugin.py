@@ -101,5 +101,5 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
     return task.backbone.logits(adapted(received["params"], batch.features), texts(task))

@@ -181,5 +181,5 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return model_logits(task, received["params"], batch)  # [K, B, C]

@@ -77,5 +77,5 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

@@ -112,5 +112,5 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

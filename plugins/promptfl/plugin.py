@@ -69,6 +69,6 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return logits [K, B, C] under the global context."""
     return logits(task, received["params"], batch)

@@ -54,6 +54,6 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 @hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return the same logits [K, B, C] in every round."""
     return logits(task, batch)

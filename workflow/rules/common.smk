@@ -42,9 +42,9 @@ def minutes(rule):
     return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).runtime
 
 
-def needed(cache, pattern):
-    """Input function: a file that the run's method reads, or nothing."""
-    return lambda w: pattern.format(**w) if PLAN.needs(w, cache) else []
+def data_of_run(wildcards):
+    """Input function: the data files that a run reads."""
+    return list(map(str, PLAN.run_inputs(wildcards).values()))
 
 
 def cached(cache):
@@ -55,16 +55,8 @@ def cached(cache):
 # What `train` and `artefact` read. Large files are ancient: Snakemake would compare their times,
 # and compares the checksums of their receipts.
 RUN_INPUTS = {
-    "store": ancient(paths.STORE),
-    "store_receipt": paths.receipt(paths.STORE),
-    "partition": ancient(paths.PARTITION),
-    "partition_receipt": paths.receipt(paths.PARTITION),
-    "features": ancient(needed("features", cached("features"))),
-    "features_receipt": needed("features", paths.receipt(cached("features"))),
-    "patches": ancient(needed("patches", cached("patches"))),
-    "patches_receipt": needed("patches", paths.receipt(cached("patches"))),
-    "prototypes": ancient(needed("prototypes", paths.PROTOTYPES)),
-    "prototypes_receipt": needed("prototypes", paths.receipt(paths.PROTOTYPES)),
+    "data": ancient(data_of_run),
+    "receipts": lambda w: list(map(paths.receipt, data_of_run(w))),
     "weights": ancient(PLAN.weights),
     "choice": PLAN.choice,
 }

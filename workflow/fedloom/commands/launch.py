@@ -22,11 +22,10 @@ from snakemake.cli import get_argument_parser, parse_config
 from fedloom.commands import processes
 from fedloom.common.locks import held
 from fedloom.study import paths
-from fedloom.study.plan import Plan
+from fedloom.study.plan import LAUNCHER, Plan
 
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
-QUIET_END = "FEDLOOM_LAUNCHER"  # set where the launcher, not Snakemake, prints the table at the end
 WAITING = "another run is at work in this folder; waiting for it to end"
 
 
@@ -41,7 +40,7 @@ def running_snakemake() -> psutil.Process | None:
 def of_a_launcher(process: psutil.Process) -> bool:
     """Return True if a launcher started this Snakemake."""
     try:
-        return QUIET_END in process.environ()
+        return LAUNCHER in process.environ()
     except psutil.Error:  # another user's, or gone
         return False
 
@@ -62,7 +61,7 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
 def snakemake(arguments: list[str]) -> int:
     """Run Snakemake and return its exit status."""
     command = [sys.executable, "-m", "snakemake", *arguments]
-    environment = os.environ | {QUIET_END: "1"} | _cache()
+    environment = os.environ | {LAUNCHER: "1"} | _cache()
     # a process group of its own, so that a signal that reaches the launcher alone can be handed on
     # to Snakemake and to all of its jobs
     with (

@@ -38,6 +38,7 @@ from fedloom.study.runs import Run
 from fedloom.study.work import Work, Workload
 
 CONFIG = ROOT / "config.yaml"
+LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,11 @@ class Plan:
         """The runs that the study's tables and figures show, without the trials before them."""
         return study_runs.runs(self.settings)
 
-    def if_confusion(self, **files: Any) -> dict[str, Any]:
-        """Return the files that a rule has only where the study asks for confusion matrices."""
-        return files if self.settings.study.confusion else {}
+    @property
+    def run_tables(self) -> list[str]:
+        """The names of the tables that a run has (paths.RUN_TABLES)."""
+        confusion = self.settings.study.confusion
+        return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
 
     def _table(self, label: str) -> Path:
         return paths.at(paths.TABLE, study=self.name, label=label)
@@ -121,7 +124,7 @@ class Plan:
                 self._table(select.tables[0]).read_text(),
                 f"tables  {folder}/{{{','.join(select.tables)}}}.{{md,csv,tex,html,parquet}}",
                 f"figures {figures}.{{pdf,png}}",
-                "runs    results/runs/<dataset>/<partition>/<backbone>/<method>/seed<k>/",
+                f"runs    {paths.RUN.replace('{', '<').replace('}', '>')}/",
                 "        evaluation.parquet: per client; rounds, clients.parquet: per round",
                 f"logs    {paths.LOGS}",
             ]
@@ -311,9 +314,13 @@ class Plan:
 
     # ---- inputs ----------------------------------------------------------------------------------
 
-    def needs(self, wildcards: Any, cache: str) -> bool:
-        """True if the run's method reads features, patches or prototypes, as `cache` says."""
-        return cache in self.settings.methods[wildcards.method].needs
+    def run_inputs(self, labels: Any) -> dict[str, Path]:
+        """Return the data files that a run reads, see paths.run_inputs.
+
+        Args:
+            labels: a run, or wildcards.
+        """
+        return paths.run_inputs(_run(labels), self.settings.methods[labels.method].needs)
 
     def job_files(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of every job of a run."""
@@ -407,6 +414,6 @@ def _warn_of_broken_plugins() -> None:
 
     Once per process, and not again in the Snakemake that the launcher starts.
     """
-    if "FEDLOOM_LAUNCHER" not in os.environ:
+    if LAUNCHER not in os.environ:
         for name, error in data_plugins.broken().items():
             print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)
