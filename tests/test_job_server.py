@@ -228,7 +228,7 @@ def test_a_stage_that_cannot_be_imported_says_so_and_disturbs_no_other(start, sn
     broken = start(stage="broken", **path)
     assert "NameError: name 'nonsense'" in broken.communicate()[1]
     assert broken.returncode == 1
-    assert start(**path).wait() == 2
+    assert start(**path).wait(60) == 2
     with (tmp_path / "fifo").open():
         assert at_work.communicate()[1].startswith("error: --job")
 
