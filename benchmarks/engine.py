@@ -39,7 +39,7 @@ from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.task import Task, WarmStart
-from fedloom.methods import defaults, loader, manifest
+from fedloom.methods import loader, manifest
 
 Arm = Callable[[], Any]  # returns a context in which a part of the engine is off
 
@@ -94,14 +94,14 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
         clients_per_round=cohort,
         method=name,
         features_only=method.features_only,
-        encodes=method.encodes,
+        forward_inputs=method.forward_inputs,
         warm_start=WarmStart(
             mean=torch.randn(*shape, backbone.width),
             spread=torch.ones(shape),
             count=torch.ones(data.num_classes, dtype=torch.int64),
         ),
     )
-    return task.at(1), loader.load_hooks(method, defaults)
+    return task.at(1), loader.load_hooks(method)
 
 
 def every_token() -> Any:

@@ -37,7 +37,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
-from fedloom.methods import defaults, loader, manifest
+from fedloom.methods import loader, manifest
 from fedloom.methods.calls import Hooks
 from fedloom.plan.reading import read
 from fedloom.plan.resolve import resolve
@@ -109,7 +109,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
         folder = Path(name_of_folder)
         task, seconds = _task(name, clients, folder)
         times["read, s"].append(seconds)
-        hooks = loader.load_hooks(manifest.find(name), defaults)
+        hooks = loader.load_hooks(manifest.find(name))
         state, nothing = _everybody_trained(task, hooks), Confusion().table()
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", "benchmark")
         for number in range(1, rounds + 2):

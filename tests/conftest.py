@@ -2,7 +2,7 @@ import hypothesis
 import pytest
 import torch
 
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.plan import data_plugins
 
 # how long an example takes says more of what else the machine does
@@ -26,7 +26,7 @@ def tiny(tmp_path):
 
     def make(name: str, **options: object):
         method = manifest.find(name)
-        return contract.tiny_task(method, tmp_path, **options), loader.load_hooks(method, defaults)
+        return contract.tiny_task(method, tmp_path, **options), loader.load_hooks(method)
 
     return make
 

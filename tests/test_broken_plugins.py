@@ -19,8 +19,11 @@ OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaa
 BROKEN = {
     "pattern": ('pattern = "("', r"method.toml: options.rate.pattern: unknown key"),
     "slow pattern": ('pattern = "^(a+)+$"', r"method.toml: options.rate.pattern: unknown key"),
-    "type": ('items = {type = "numeric"}', r"method.toml: options.rate.items.type: 'numeric'"),
-    "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: 'x' is not of type 'number'"),
+    "type": (
+        'items = {type = "numeric"}',
+        r"method.toml: options.rate.items.type: must be .*'numeric'",
+    ),
+    "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: must be number, got 'x'"),
     "$ref": ('"$ref" = "#/no"', r"method.toml: options.rate.\$ref: unknown key"),
 }
 

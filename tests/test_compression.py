@@ -10,7 +10,7 @@ import torch
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import download_to, initial_state, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.toolbox import stack
 
 
@@ -27,8 +27,8 @@ def run(tmp_path):
         method, around = manifest.find("fedvpt"), manifest.find(wrapper)
         task = contract.tiny_task(method, tmp_path, (around,))
         vars(task.wrappers[wrapper]).update(options)
-        hooks = loader.load_hooks(method, defaults, wrappers=(around,))
-        plain = loader.load_hooks(method, defaults)
+        hooks = loader.load_hooks(method, wrappers=(around,))
+        plain = loader.load_hooks(method)
         return task, hooks, plain
 
     return make

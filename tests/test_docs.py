@@ -23,7 +23,7 @@ from fedloom.data.federation import Batch, Federation
 from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
-from fedloom.methods.manifest import discover
+from fedloom.methods.manifest import Plugin, discover
 from fedloom.plan import shipped
 from fedloom.plan.reading import merge, read
 from fedloom.plan.resolve import resolve
@@ -90,7 +90,7 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
             schema.check(content, schema.load(kind), f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.check(template | content, schema.load("method"), f"{_name(block)}: ")
+    Plugin(**(template | content), folder=block.page.parent, module=None)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import download_to, initial_state, select, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.toolbox import Update, stack
 from images_on_disk import image_folder
 
@@ -45,11 +45,11 @@ def run(tmp_path):
         own = plugin(name)
         if own.kind == "method":
             task = contract.tiny_task(own, tmp_path, **options)
-            return task, loader.load_hooks(own, defaults)
+            return task, loader.load_hooks(own)
         method = manifest.find(around)
         task = contract.tiny_task(method, tmp_path, (own,))
         vars(task.wrappers[name]).update(options)
-        return task, loader.load_hooks(method, defaults, wrappers=(own,))
+        return task, loader.load_hooks(method, wrappers=(own,))
 
     return make
 
@@ -254,7 +254,7 @@ def test_topk_sends_the_largest_changes_and_the_server_adds_them(run):
     at = replace(task.at(1), selected=(1, 2, 3))
     received = stack(download_to(at, hooks, start, [1, 2, 3])[1])
     clients = cohort(task, [1, 2, 3], [{}] * 3)
-    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    plain = loader.load_hooks(manifest.find("head_tuning"))
     whole = plain.client_update(task=at, received=received, clients=clients)
     sent = hooks.client_update(task=at, received=received, clients=clients)
     got = hooks.receive(task=at, server=start.server, updates=sent)
@@ -365,10 +365,10 @@ def test_masks_of_lost_clients_are_taken_out(run, tiny):
 def test_masks_cancel_in_a_weighted_mean_too(run, tmp_path):
     """A method's declaration tells the wrapper by which weights the server sums."""
     task, hooks = run("masks", around="fedavg_pt")
-    assert task.sum_of_updates == "weighted"
+    assert task.aggregation == "weighted"
     start = initial_state(task, hooks)
     state, _ = train_round(task.at(1), hooks, start)
-    plain = loader.load_hooks(manifest.find("fedavg_pt"), defaults)
+    plain = loader.load_hooks(manifest.find("fedavg_pt"))
     expected, _ = train_round(task.at(1), plain, start)
     head = state.server["params"]["head"]
     torch.testing.assert_close(head, expected.server["params"]["head"], atol=1e-4, rtol=0)
@@ -451,7 +451,7 @@ def test_two_examples_keep_the_contract_as_an_installed_package(site, tmp_path, 
     assert (fedrep.module, topk.module) == ("their_methods.fedrep_prompts", "their_methods.topk")
     assert fedrep.folder.is_relative_to(site)
     contract.resumes(fedrep, tmp_path, topk)
-    hooks = loader.load_hooks(fedrep, defaults, wrappers=[topk])
+    hooks = loader.load_hooks(fedrep, wrappers=[topk])
     task = contract.tiny_task(fedrep, tmp_path, (topk,))
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
     assert row["bytes_up"] == 3 * 8 * math.ceil(0.25 * task.options.prompts * 16)

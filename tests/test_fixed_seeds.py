@@ -10,7 +10,7 @@ from default_config import default_config
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.plan.plan import Plan
 from fedloom.plan.resolve import resolve
 from fedloom.plan.settings import FixedSeeds
@@ -30,7 +30,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hooks():
-    return loader.load_hooks(manifest.find("fedvpt"), defaults)
+    return loader.load_hooks(manifest.find("fedvpt"))
 
 
 def _selected(task, hooks):

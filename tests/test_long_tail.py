@@ -14,7 +14,7 @@ from doubled import doubled, features, images_of, logits
 from fedloom.backbones import resnet
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
 
 LAST = r"^blocks\.11\.mlp\.fc2\.|^norm\."
@@ -275,7 +275,7 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
         manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options
     )
     task = replace(task, backbone=backbone)
-    hooks = loader.load_hooks(manifest.find(name), defaults)
+    hooks = loader.load_hooks(manifest.find(name))
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
     before, after = (s.server["params"]["statistics"] for s in (start, state))

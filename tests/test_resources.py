@@ -22,7 +22,7 @@ from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
 from fedloom.federated.round import initial_state
 from fedloom.federated.setup import cached_patches
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.plan import backbone_sizes, resources, shipped, work
 from fedloom.plan.backbone_sizes import sizes
 from fedloom.plan.plan import Plan
@@ -98,7 +98,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     method = manifest.find(name)
     task = contract.tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
     task.training.batch_size = batch
-    hooks = loader.load_hooks(method, defaults)
+    hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
     assert planned == min(5, groups.clients_at_once(task, received))
 

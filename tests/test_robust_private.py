@@ -18,7 +18,7 @@ from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import leaves
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.plan.settings import FixedSeeds
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
@@ -39,7 +39,7 @@ def run(tmp_path):
         task = contract.tiny_task(plugin, tmp_path, around)
         task = replace(task, secret=bytes(32))  # so that no test fails by chance
         vars(task.wrappers[names[0]]).update(options)
-        return task, loader.load_hooks(plugin, defaults, wrappers=around)
+        return task, loader.load_hooks(plugin, wrappers=around)
 
     return make
 
@@ -131,7 +131,7 @@ def test_a_method_that_uploads_more_than_parameters_is_refused(name):
 @pytest.mark.parametrize("name", ["trimmed_mean", "dp_gaussian"])
 def test_methods_whose_server_uses_each_update_are_refused(name):
     line = contract.refusal(manifest.find(name), manifest.find("pfedmoap"))
-    assert line.startswith(f"{name}: method pfedmoap declares no uses_sum")
+    assert line.startswith(f"{name}: method pfedmoap declares no aggregation")
 
 
 # ---- secure_mask ----------------------------------------------------------------------------
@@ -150,9 +150,9 @@ def sent_by(task, hooks, ids):
 def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, lost):
     ids = [1, 2, 3, 4]
     task, hooks = run("secure_mask")
-    task = replace(task, sum_of_updates="weighted" if weighted else "plain")
+    task = replace(task, aggregation="weighted" if weighted else "plain")
     now, masked = sent_by(task, hooks, ids)
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning"), defaults), ids)
+    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), ids)
     arrived = [u for u in masked if u.client not in lost]
     found = hooks.receive(task=now, server={}, updates=arrived)
     kept = [u for u in plain if u.client not in lost]
@@ -170,7 +170,7 @@ def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, l
 def test_the_sum_of_what_is_sent_is_that_of_the_rounded_parameters_modulo_r(run):
     task, hooks = run("secure_mask", fraction_bits=10)
     _, masked = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning"), defaults), [1, 2, 3])
+    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
     total = sum(u.payload["params"]["head"].numpy().astype(object) for u in masked)
     exact = sum(
         np.rint(u.payload["params"]["head"].double().numpy() * 2**10).astype(int) for u in plain
@@ -215,7 +215,7 @@ def test_masks_survive_lost_uploads_in_a_run(run):
     arrived = [entry["client_id"] for entry in row["updates"] if entry["received"]]
     assert 0 < len(arrived) < 3
     ids = [entry["client_id"] for entry in row["updates"]]
-    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    plain = loader.load_hooks(manifest.find("head_tuning"))
     runner = contract.checks.TinyRun.__new__(contract.checks.TinyRun)
     runner.task, runner.hooks = task, plain
     _, updates = runner.upload(2, initial_state(task, plain), ids)
@@ -230,7 +230,7 @@ def test_masks_survive_lost_uploads_in_a_run(run):
 def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
     task, hooks = run("dp_gaussian", method="fedvpt", clip=0.05, sampling="study")
     now, clipped = sent_by(task, hooks, [1, 2, 3])
-    plain_hooks = loader.load_hooks(manifest.find("fedvpt"), defaults)
+    plain_hooks = loader.load_hooks(manifest.find("fedvpt"))
     _, plain = sent_by(task, plain_hooks, [1, 2, 3])
     start = dict(leaves(initial_state(task, hooks).server["params"]))
     for u, other in zip(clipped, plain, strict=True):
@@ -254,7 +254,7 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
 def test_a_small_change_is_not_clipped(run):
     task, hooks = run("dp_gaussian", clip=1e6)
     _, clipped = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning"), defaults), [1, 2, 3])
+    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
     for u, other in zip(clipped, plain, strict=True):
         torch.testing.assert_close(u.payload["params"]["head"], other.payload["params"]["head"])
         assert u.metrics["clipped"] == 0.0
@@ -266,7 +266,7 @@ def almost_noiseless(tmp_path_factory):
     method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
     task = contract.tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
     vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
-    hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+    hooks = loader.load_hooks(method, wrappers=(wrapper,))
     return replace(task.at(1), selected=tuple(range(64))), hooks
 
 
@@ -389,7 +389,7 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
     def train(kill_in):
         task = contract.tiny_task(method, tmp_path, (wrapper,))  # a job makes one of its own
         task.wrappers["dp_gaussian"].randomness = "secret"
-        hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+        hooks = loader.load_hooks(method, wrappers=(wrapper,))
 
         def aggregate(task, **known):
             server = hooks.aggregate(task=task, **known)

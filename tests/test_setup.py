@@ -15,7 +15,7 @@ from fedloom.common.tensors import leaves
 from fedloom.federated import setup
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import WarmStart
-from fedloom.methods import contract, defaults, loader, manifest
+from fedloom.methods import contract, loader, manifest
 from fedloom.plan import paths
 from fedloom.plan.jobs import MethodSpec
 from fedloom.plan.settings import Wrapper
@@ -58,7 +58,7 @@ def files(tmp_path, monkeypatch):
             path = paths.at(paths.PROTOTYPES, spec.run)
             tensor_files.save(path, vars(task.warm_start))
             write_receipt(path)
-        return task, loader.load_hooks(method, defaults, wrappers=list(around)), spec
+        return task, loader.load_hooks(method, wrappers=list(around)), spec
 
     return make
 

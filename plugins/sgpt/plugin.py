@@ -32,18 +32,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Trained,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update, ViTTask
 
 from . import artefacts, initial, released
 from .losses import group_loss, shared_loss
@@ -54,7 +44,7 @@ BLOCK_I = ("head", "shared_prompts")
 BLOCK_II = ("head", "group_prompts", "keys")
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     """Draw the parameters; with groups, also start the counts of selections at zero."""
     initial.check_options(task.options, task.backbone.depth)
@@ -67,7 +57,7 @@ def init_server(task: ViTTask) -> Tree:
     return {"params": params, "constants": {"selected": selected}, "history": history}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     """Train by block coordinate descent (Algorithm 1): block I, then block II."""
     options, sent, phase = task.options, {}, 0
@@ -79,13 +69,13 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
     # Block I, Eq. 10: the head and the shared prompts; no group prompts are inserted.
     if options.shared and not together and not inverted:
-        trained = train_locally(task, shared_loss, received, clients, train=BLOCK_I, phase=phase)
+        trained = fl.train_locally(task, shared_loss, received, clients, train=BLOCK_I, phase=phase)
         phase += 1
 
     # Block II, Eq. 11: the head, the group prompts and the keys; shared prompts stay in, frozen.
     if options.group:
         so_far = received["constants"]["selected"]  # v_g [K, G]
-        trained = train_locally(
+        trained = fl.train_locally(
             task,
             group_loss,
             received,
@@ -101,19 +91,19 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     # Table 3, inverted: block I after block II.
     if inverted:
         start = trained.params
-        trained = train_locally(
+        trained = fl.train_locally(
             task, shared_loss, received, clients, params=start, train=BLOCK_I, phase=phase
         )
-    return make_updates(trained, clients, **sent)
+    return fl.make_updates(trained, clients, **sent)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     """Average the uploads (Algorithm 2), then apply momentum to keys and group prompts (Eq. 7)."""
     options, before = task.options, server["params"]
     as_released = options.variant == "released"
     updates = sorted(updates, key=lambda update: update.client)
-    params = mean(updates, weighted=True)  # of the head and the prompts, by N_i / N
+    params = fl.mean(updates, weighted=True)  # of the head and the prompts, by N_i / N
     if not options.group:
         return {"params": params}
     keys = torch.stack([update.payload["params"]["keys"] for update in updates])  # [K, G, d]
@@ -132,7 +122,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params, "constants": constants, "history": history}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with the prompts of the group whose key is nearest (Eq. 5)."""
     params = received["params"]
@@ -141,7 +131,7 @@ def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Ten
     return logits(task, params, batch, cosines(task, params["keys"], batch).argmax(-1))
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(
     task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:

@@ -7,6 +7,7 @@ FedLoomError that names the method and what it broke.
 from fedloom.methods.contract import checks
 from fedloom.methods.contract.checks import (
     CHECKS,
+    aggregates_as_declared,
     differences,
     evaluates_strangers,
     ignores_order,
@@ -16,7 +17,6 @@ from fedloom.methods.contract.checks import (
     reads_nothing_private,
     resumes,
     stacks,
-    uses_sum_as_declared,
 )
 from fedloom.methods.contract.driver import VARIATIONS, check, refusal
 from fedloom.methods.contract.tiny import (
@@ -35,6 +35,7 @@ __all__ = [
     "CHECKS",
     "DIFFERENT",
     "VARIATIONS",
+    "aggregates_as_declared",
     "check",
     "checks",
     "differences",
@@ -55,5 +56,4 @@ __all__ = [
     "tiny_outputs",
     "tiny_task",
     "tiny_vit",
-    "uses_sum_as_declared",
 ]

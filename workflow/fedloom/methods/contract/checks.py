@@ -1,6 +1,6 @@
 """The checks, one function per rule: each trains a tiny run and raises if the rule is broken."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import download_to, initial_state, personal_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update, cohort
-from fedloom.methods import defaults, loader
+from fedloom.methods import loader
 from fedloom.methods.contract import sums
 from fedloom.methods.contract.tiny import (
     ALIKE,
@@ -35,12 +35,7 @@ from fedloom.methods.contract.tiny import (
 from fedloom.methods.manifest import Plugin
 
 CLOSE = 1e-4  # float32, after two rounds
-CLOSE_IN_SUM = 1e-3  # with wrappers that are exact in the sum of the updates alone
-
-
-def exact_in(wrappers: Sequence[Plugin]) -> str:
-    """Return "sum" if a wrapper declares that its updates are exact in their sum alone."""
-    return "sum" if any(wrapper.exact_in == "sum" for wrapper in wrappers) else "each"
+CLOSE_IN_SUM = 1e-3  # with wrappers that preserve the sum of the updates alone
 
 
 def differences(a: Tree, b: Tree) -> dict[str, float]:
@@ -83,7 +78,7 @@ class TinyRun:
     ):
         self.task = tiny_task(method, folder, wrappers, partition, backbone=backbone)
         vars(self.task.training).update(epochs=epochs)
-        self.hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
+        self.hooks = loader.load_hooks(method, wrappers=wrappers)
 
     def start(self) -> State:
         return initial_state(self.task, self.hooks)
@@ -127,7 +122,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         start, first = None, 0
         for last in ends:
             outputs = tiny_outputs(folder / name, last)
-            hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
+            hooks = loader.load_hooks(method, wrappers=wrappers)
             training_job.train(
                 run.task, hooks, tiny_job(method, first, last), start, outputs, f"{last}"
             )
@@ -150,7 +145,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     if not run.task.stacked:
         return
     whole, split = (run.after(2, stacked=stacked) for stacked in (True, False))
-    tolerance = CLOSE if exact_in(wrappers) == "each" else CLOSE_IN_SUM
+    tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE
     what = "stacked clients are not single ones"
     require_equal(method, whole.tree(), split.tree(), what, tolerance)
     losses = []
@@ -175,23 +170,23 @@ def ignores_order(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     task, updates = run.upload(1, current, run.task.data.participating[:3])
     orders = (updates, updates[::-1])
     one, other = (run.aggregate(task, current.server, order) for order in orders)
-    tolerance = 1e-5 if exact_in(wrappers) == "each" else CLOSE_IN_SUM
+    tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else 1e-5
     require_equal(method, one, other, "the order of updates changes the aggregate", tolerance)
 
 
-def uses_sum_as_declared(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check that the server uses nothing of the updates but the sum that method.toml declares.
+def aggregates_as_declared(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that the server uses nothing of the updates but the mean that method.toml declares.
 
     Its next state stays the same when numbers are added to the payloads that cancel in the sum.
     """
     for number, one in enumerate(sums.declarations(method)):
         (folder / str(number)).mkdir()
         run = TinyRun(one, folder / str(number))
-        current, declared = run.start(), run.task.sum_of_updates
+        current, declared = run.start(), run.task.aggregation
         task, updates = run.upload(1, current, run.task.data.participating[:3])
         shifted = sums.shift(task, updates, declared == "weighted")
         before, after = (run.aggregate(task, current.server, sent) for sent in (updates, shifted))
-        what = f"uses_sum.{declared}, but the aggregate uses more of the updates than that sum"
+        what = f"aggregation is {declared}, but aggregate uses more of the updates"
         require_equal(method, before, after, what, CLOSE_IN_SUM)
 
 
@@ -303,7 +298,7 @@ CHECKS: tuple[Check, ...] = (
     resumes,
     stacks,
     ignores_order,
-    uses_sum_as_declared,
+    aggregates_as_declared,
     reads_nothing_private,
     keeps_secrets,
     leaves_inputs_alone,

@@ -12,7 +12,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.federated import checks as results
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import defaults, loader, stacking
+from fedloom.methods import loader, stacking
 from fedloom.methods.contract.tiny import CLIENTS, tiny_task
 from fedloom.methods.manifest import Plugin
 from fedloom.plan.reading import read
@@ -79,7 +79,7 @@ def _run(
     task = tiny_task(method, folder, tuple(wrappers), partition, seed=seed, backbone=backbone)
     vars(task.training).update(epochs=1)
     task = replace(task, clients_per_round=clients, seed=seed)
-    hooks = loader.load_hooks(method, defaults, wrappers=tuple(wrappers))
+    hooks = loader.load_hooks(method, wrappers=tuple(wrappers))
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     evaluate_clients(task.at(1), hooks, state)
     evaluate_globally(task.at(1), hooks, state)
