@@ -21,10 +21,10 @@ STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo
 .PHONY: run report test lint docs bench peers kills venv
 
 run: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.launch $(FILE) $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch $(FILE) $(ARGS)
 
 report: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.launch report $(FILE) $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch report $(FILE) $(ARGS)
 
 test: lint docs
 	$(VENV) -m snakemake --lint

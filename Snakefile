@@ -12,10 +12,10 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
 from fedloom.common.checkout import in_shell
-from fedloom.job import SERVER
-from fedloom.plan import paths
-from fedloom.plan.jobs import to_json
-from fedloom.plan.plan import Plan
+from fedloom.commands.job import SERVER
+from fedloom.study import paths
+from fedloom.study.jobs import to_json
+from fedloom.study.plan import Plan
 
 STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
@@ -41,7 +41,7 @@ container: os.environ.get("FEDLOOM_CONTAINER", "containers/fedloom.sif")
 
 
 # Otherwise the interpreter that runs Snakemake runs the jobs, with a job server of this process
-# (fedloom.job), unless the environment names another, or "" for none. The library is this checkout's.
+# (fedloom.commands.job), unless the environment names another, or "" for none. The library is this checkout's.
 JOB_SERVER = "" if CONTAINED else f"{secrets.token_hex(8)}:{os.getpid()}"
 PYTHON = "" if CONTAINED else f"{in_shell(Path(sys.executable).parent)}:"
 shell.executable("bash")

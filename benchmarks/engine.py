@@ -39,7 +39,7 @@ from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.task import Task, WarmStart
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 
 Arm = Callable[[], Any]  # returns a context in which a part of the engine is off
 

@@ -26,6 +26,8 @@ from fedloom.backbones import vit
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
 from fedloom.common.tensors import tensor_map
+from fedloom.config.reading import read
+from fedloom.config.resolve import resolve
 from fedloom.data import federation
 from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import Example, ImageStore
@@ -37,10 +39,8 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
-from fedloom.methods import loader, manifest
-from fedloom.methods.calls import Hooks
-from fedloom.plan.reading import read
-from fedloom.plan.resolve import resolve
+from fedloom.hooks import loader, manifest
+from fedloom.hooks.hook_caller import Hooks
 
 CLASSES, TRAIN, TEST, SAMPLED = 10, 4, 2, 10
 COLUMNS = (

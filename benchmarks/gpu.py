@@ -31,7 +31,7 @@ from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 
 CLASSES, CLIENTS, IMAGES, TESTED, COHORT, EPOCHS, BATCH = 100, 100, 500, 100, 5, 5, 64
 METHODS = ["fedvpt", "pep_fedpt", "sgpt", "pfpt", "fedpha"]

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from fedloom.config.file_fingerprint import listing
 from fedloom.data import sources
 from fedloom.data.store import ImageStore
-from fedloom.plan.listing import listing
 
 CLASSES = 10
 

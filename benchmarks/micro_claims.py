@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedloom.common.checkout import ROOT
-from fedloom.plan.reading import read
+from fedloom.config.reading import read
 
 CLAIMS = ROOT / "workflow/claims"
 UNITS = {

@@ -36,7 +36,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.checkout import ROOT
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state
-from fedloom.plan.plan import Plan
+from fedloom.study.plan import Plan
 
 TOLERANCE = 1e-5  # after the first round
 # after later ones, as a share of how far parameters moved: arms add in other orders, and what they

@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 
 from fedloom.common.device import prepare_torch
-from fedloom.federated.setup import prepare
+from fedloom.federated.build_task import prepare
 from fedloom.federated.task import Task
-from fedloom.methods.calls import Hooks
-from fedloom.plan import paths
-from fedloom.plan.plan import Plan
+from fedloom.hooks.hook_caller import Hooks
+from fedloom.study import paths
+from fedloom.study.plan import Plan
 
 STUDY = Path("study.yaml")
 SGD = {"lr": 0.1, "schedule": "constant", "momentum": 0.9, "clip": 10.0}

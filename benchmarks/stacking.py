@@ -19,16 +19,16 @@ import torch
 from fedloom.backbones import vit
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
+from fedloom.config.reading import read
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import Settings
 from fedloom.data import federation, sources
 from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
-from fedloom.methods import loader, manifest
-from fedloom.plan.reading import read
-from fedloom.plan.resolve import resolve
-from fedloom.plan.settings import Settings
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox.prototypes import warm_start
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from fedloom.backbones.clip import model as clip
 from fedloom.common.device import prepare_torch
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 
 MODEL = "ViT-B-16-quickgelu"
 CLASSES, LENGTH, BATCH, STEPS = 100, 16, 32, 5

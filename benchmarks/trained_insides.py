@@ -21,11 +21,12 @@ from types import SimpleNamespace
 import timm
 import torch
 
+from fedloom import contract
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import memory
 from fedloom.common.device import prepare_torch
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 
 MODEL = "vit_base_patch16_224"
 CASES = {  # label: plugin, options, clients at once, gradient checkpointing

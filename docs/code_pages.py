@@ -81,7 +81,7 @@ def chapter(node: Definition) -> str:
 
 def hooks_page() -> str:
     """Return the reference of the hooks."""
-    path = LIBRARY / "methods/hookspecs.py"
+    path = LIBRARY / "hooks/hookspecs.py"
     head = ast.get_docstring(ast.parse(path.read_text()))
     chapters = [chapter(node) for node in definitions(path).values() if node.decorator_list]
     return "\n\n".join(["# Hooks", head, *chapters])

@@ -14,7 +14,7 @@ from schema_pages import config_page, method_page
 from study_pages import studies_page
 
 from fedloom.common.checkout import ROOT
-from fedloom.methods.manifest import Plugin, discover
+from fedloom.hooks.manifest import Plugin, discover
 
 # pages of the site that are files elsewhere in the checkout
 COPIES = {

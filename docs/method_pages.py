@@ -6,8 +6,8 @@ from pathlib import Path
 
 from schema_pages import cell, plain, type_of, value
 
-from fedloom.describe import docstring, summary
-from fedloom.methods.manifest import Plugin
+from fedloom.commands.describe import docstring, summary
+from fedloom.hooks.manifest import Plugin
 
 
 def as_markdown(text: str) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 from schema_pages import cell, table
 
 from fedloom.common import schema
-from fedloom.plan import recipes
-from fedloom.plan.recipes import Recipe
+from fedloom.config import recipes
+from fedloom.config.recipes import Recipe
 
 
 def recipes_page() -> str:

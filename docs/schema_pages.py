@@ -4,10 +4,11 @@ import ast
 import inspect
 import json
 import re
+from itertools import pairwise
 
 from fedloom.common import schema
-from fedloom.methods import manifest
-from fedloom.plan.data_plugins import entries
+from fedloom.config.data_plugins import entries
+from fedloom.hooks import manifest
 
 SECTIONS = {  # of config.yaml, whose entries are of a kind: the key that names it
     "datasets": "source",
@@ -163,7 +164,7 @@ def fields(model: type, prefix: str = "") -> list[str]:
     body = ast.parse(inspect.getsource(model)).body[0].body
     meanings = {
         field.target.id: ast.literal_eval(text.value)
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
     lines = []

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from fedloom.costs import hours, megabytes
-from fedloom.describe import header
-from fedloom.plan import shipped
-from fedloom.plan.cost import RATES, study_cost
-from fedloom.plan.plan import Plan
-from fedloom.plan.reading import read_all
+from fedloom.commands.describe import header
+from fedloom.commands.plan import hours, megabytes
+from fedloom.config.reading import read_all
+from fedloom.study import bundled_studies
+from fedloom.study.cost import RATES, study_cost
+from fedloom.study.plan import Plan
 
 
 def entry(path: Path, shared: set[tuple[str, str]]) -> str:
@@ -55,7 +55,7 @@ def sentences(heading: str, said: Mapping[str, str], shared: set[tuple[str, str]
 
 def chapter(folder: str, paths: list[Path]) -> str:
     """Return the studies of a folder, with what those of a paper share before them."""
-    protocol = paths[0].parent / shipped.PROTOCOL
+    protocol = paths[0].parent / bundled_studies.PROTOCOL
     if not protocol.is_file():
         title, parts, known = "Micro studies", [], set[tuple[str, str]]()
     else:
@@ -78,5 +78,5 @@ def studies_page() -> str:
         " operations counted by `fedloom plan`, at the rate that it assumes of a GPU. States take"
         " disk beside what is stated."
     )
-    groups = groupby(shipped.studies(), lambda path: path.parent.name)
+    groups = groupby(bundled_studies.studies(), lambda path: path.parent.name)
     return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])

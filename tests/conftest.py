@@ -2,8 +2,9 @@ import hypothesis
 import pytest
 import torch
 
-from fedloom.methods import contract, loader, manifest
-from fedloom.plan import data_plugins
+from fedloom import contract
+from fedloom.config import data_plugins
+from fedloom.hooks import loader, manifest
 
 # how long an example takes says more of what else the machine does
 hypothesis.settings.register_profile("fedloom", deadline=None)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedloom.common.checkout import ROOT
-from fedloom.plan.reading import read
+from fedloom.config.reading import read
 
 
 def default_config() -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from fedloom.common import schema
+from fedloom.config import resolve
 from fedloom.data import sources
 from fedloom.data.store import ImageStore
-from fedloom.plan import resolve
 
 
 def dataset_spec(**entry):

@@ -12,10 +12,11 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
-from fedloom import launch
-from fedloom.plan import paths
-from fedloom.plan.plan import Plan
-from fedloom.plan.runs import job_ends
+from fedloom.config.rounds import job_ends
+
+from fedloom.commands import launch
+from fedloom.study import paths
+from fedloom.study.plan import Plan
 
 
 def run(stage: str, job: object) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from fedloom.common.tensors import stack
 from fedloom.federated.task import cohort
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 
 loader.load_hooks(manifest.find("pfpt"))
 matching, networks, released, artefacts = (

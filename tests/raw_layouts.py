@@ -11,7 +11,7 @@ import numpy as np
 from torchvision import datasets
 
 import torchvision_files
-from fedloom.plan import recipes
+from fedloom.config import recipes
 from images_on_disk import image_folder, noise, write_parquet
 
 TINY = (4, 4)

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.plan.jobs import FigureJob, Shown, ShownPlugin, TableJob
-from fedloom.plan.runs import Reported
-from fedloom.plan.settings import Look
-from fedloom.plan.shown import ShownRun
+from fedloom.config.rounds import Reported
+
+from fedloom.config.settings import Look
+from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 RUN = ShownRun(
     dataset="d",

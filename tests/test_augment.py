@@ -9,16 +9,17 @@ import torch
 import torch.nn.functional as F
 
 from default_config import default_config
+from fedloom import contract
 from fedloom.common.errors import FedLoomError
+from fedloom.config.resolve import resolve
 from fedloom.data.federation import Batch
 from fedloom.federated import training_job
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.methods import contract, manifest
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.study_runs import runs
+from fedloom.hooks import manifest
+from fedloom.study.plan import Plan
+from fedloom.study.study_runs import runs
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import torch
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
+from fedloom.config.resolve import resolve
 from fedloom.data import store
-from fedloom.plan import study_runs
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.shown import ShownBackbone
 from fedloom.report.figures import backbone_tsne, style
+from fedloom.study import study_runs
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import ShownBackbone
 from shown_runs import figure_job
 
 

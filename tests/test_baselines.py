@@ -8,12 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedloom import contract
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import stack
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
-from fedloom.methods.downlink import downlink_floats
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update, tensor_map, train_locally
 
 # beside the defaults, which test_contract.py holds to the contract

@@ -7,13 +7,14 @@ from copy import copy
 import pytest
 
 from default_config import default_config
-from fedloom import describe
+from fedloom.commands import describe
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods import manifest
-from fedloom.plan import data_plugins, methods, plan
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
+from fedloom.config import data_plugins, method_labels
+from fedloom.config.resolve import resolve
+from fedloom.hooks import manifest
+from fedloom.study import plan
+from fedloom.study.plan import Plan
 
 OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"\n'
 BROKEN = {
@@ -21,7 +22,7 @@ BROKEN = {
     "slow pattern": ('pattern = "^(a+)+$"', r"method.toml: options.rate.pattern: unknown key"),
     "type": (
         'items = {type = "numeric"}',
-        r"method.toml: options.rate.items.type: must be .*'numeric'",
+        r"options.rate.items.type: must be .*'numeric'",
     ),
     "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: must be number, got 'x'"),
     "$ref": ('"$ref" = "#/no"', r"method.toml: options.rate.\$ref: unknown key"),
@@ -111,7 +112,7 @@ def test_a_label_of_a_broken_plugin_harms_only_who_selects_it(monkeypatch):
     found = copy(manifest.discover())
     found.broken = {"pep_fedpt": FedLoomError("method.toml: broken")}
     del found["pep_fedpt"]
-    for module in (manifest, methods):
+    for module in (manifest, method_labels):
         monkeypatch.setattr(module, "discover", lambda: found)
     config = default_config()
     config["select"] |= {"methods": ["fedvpt"], "tables": ["main"], "figures": []}

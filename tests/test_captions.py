@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.common import schema
-from fedloom.plan.jobs import ShownMethod, ShownPlugin, from_json, to_json
-from fedloom.plan.kinds import as_rst, kind_of
-from fedloom.plan.needs import NEEDS
+from fedloom.config.kinds import as_rst, kind_of
+from fedloom.config.requirements import NEEDS
+from fedloom.study.jobs import ShownMethod, ShownPlugin, from_json, to_json
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
 KINDS = [

@@ -8,13 +8,13 @@ import torch
 
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import checkpoint, training_job
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.confusion import Confusion
 from fedloom.federated.rows import Rows
 from fedloom.federated.state import State
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
+from fedloom.hooks import manifest
 
 METHOD = "singleset_head"  # whose clients keep their heads
 

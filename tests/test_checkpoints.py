@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
+from fedloom.hooks import manifest
 
 
 def test_clients_that_took_part_are_remembered_even_with_nothing_to_keep(tmp_path):

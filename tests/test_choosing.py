@@ -8,12 +8,13 @@ from PIL import Image
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
-from fedloom.data import choosing
+from fedloom.config import data_plugins
+from fedloom.config.settings import Dataset
+from fedloom.data import subsetting
+from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import to_pixels
-from fedloom.data.listed import ImageList, Item
 from fedloom.data.preparation import prepared
-from fedloom.plan import code, data_plugins
-from fedloom.plan.settings import Dataset
+from fedloom.study import job_modules
 from images_on_disk import build, dataset_spec, image_folder, noise
 
 
@@ -121,7 +122,7 @@ def test_caps_of_every_class():
 @pytest.mark.parametrize(("factor", "total"), [(10, 19_573), (50, 12_608), (100, 10_847)])
 def test_the_long_tail_of_cifar100_has_the_sizes_of_the_literature(factor, total):
     """As papers on CIFAR-100-LT state them, after Cao et al. (2019)."""
-    counts = choosing.long_tail(np.full(100, 500), factor)
+    counts = subsetting.long_tail(np.full(100, 500), factor)
     assert counts.sum() == total
     assert (counts[0], counts[-1]) == (500, 500 // factor)
 
@@ -266,7 +267,7 @@ def test_a_part_may_be_of_a_plugin(with_plugin, tmp_path):
     store, about = build(tmp_path, **spec)
     assert about["classes"][-1] == "own/y"
     assert (store.domains == "own").sum() == 8
-    files = code.of_dataset(Dataset("mine", "several", dataset_spec(**spec))).files()
+    files = job_modules.of_dataset(Dataset("mine", "several", dataset_spec(**spec))).files()
     assert any(file.endswith("part_a/plugin.py") for file in files)
 
 

@@ -7,11 +7,11 @@ import pytest
 from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.plan import claims as plan_claims
-from fedloom.plan import shipped
-from fedloom.plan.claims import read_claims
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
+from fedloom.config import claims as plan_claims
+from fedloom.config.claims import read_claims
+from fedloom.config.resolve import resolve
+from fedloom.study import bundled_studies
+from fedloom.study.plan import Plan
 
 PAPERS = sorted(path.stem for path in (ROOT / "workflow/claims").glob("*.yaml"))
 
@@ -203,7 +203,7 @@ def test_free_options_may_have_any_value():
 
 def _study_labels(name, paper):
     """The rows of a paper that the methods of a shipped study stand for."""
-    settings = Plan.load([shipped.FOLDER / f"{name}.yaml"]).settings
+    settings = Plan.load([bundled_studies.FOLDER / f"{name}.yaml"]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]
     return plan_claims.labels_of(read_claims(paper, "x")["rows"], methods, {})

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from fedloom.config.rounds import Reported
 
 import shown_runs
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.plan.runs import Reported
 from fedloom.report import tables
 from fedloom.report.tables import claims
 from shown_runs import RUN, shown, table_job

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom import cli, launch
+from fedloom.commands import cli, launch
 from fedloom.common.checkout import ROOT
 from fedloom.common.receipts import write_receipt
-from fedloom.plan.plan import Plan
+from fedloom.study.plan import Plan
 
 
 def _complaint(capsys, *words: str) -> str:
@@ -48,7 +48,7 @@ def test_a_reader_that_stops_early_gets_no_traceback():
 
 def _main(monkeypatch, does):
     monkeypatch.setattr(sys, "argv", ["fedloom", "studies"])
-    monkeypatch.setattr("fedloom.describe.studies", does)
+    monkeypatch.setattr("fedloom.commands.describe.studies", does)
     cli.main()
 
 

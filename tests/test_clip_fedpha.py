@@ -11,7 +11,7 @@ import clip_by_hand
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import initial_state
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import SERVER_MODEL
 
 

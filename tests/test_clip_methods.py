@@ -10,16 +10,16 @@ import torch.nn.functional as F
 
 import clip_by_hand
 from clip_by_hand import first_cohort
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated import setup
+from fedloom.federated import build_task
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
-from fedloom.methods import loader, manifest
-from fedloom.methods.downlink import downlink_floats
-from fedloom.plan.runs import Run
+from fedloom.hooks import loader, manifest
+from fedloom.study.runs import Run
 from fedloom.toolbox import Update
 
 TRAINED = ("promptfl", "fedotp", "fedpgp", "fedpha")
@@ -213,19 +213,19 @@ def test_a_class_without_a_name_is_refused_at_the_start(tiny, name):
 
 
 def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
-    setup.check_names({"classes": ["0", "1"]}, "digits")
+    build_task.check_names({"classes": ["0", "1"]}, "digits")
     line = "^datasets.x: its 2 classes have numbers and no names.*set datasets.x.class_names$"
     with pytest.raises(FedLoomError, match=line):
-        setup.check_names({"classes": ["0", "1"], "named": False}, "x")
+        build_task.check_names({"classes": ["0", "1"], "named": False}, "x")
     facts = {"classes": ["0", "1"], "named": False}
-    monkeypatch.setattr(setup, "nearest", lambda path, whole: (path, facts))
-    monkeypatch.setattr(setup, "check_receipt", lambda *files: facts)
+    monkeypatch.setattr(build_task, "nearest", lambda path, whole: (path, facts))
+    monkeypatch.setattr(build_task, "check_receipt", lambda *files: facts)
     spec = SimpleNamespace(
         run=Run("x", "even", "tiny", "promptfl", 0),
         method=SimpleNamespace(plugin="promptfl", wrappers=()),
     )
     with pytest.raises(FedLoomError, match=line):
-        setup.prepare(spec, torch.device("cpu"))
+        build_task.prepare(spec, torch.device("cpu"))
 
 
 def test_zero_shot_is_the_mean_of_its_templates(tiny):

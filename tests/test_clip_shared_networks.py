@@ -15,7 +15,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, tensor_map
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import download_to, initial_state, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import stack
 
 

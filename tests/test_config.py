@@ -10,16 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fedloom.config.rounds import Reported, evaluated_rounds, job_ends, reported
 
 from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
-from fedloom.plan.plan import CONFIG, Plan
-from fedloom.plan.reading import merge, read
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Reported, Run, evaluated_rounds, job_ends, reported
-from fedloom.plan.study_runs import runs
+from fedloom.config.reading import merge, read
+from fedloom.config.resolve import resolve
+from fedloom.study.plan import CONFIG, Plan
+from fedloom.study.runs import Run
+from fedloom.study.study_runs import runs
 
 DEFAULT = default_config()
 BAD = {
@@ -309,7 +310,7 @@ def test_a_file_that_would_never_be_read_to_its_end(case, included, tmp_path):
     if included:
         study = tmp_path / "study.yaml"
         study.write_text("include: [file.yaml]")
-    script = "import sys; from fedloom.plan.plan import Plan; Plan.load([sys.argv[1]])"
+    script = "import sys; from fedloom.study.plan import Plan; Plan.load([sys.argv[1]])"
     done = subprocess.run(
         [sys.executable, "-c", script, study], capture_output=True, text=True, timeout=60,
         env={"PYTHONPATH": str(ROOT / "workflow")},

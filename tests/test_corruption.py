@@ -17,13 +17,13 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
 from fedloom.common.tensors import leaves
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.data import federation
 from fedloom.data.partition import write_partition
 from fedloom.federated import training_job
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
-from fedloom.plan.runs import Run
+from fedloom.hooks import manifest
 from fedloom.report import metrics
+from fedloom.study.runs import Run
 
 RUN = Run("digits", "iid", "micro_vit", "head_tuning", 0)
 

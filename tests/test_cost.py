@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from snakemake.cli import main as snakemake
 
-from fedloom import cli, costs
+from fedloom.commands import cli, plan
 from fedloom.common.checkout import ROOT
-from fedloom.plan import shipped
-from fedloom.plan.cost import FORK, study_cost
-from fedloom.plan.plan import Plan
+from fedloom.study import bundled_studies
+from fedloom.study.cost import FORK, study_cost
+from fedloom.study.plan import Plan
 
 MICRO = ROOT / "workflow/studies"
 
@@ -100,18 +100,18 @@ def test_a_rate_is_above_zero(rate, monkeypatch, capsys):
 
 def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    costs.run(argparse.Namespace(study=[Path("fedpha/table3")], rate=None))
+    plan.run(argparse.Namespace(study=[Path("fedpha/table3")], rate=None))
     assert re.match(r"study +fedpha_table3\n", capsys.readouterr().out)
     mine = tmp_path / "fedpha/table3"
     mine.parent.mkdir()
     mine.touch()
-    assert shipped.file_of(Path("fedpha/table3")) == Path("fedpha/table3")
+    assert bundled_studies.file_of(Path("fedpha/table3")) == Path("fedpha/table3")
 
 
 @pytest.mark.parametrize("study", ["pfedpg/table1", "sgpt/table2"])
 def test_domains_train_on_as_many_images_as_in_fedbn(study, capsys):
     """Before, on whole lists: pfedpg/table1 was to take 29.2 days of a GPU, sgpt/table2 25.9."""
-    costs.run(argparse.Namespace(study=[Path(study)], rate=None))
+    plan.run(argparse.Namespace(study=[Path(study)], rate=None))
     printed = capsys.readouterr().out
     assert re.search(r"^a client +training images: 62 of office.*, 105 of domainnet", printed, re.M)
     hours = re.search(r"^one GPU +([\d.]+) h at 40 tera", printed, re.M)
@@ -122,7 +122,7 @@ def test_a_study_is_printed_with_what_to_mend(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.yaml"
     file.write_text("study: {name: mine, rounds: 12, rounds_per_job: 2}\n")
-    costs.run(type("", (), {"study": [Path(file)], "rate": 10.0}))
+    plan.run(type("", (), {"study": [Path(file)], "rate": 10.0}))
     printed = capsys.readouterr().out
     assert re.search(r"^jobs +\d+: .*\b120 train", printed, re.M)
     assert re.search(r"^a client +training images: \d+ of styles/domains", printed, re.M)

@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom import describe
+from fedloom.commands import describe
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.config import data_plugins
+from fedloom.config.file_fingerprint import listing
+from fedloom.config.reading import merge
+from fedloom.config.resolve import resolve
 from fedloom.data import plugins, schemes, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
-from fedloom.plan import data_plugins
-from fedloom.plan.listing import listing
-from fedloom.plan.plan import Plan
-from fedloom.plan.reading import merge
-from fedloom.plan.resolve import resolve
+from fedloom.study.plan import Plan
 from images_on_disk import image_folder
 
 EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}

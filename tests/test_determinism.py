@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import manifest
+from fedloom.hooks import manifest
 
 # torch.use_deterministic_algorithms lists them; by the beginnings of their names in ATen
 REFUSED = (

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedloom import cli, launch
 from fedloom.backbones import cache
+from fedloom.commands import cli, launch
 from fedloom.common import io, tensor_files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.common.receipts import write_receipt
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
-from fedloom.plan.plan import Plan
+from fedloom.hooks import manifest
+from fedloom.study.plan import Plan
 
 
 @pytest.fixture

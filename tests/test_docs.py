@@ -19,14 +19,14 @@ from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
+from fedloom.config.reading import merge, read
+from fedloom.config.resolve import resolve
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
-from fedloom.methods.manifest import Plugin, discover
-from fedloom.plan import shipped
-from fedloom.plan.reading import merge, read
-from fedloom.plan.resolve import resolve
+from fedloom.hooks.manifest import Plugin, discover
+from fedloom.study import bundled_studies
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -119,7 +119,7 @@ def _checkout(folder: Path) -> Path:
         shutil.copy(ROOT / name, folder / name)
     tools = folder / ".venv/bin"
     tools.mkdir(parents=True)
-    modules = {"python": "", "fedloom": "-m fedloom.cli", "snakemake": "-m snakemake"}
+    modules = {"python": "", "fedloom": "-m fedloom.commands.cli", "snakemake": "-m snakemake"}
     for name, module in modules.items():
         tool = tools / name
         tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
@@ -242,7 +242,7 @@ def test_the_site_says_what_the_schemas_and_plugins_say(site):
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
     studies = (site / "reference/studies/index.html").read_text()
-    for path in shipped.studies():
+    for path in bundled_studies.studies():
         assert f">{path.parent.name}/{path.stem}<" in studies, path
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedloom import doctor, job, launch
+from fedloom.commands import doctor, job, launch
+from fedloom.commands.diagnosis import environment
 from fedloom.common import gpus, io, scratch
 from fedloom.common.checkout import ROOT
 from fedloom.common.logs import JOB_IDS
-from fedloom.diagnosis import environment
-from fedloom.plan import paths
-from fedloom.plan.jobs import EvaluateJob, to_json
-from fedloom.plan.runs import Run
+from fedloom.study import paths
+from fedloom.study.jobs import EvaluateJob, to_json
+from fedloom.study.runs import Run
 
 RUN = Run("d", "p", "b", "m", 0)
 JOB = to_json(EvaluateJob(RUN, ends=(1,), confusion=False))
@@ -32,7 +32,7 @@ shell.prefix(f"export PYTHONPATH={ROOT / "workflow"} {job.SERVER}=''; ")
 rule all:
     output: "done"
     params: job={JOB!r}, python=sys.executable
-    shell: "{{params.python}} -m fedloom.job evaluate --job {{params.job:q}} --log {LOG}"
+    shell: "{{params.python}} -m fedloom.commands.job evaluate --job {{params.job:q}} --log {LOG}"
 """
 
 
@@ -169,7 +169,11 @@ def test_a_process_above_a_job_that_may_not_be_looked_at(look, start, monkeypatc
     """Above a job that runs by `sudo`, for one, are processes of another user."""
     blocked_job()
     known = {job.SERVER: "", "PYTHONPATH": str(ROOT / "workflow")}
-    start(sys.executable, *("-m", "fedloom.job", "evaluate", "--job", JOB, "--log", LOG), **known)
+    start(
+        sys.executable,
+        *("-m", "fedloom.commands.job", "evaluate", "--job", JOB, "--log", LOG),
+        **known,
+    )
     soon(at_work)
 
     def hidden(process):
@@ -189,7 +193,7 @@ def test_a_fork_of_a_job_server_that_hangs(look, start):
     blocked_job()
     server_of = start("sleep", "600").pid
     known = {job.SERVER: f"doctor{server_of}:{server_of}", "PYTHONPATH": str(ROOT / "workflow")}
-    command = ("-m", "fedloom.job", "evaluate", "--job", JOB, "--log", LOG)
+    command = ("-m", "fedloom.commands.job", "evaluate", "--job", JOB, "--log", LOG)
     client = start(sys.executable, *command, **known)
     soon(at_work)
     (orphan,) = look()[0]

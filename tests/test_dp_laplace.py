@@ -9,13 +9,14 @@ import pytest
 import scipy.stats
 import torch
 
+from fedloom import contract
 from fedloom.common.errors import FedLoomError
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import stack
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 
 WRAPPER = manifest.find("dp_laplace", kind="wrapper")
 loader.load_hooks(manifest.find("pep_fedpt"), wrappers=[WRAPPER])

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
@@ -22,7 +23,6 @@ from fedloom.federated.optimizers import learning_rate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.methods.downlink import downlink_floats
 from fedloom.toolbox import linear, train_locally
 
 

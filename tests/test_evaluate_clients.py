@@ -6,19 +6,19 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from fedloom.config.rounds import evaluated_rounds, sampled_rounds
 
 from default_config import default_config
 from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.config.resolve import resolve
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
-from fedloom.federated.evaluated_clients import evaluated_clients
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import evaluated_rounds, sampled_rounds
+from fedloom.federated.eval_sampling import evaluated_clients
+from fedloom.hooks import manifest
 from fedloom.report.figures import convergence
+from fedloom.study.plan import Plan
 from shown_runs import figure_job, shown
 
 

@@ -17,13 +17,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import download_to, initial_state, select, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, stack
 from images_on_disk import image_folder
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from fedloom.config.rounds import Reported
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.text import Text
@@ -19,15 +20,11 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
+from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import GridMember, Look
 from fedloom.data import store
-from fedloom.methods import manifest
-from fedloom.plan.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
-from fedloom.plan.looks import COLOURS, LINES, MARKERS, deal
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Reported
-from fedloom.plan.settings import GridMember, Look
-from fedloom.plan.shown import ShownBackbone, shown_runs
+from fedloom.hooks import manifest
 from fedloom.report import block_accuracy, figures
 from fedloom.report.figures import (
     bars,
@@ -42,6 +39,9 @@ from fedloom.report.figures import (
     token_tsne,
     tsne,
 )
+from fedloom.study.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import ShownBackbone, shown_runs
 from shown_runs import figure_job, shown
 
 ENTRIES = {

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from default_config import default_config
+from fedloom import contract
 from fedloom.common.tensors import leaves
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import FixedSeeds
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
-from fedloom.methods import contract, loader, manifest
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.settings import FixedSeeds
+from fedloom.hooks import loader, manifest
+from fedloom.study.plan import Plan
 
 
 def _plan(**fixed):

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common.tensors import leaves
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 
 FILE = Path(__file__).parent / "golden.json"
 ROUNDS = 2

@@ -6,6 +6,7 @@ from functools import lru_cache
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import tensor_files
@@ -16,7 +17,7 @@ from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import WarmStart
-from fedloom.methods import contract, manifest
+from fedloom.hooks import manifest
 from fedloom.toolbox import transport
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -6,12 +6,12 @@ from itertools import product
 
 import pandas as pd
 import pytest
+from fedloom.config.rounds import Reported
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Reported
-from fedloom.plan.settings import GridMember
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import GridMember
 from fedloom.report import tables
 from fedloom.report.tables import grid_averages, layout, ranked
 from shown_runs import shown, table_job

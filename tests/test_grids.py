@@ -7,18 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from fedloom.config.rounds import Reported
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import entry_of
-from fedloom.plan.jobs import from_json, to_json
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Reported, Run
-from fedloom.plan.settings import FAMILIES, GridMember, Look
-from fedloom.plan.shown import shown_runs
-from fedloom.plan.study_runs import runs
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import FAMILIES, GridMember, Look
 from fedloom.report.figures import boxes, grid, shots, style
+from fedloom.study.jobs import from_json, to_json
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.runs import Run
+from fedloom.study.study_runs import runs
 from shown_runs import figure_job, shown
 
 DEFAULT = default_config()

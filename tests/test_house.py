@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 
 from fedloom.common.checkout import ROOT
-from fedloom.methods.manifest import Look, discover
-from fedloom.plan import looks
+from fedloom.config import line_style
+from fedloom.hooks.manifest import Look, discover
 from fedloom.report.figures import style
 
 LIBRARY = ROOT / "workflow/fedloom"
@@ -102,8 +102,8 @@ def test_the_core_knows_no_method_by_name():
 def test_the_snakefile_needs_no_torch():
     """Every job of a cluster parses it again."""
     modules = [m for m in _imports_of_text(_python_of_snakefile()) if m.startswith("fedloom")]
-    assert "fedloom.plan.plan" in modules
-    code = f"import sys, {', '.join(modules)}; Plan = sys.modules['fedloom.plan.plan'].Plan; "
+    assert "fedloom.study.plan" in modules
+    code = f"import sys, {', '.join(modules)}; Plan = sys.modules['fedloom.study.plan'].Plan; "
     code += "Plan.load([]).figures; sys.exit('torch' in sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=ROOT)
@@ -116,8 +116,8 @@ def _python_of_snakefile() -> str:
 
 
 def test_looks_of_the_plan_are_looks_that_figures_can_draw():
-    assert len(style.LINES) == looks.LINES
-    assert set(get_args(Look.__annotations__["marker"])) == set(looks.MARKERS)
+    assert len(style.LINES) == line_style.LINES
+    assert set(get_args(Look.__annotations__["marker"])) == set(line_style.MARKERS)
 
 
 def test_the_floors_in_the_documentation_are_those_of_the_contract():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedloom.plan.plan import Plan
-from fedloom.plan.reading import read_all
+from fedloom.config.reading import read_all
+from fedloom.study.plan import Plan
 
 
 def _write(folder, **files):

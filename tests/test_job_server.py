@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import checkout
-from fedloom import job
+from fedloom.commands import job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the job server needs Linux")
 
@@ -32,7 +32,7 @@ def start(snakemake, tmp_path):
     environment = os.environ | {job.SERVER: f"test{snakemake.pid}:{snakemake.pid}"}
 
     def start(*arguments: str, stage: str = "choose", **environ: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "fedloom.job", stage, "--job", "{}", *arguments]
+        command = [sys.executable, "-m", "fedloom.commands.job", stage, "--job", "{}", *arguments]
         return subprocess.Popen(
             command,
             cwd=tmp_path,
@@ -49,7 +49,7 @@ def _servers(snakemake: subprocess.Popen) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if "fedloom.job_server" in (process.info["cmdline"] or [])
+        if "fedloom.commands.job_server" in (process.info["cmdline"] or [])
         and process.info["cmdline"][-1] == str(snakemake.pid)
     ]
 

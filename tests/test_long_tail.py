@@ -11,10 +11,11 @@ import torch.nn.functional as F
 
 from clip_by_hand import first_cohort
 from doubled import doubled, features, images_of, logits
+from fedloom import contract
 from fedloom.backbones import resnet
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
 
 LAST = r"^blocks\.11\.mlp\.fc2\.|^norm\."

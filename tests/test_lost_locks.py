@@ -17,13 +17,13 @@ from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.locks import held
 from fedloom.common.receipts import write_receipt
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
-from fedloom.plan import paths
-from fedloom.plan.jobs import EvaluateJob
+from fedloom.hooks import manifest
 from fedloom.stages import evaluate
+from fedloom.study import paths
+from fedloom.study.jobs import EvaluateJob
 
 TABLES = ("evaluation", "rounds", "clients")
 FORK = multiprocessing.get_context("fork")

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack
+from fedloom.config.resolve import resolve
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import manifest
-from fedloom.plan.resolve import resolve
+from fedloom.hooks import manifest
 from fedloom.toolbox import linear, train_locally
 
 METHODS = [

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import evaluate, round, training_job
-from fedloom.methods import contract, hookspecs, loader, manifest
+from fedloom.hooks import hookspecs, loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()

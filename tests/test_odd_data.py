@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.file_fingerprint import listing
 from fedloom.data.images import to_pixels
-from fedloom.plan.listing import listing
 from images_on_disk import build, dataset_spec, image_folder, noise, png, save, write_parquet
 
 

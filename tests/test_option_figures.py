@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from fedloom.config.rounds import Reported
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.plan.runs import Reported
-from fedloom.plan.settings import GridMember, Look
+from fedloom.config.settings import GridMember, Look
 from fedloom.report.figures import (
     accuracy_bars,
     client_groups,

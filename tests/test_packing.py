@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated.evaluate import evaluate_clients, received_by
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 
 WRAPPER = """
 kind = "wrapper"

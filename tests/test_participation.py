@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.rows import CLIENTS, with_metrics
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import cross_entropy, linear, stack, train_locally
 

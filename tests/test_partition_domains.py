@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
-from fedloom.plan import resolve, study_checks
+from fedloom.config import resolve, study_checks
 from partitioned import DOMAINS, make, with_domains
 
 CONFIG = schema.load("config")
@@ -153,11 +153,11 @@ def test_a_domain_without_training_images_is_refused(more):
 def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
     from dataclasses import replace
 
-    from fedloom.federated import setup
+    from fedloom.federated import build_task
 
     task, _ = tiny("head_tuning")
-    setup.check_cohort(task)
+    build_task.check_cohort(task)
     with pytest.raises(
         FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
     ):
-        setup.check_cohort(replace(task, clients_per_round=99))
+        build_task.check_cohort(replace(task, clients_per_round=99))

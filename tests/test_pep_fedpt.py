@@ -16,7 +16,7 @@ from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update
 from fedloom.toolbox.prototypes import class_means, warm_start
 

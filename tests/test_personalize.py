@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common import memory
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -17,7 +18,7 @@ from fedloom.federated.confusion import Confusion
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import linear
 

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones.vit import FrozenViT
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common.checkout import ROOT
 from fedloom.common.tensors import leaves, stack, tensor_map
+from fedloom.config.reading import read
 from fedloom.federated.evaluate import cohorts, evaluate_globally
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort
-from fedloom.methods import loader, manifest
-from fedloom.methods.downlink import downlink_floats
-from fedloom.plan.reading import read
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update
 
 loader.load_hooks(manifest.find("pfedpg"))

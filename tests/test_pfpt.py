@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom import contract
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common import tensor_files as files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, tensor_map
+from fedloom.config.reading import read
 from fedloom.federated.evaluate import artefact, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.methods import contract, manifest
-from fedloom.methods.downlink import downlink_floats
-from fedloom.plan.reading import read
+from fedloom.hooks import manifest
 from fedloom.toolbox import SERVER_MODEL, gather_prompts, prompt_history, top_prompts
 from pfpt_cases import (
     SMALL,

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common.tensors import leaves, stack
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.optimizers import make_optimizer
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import tensor_map
 from pfpt_cases import SMALL, after_training, loaded, moved_prompts, networks, released
 

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from default_config import default_config
+from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import device
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
+from fedloom.config.resolve import resolve
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import contract, manifest
-from fedloom.plan.jobs import to_json
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.study_runs import runs
+from fedloom.hooks import manifest
+from fedloom.study.jobs import to_json
+from fedloom.study.plan import Plan
+from fedloom.study.study_runs import runs
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def bf16(monkeypatch):
 
     vit = of(contract.tiny_vit, FrozenViT)
     clip = of(contract.tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
-    monkeypatch.setattr("fedloom.methods.contract.tiny.tiny_vit", vit)
-    monkeypatch.setattr("fedloom.methods.contract.tiny.tiny_clip", clip)
+    monkeypatch.setattr("fedloom.contract.tiny.tiny_vit", vit)
+    monkeypatch.setattr("fedloom.contract.tiny.tiny_clip", clip)
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "sgpt", "promptfl", "fedotp"])

@@ -5,15 +5,15 @@ from types import SimpleNamespace as Wildcards
 
 import pandas as pd
 import pytest
+from fedloom.config.rounds import Reported, evaluated_rounds, job_ends
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Reported, evaluated_rounds, job_ends
-from fedloom.plan.settings import FAMILIES
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import FAMILIES
 from fedloom.report.metrics import accuracies, pooled
 from fedloom.report.tables.accuracy import at
+from fedloom.study.plan import Plan
 from shown_runs import shown
 
 DIRICHLET = {"scheme": "dirichlet", "kind": "client", "clients": 20, "alpha": 0.3}

@@ -12,19 +12,19 @@ import timm
 import torch
 
 from default_config import default_config
-from fedloom import cli
+from fedloom.commands import cli
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import digest, read_receipt
+from fedloom.config.resolve import resolve
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
-from fedloom.methods import manifest
-from fedloom.plan import loading, paths
-from fedloom.plan.jobs import to_json
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Run
+from fedloom.hooks import manifest
 from fedloom.stages import cache, dataset, evaluate, partition, train
+from fedloom.study import paths, verify_sources
+from fedloom.study.jobs import to_json
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
 
 RUN = Run("letters", "two", "vit", "mine", 0)
 FOLDER = "letters/two/vit/mine/seed0"
@@ -166,10 +166,10 @@ def test_a_job_that_trains_nothing_refuses_code_that_was_not_planned(study, stag
     plan, labels = _plan(study), SimpleNamespace(**vars(RUN), cache="features")
     job = getattr(plan, f"{stage}_job")(labels)
     sources = getattr(plan, f"{stage}_sources", lambda _: plan.stage_sources(stage))(labels)
-    loading.load(stage, job, plan.digest(sources))
+    verify_sources.load(stage, job, plan.digest(sources))
     line = rf"^rule {stage}: its sources were edited .*; run again, and it is made anew$"
     with pytest.raises(FedLoomError, match=line):
-        loading.load(stage, job, "0" * 64)
+        verify_sources.load(stage, job, "0" * 64)
     words = [stage, "--job", to_json(job), "--sources", "0" * 64]
     with pytest.raises(FedLoomError, match=line):
         cli.stage(cli.parser().parse_args(words))

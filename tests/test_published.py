@@ -6,7 +6,7 @@ import pytest
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.plan.reading import read
+from fedloom.config.reading import read
 from fedloom.report.tables import layout, parameters, published, summary
 from shown_runs import shown, table_job
 

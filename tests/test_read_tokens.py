@@ -9,11 +9,12 @@ import torch
 from timm.models.vision_transformer import ParallelScalingBlock
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
+from fedloom import contract
 from fedloom.backbones.clip import text
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import adapter, deep_prompts, prefix, stack
 
 K, B, T, D, P = 2, 3, 5, 16, 2

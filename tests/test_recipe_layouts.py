@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import raw_layouts
-from fedloom import data_commands
-from fedloom.cli import parser
+from fedloom.commands import data
+from fedloom.commands.cli import parser
 from fedloom.common.errors import FedLoomError
-from fedloom.data import counting, sources
+from fedloom.config import recipes
+from fedloom.config.resolve import dataset_entry
+from fedloom.data import expected_counts, sources
 from fedloom.data.preparation import prepared
-from fedloom.plan import recipes
-from fedloom.plan.resolve import dataset_entry
 from images_on_disk import build
 
 
@@ -59,7 +59,7 @@ def check(root, name, capsys, *options):
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
     root = tree(name)
-    assert data_commands.is_there(recipes.find(name), str(root))
+    assert data.is_there(recipes.find(name), str(root))
     status, lines = check(root, name, capsys)
     assert (status, len(lines)) == (0, 1)
     assert "nothing differs from the recipe" in lines[0]
@@ -262,7 +262,7 @@ def test_pixels_are_read_on_request(tree, capsys):
 def test_many_classes_that_differ_are_a_few_lines(tree):
     root = tree("cifar100")
     counts = {"classes": 101, "each_class": {"train": 3}, "by_class": {"zebra": {"images": 1}}}
-    lines = counting.differences(ready("cifar100", root), counts)
+    lines = expected_counts.differences(ready("cifar100", root), counts)
     assert lines[0].startswith(
         "100 classes with training images, the recipe has 101; found: c0, c1, "
     )
@@ -274,14 +274,14 @@ def test_many_classes_that_differ_are_a_few_lines(tree):
 
 def test_counts_of_each_class_cover_a_split(tree):
     listed = ready("cifar10", tree("cifar10"))
-    assert counting.uncompared(listed, {"each_class": {"train": 3}}) == ["test images"]
-    assert counting.uncompared(listed, {"classes": 10}) == ["training images", "test images"]
+    assert expected_counts.uncompared(listed, {"each_class": {"train": 3}}) == ["test images"]
+    assert expected_counts.uncompared(listed, {"classes": 10}) == ["training images", "test images"]
 
 
 def test_a_domain_that_is_missing_is_named(tree):
     listed = ready("office31", tree("office31"))
     counts = {"domains": 4, "by_domain": {"caltech": {"images": 1}}}
-    assert counting.differences(listed, counts) == [
+    assert expected_counts.differences(listed, counts) == [
         "3 domains, the recipe has 4; found: amazon, dslr, webcam",
         "domain 'caltech': missing",
     ]
@@ -290,12 +290,12 @@ def test_a_domain_that_is_missing_is_named(tree):
 def test_a_data_set_of_several_is_there_if_all_of_them_are(tree):
     root = tree("five_dataset")
     five = recipes.find("five_dataset")
-    assert data_commands.is_there(five, str(root))
+    assert data.is_there(five, str(root))
     for file in (root / "svhn").iterdir():
         file.unlink()
-    assert not data_commands.is_there(five, str(root))
+    assert not data.is_there(five, str(root))
     (root / "svhn/.downloads").mkdir()
-    assert not data_commands.is_there(five, str(root)), "hidden files are not its own"
+    assert not data.is_there(five, str(root)), "hidden files are not its own"
 
 
 def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
@@ -310,9 +310,9 @@ def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
     assert len(both.all_notes()) == 2, "both of CIFAR-100-LT"
     for folder in ("mnist", "cifar100_lt"):
         (tmp_path / folder / "files").mkdir(parents=True)
-    assert not data_commands.is_there(both, str(tmp_path))
+    assert not data.is_there(both, str(tmp_path))
     (tmp_path / "cifar100_lt").rename(tmp_path / "cifar100")
-    assert data_commands.is_there(both, str(tmp_path))
+    assert data.is_there(both, str(tmp_path))
 
 
 def test_the_list_names_every_recipe(capsys):

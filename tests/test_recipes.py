@@ -6,8 +6,9 @@ import pytest
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
-from fedloom.plan import recipes, resolve, work
-from fedloom.plan.plan import Plan
+from fedloom.config import recipes, resolve
+from fedloom.study import work
+from fedloom.study.plan import Plan
 from images_on_disk import dataset_spec
 
 
@@ -132,7 +133,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     for part in ("several", "folder", "torchvision"):
         assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"
     assert "data/sources/lists.py" not in sources
-    assert "plan/recipes.py" not in sources
+    assert "config/recipes.py" not in sources
 
 
 def test_files_of_a_part_are_noticed(tmp_path):

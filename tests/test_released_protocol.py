@@ -14,7 +14,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
-from fedloom.methods import manifest
+from fedloom.hooks import manifest
 from partitioned import dataset, make, with_domains
 
 # ---- training.drop_last ---------------------------------------------------------------------

@@ -27,7 +27,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 import checkout
 from fedloom.common.checkout import ROOT
-from fedloom.plan.reading import read
+from fedloom.config.reading import read
 from images_on_disk import image_folder
 
 # titles are what a person may write

@@ -16,9 +16,9 @@ from default_config import default_config
 from fedloom.backbones import base, resnet
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.common.errors import FedLoomError
+from fedloom.config.resolve import resolve
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.plan.resolve import resolve
 from fedloom.toolbox import leaves
 
 K, B, SIZE = 2, 4, 16

@@ -12,22 +12,23 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
+from fedloom import contract
 from fedloom.backbones import base
 from fedloom.backbones.sizes import count
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_json
 from fedloom.common.receipts import write_receipt
+from fedloom.config.resolve import resolve
+from fedloom.config.settings import Backbone, Dataset
 from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
+from fedloom.federated.build_task import cached_patches
 from fedloom.federated.round import initial_state
-from fedloom.federated.setup import cached_patches
-from fedloom.methods import contract, loader, manifest
-from fedloom.plan import backbone_sizes, resources, shipped, work
-from fedloom.plan.backbone_sizes import sizes
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.settings import Backbone, Dataset
+from fedloom.hooks import loader, manifest
+from fedloom.study import backbone_sizes, bundled_studies, resources, work
+from fedloom.study.backbone_sizes import sizes
+from fedloom.study.plan import Plan
 
 VIT = {"library": "timm", "name": "vit_base_patch16_224.orig_in21k", "weights": "hub"}
 MICRO = {
@@ -164,7 +165,7 @@ def test_sizes_are_those_of_the_libraries_tables(
 
 
 def test_sizes_of_backbones_that_ship_are_those_that_are_counted():
-    plans = [Plan.load([study]) for study in shipped.studies()]
+    plans = [Plan.load([study]) for study in bundled_studies.studies()]
     backbones = {
         backbone_sizes.key(b): b for plan in plans for b in plan.settings.backbones.values()
     }
@@ -198,8 +199,8 @@ def test_sizes_follow_what_was_measured():
 def test_no_library_is_imported_to_know_the_sizes():
     """Snakemake plans in every job of a cluster."""
     code = (
-        "import sys\nfrom fedloom.plan.backbone_sizes import sizes\n"
-        "from fedloom.plan.settings import Backbone\n"
+        "import sys\nfrom fedloom.study.backbone_sizes import sizes\n"
+        "from fedloom.config.settings import Backbone\n"
         "sizes(Backbone('b', 'timm', {'name': 'vit_base_patch16_224.orig_in21k'}))\n"
         "sizes(Backbone('b', 'open_clip', {'name': 'ViT-B-16-quickgelu'}))\n"
         "print(sorted({'torch', 'timm', 'open_clip'} & sys.modules.keys()))"

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from fedloom import contract
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import leaves
+from fedloom.config.settings import FixedSeeds
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.methods import contract, loader, manifest
-from fedloom.plan.settings import FixedSeeds
+from fedloom.hooks import loader, manifest
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
 from shown_runs import shown, table_job

@@ -11,13 +11,13 @@ import torch
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
-from fedloom.plan.runs import Run
+from fedloom.hooks import manifest
 from fedloom.report import metrics
+from fedloom.study.runs import Run
 
 COUNTS = ["round", "client_id", "label", "predicted", "count"]
 

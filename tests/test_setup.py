@@ -7,18 +7,19 @@ import pytest
 import safetensors.torch
 import torch
 
+from fedloom import contract
 from fedloom.backbones import base, cache
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.common.tensors import leaves
-from fedloom.federated import setup
+from fedloom.config.settings import Wrapper
+from fedloom.federated import build_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import WarmStart
-from fedloom.methods import contract, loader, manifest
-from fedloom.plan import paths
-from fedloom.plan.jobs import MethodSpec
-from fedloom.plan.settings import Wrapper
+from fedloom.hooks import loader, manifest
+from fedloom.study import paths
+from fedloom.study.jobs import MethodSpec
 
 CPU = torch.device("cpu")
 
@@ -70,7 +71,7 @@ def files(tmp_path, monkeypatch):
 def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, wrapper):
     """Data, caches, prototypes, options, wrappers and training values."""
     task, hooks, spec = files(name, wrapper)
-    made, own = setup.prepare(spec, CPU)
+    made, own = build_task.prepare(spec, CPU)
     for field in ("options", "training", "wrappers", "clients_per_round", "stacked", "method"):
         assert getattr(made, field) == getattr(task, field), field
     assert made.features_only == task.features_only and made.seed == task.seed
@@ -95,7 +96,7 @@ def addresses(value):
 def test_what_files_give_to_arithmetic_lies_as_if_it_were_made(files, name):
     """Prototypes and priors; of features and patches the batch's rows: the rest stays on disk."""
     *_, spec = files(name)
-    task, _ = setup.prepare(spec, CPU)
+    task, _ = build_task.prepare(spec, CPU)
     batch = task.data.batch([rows[:3] for rows in task.data.train[1:4]])
     found = {"priors": task.data.priors}
     found |= {"prototypes": task.prototypes} if "prototypes" in spec.method.needs else {}
@@ -122,24 +123,24 @@ def test_an_input_that_was_changed_is_named(files, pattern):
     path = paths.at(pattern, spec.run, cache="features")
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(FedLoomError, match=f"^{path}: missing, truncated or changed"):
-        setup.prepare(spec, CPU)
+        build_task.prepare(spec, CPU)
 
 
 def test_a_cohort_is_at_most_all_participating_clients(files):
     task, _, spec = files("head_tuning")
     clients = len(task.data.participating)
-    made, _ = setup.prepare(replace(spec, clients_per_round=clients), CPU)
+    made, _ = build_task.prepare(replace(spec, clients_per_round=clients), CPU)
     assert made.clients_per_round == clients
     line = f"^study.clients_per_round: {clients + 1} is more than the {clients} participating"
     with pytest.raises(FedLoomError, match=line):
-        setup.prepare(replace(spec, clients_per_round=clients + 1), CPU)
+        build_task.prepare(replace(spec, clients_per_round=clients + 1), CPU)
 
 
 def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_path):
     """Blocks count from 1; what was read once is not read again."""
     inputs, final = torch.arange(24.0).view(4, 3, 2), torch.randn(4, 2)  # [N, M, d] and [N, d]
     safetensors.torch.save_file({"inputs": inputs, "final": final}, tmp_path / "x")
-    tokens = setup.cached_tokens(tmp_path / "x", CPU)
+    tokens = build_task.cached_tokens(tmp_path / "x", CPU)
     for block in (1, 2, 3):
         assert torch.equal(tokens(block), inputs[:, block - 1])
     assert torch.equal(tokens(None), final)
@@ -148,7 +149,7 @@ def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_
 
 
 def test_patches_are_read_when_they_are_first_asked_for(tmp_path):
-    patches = setup.cached_patches(tmp_path / "x", CPU)
+    patches = build_task.cached_patches(tmp_path / "x", CPU)
     safetensors.torch.save_file({"patches": torch.ones(4, 3, 2)}, tmp_path / "x")
     found = patches()
     (tmp_path / "x").unlink()

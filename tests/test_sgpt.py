@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom import contract
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack, tensor_map
+from fedloom.config.reading import read
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
-from fedloom.methods import contract, loader, manifest
-from fedloom.methods.downlink import downlink_floats
-from fedloom.plan.reading import read
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update, cosine_similarity, train_locally
 
 loader.load_hooks(manifest.find("sgpt"))

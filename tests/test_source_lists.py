@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.listing import listing
+from fedloom.config.file_fingerprint import listing
 from images_on_disk import build, dataset_spec, noise, save
 
 

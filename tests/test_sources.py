@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
+from fedloom.config.file_fingerprint import listing
 from fedloom.data import sources
-from fedloom.plan.listing import listing
 from images_on_disk import dataset_spec, image_folder, noise, save, write_parquet
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from default_config import default_config
+from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods import contract, manifest, stacking
-from fedloom.plan import methods
-from fedloom.plan.resolve import resolve
+from fedloom.config import method_labels
+from fedloom.config.resolve import resolve
+from fedloom.hooks import compatibility, manifest
 
 PLUGINS = manifest.discover()
 WRAPPER = PLUGINS["dropout"]
@@ -42,18 +43,18 @@ EACH = "mask preserves the sum of the updates alone, and {} reads or changes eac
     ],
 )
 def test_around_what_keeps_the_sum_alone(wrappers, line):
-    told = stacking.refusal(PLUGINS["head_tuning"], {"weighted": False}, wrappers)
+    told = compatibility.refusal(PLUGINS["head_tuning"], {"weighted": False}, wrappers)
     assert told is None if line is None else told.startswith(line)
 
 
 def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
     pep = PLUGINS["pep_fedpt"]
-    assert stacking.refusal(pep, {"ccmp": False}, [MASK]) is None
-    assert stacking.refusal(pep, {"ccmp": True}, [MASK]) == (
+    assert compatibility.refusal(pep, {"ccmp": False}, [MASK]) is None
+    assert compatibility.refusal(pep, {"ccmp": True}, [MASK]) == (
         "mask preserves the sum of the updates alone, but with these options pep_fedpt declares no "
         "aggregation in its method.toml: it may use each update; remove mask"
     )
-    assert stacking.refusal(pep, {"ccmp": True}, [READS, DROPS]) is None
+    assert compatibility.refusal(pep, {"ccmp": True}, [READS, DROPS]) is None
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def study(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples/methods/masks", tmp_path / "masks")
     plugins = copy(manifest.discover())
     plugins |= manifest.discover(tmp_path)
-    for module in (manifest, methods):
+    for module in (manifest, method_labels):
         monkeypatch.setattr(module, "discover", lambda: plugins)
 
     def make(*wrappers, **entry):
@@ -86,7 +87,7 @@ def test_a_study_is_told_the_order_before_anything_runs(study):
 
 
 def test_so_is_one_whose_method_uses_each_update(study):
-    line = r"methods.secret.wrappers: masks preserves .* gmm_pt declares no aggregation .* remove masks$"
+    line = r"methods.secret.wrappers: masks .* gmm_pt declares no aggregation .* remove masks$"
     with pytest.raises(FedLoomError, match=line):
         study("masks", plugin="gmm_pt")
 

@@ -8,10 +8,10 @@ import pytest
 from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.methods import loader, manifest
-from fedloom.plan import staleness
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
+from fedloom.config.resolve import resolve
+from fedloom.hooks import loader, manifest
+from fedloom.study import staleness
+from fedloom.study.plan import Plan
 
 LIBRARY = ROOT / "workflow/fedloom"
 

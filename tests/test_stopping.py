@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom import cli
+from fedloom.commands import cli
 from fedloom.common.errors import StoppedError
+from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
-from fedloom.methods import manifest
-from fedloom.methods.contract import tiny_job, tiny_outputs
+from fedloom.hooks import manifest
 
 SIGNALS = [signal.SIGTERM, signal.SIGUSR1]
 FILES = ("state", "evaluation", "clients")

@@ -7,16 +7,16 @@ from functools import cache
 from types import SimpleNamespace as Wildcards
 
 import pytest
+from fedloom.config.rounds import job_ends
 
-from fedloom import describe
+from fedloom.commands import describe
 from fedloom.common.checkout import ROOT
-from fedloom.plan import cost, jobs, shipped
-from fedloom.plan.kinds import kind_of
-from fedloom.plan.paths import end
-from fedloom.plan.plan import Plan
-from fedloom.plan.runs import job_ends
+from fedloom.config.kinds import kind_of
+from fedloom.study import bundled_studies, cost, jobs
+from fedloom.study.paths import end
+from fedloom.study.plan import Plan
 
-STUDIES = shipped.studies()
+STUDIES = bundled_studies.studies()
 
 
 @cache
@@ -30,7 +30,7 @@ def _travels(job):
     return job
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=shipped.name_of)
+@pytest.mark.parametrize("path", STUDIES, ids=bundled_studies.name_of)
 def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     """What the rules ask of the plan, in the order of the rules."""
     plan = _plan(path)
@@ -133,8 +133,10 @@ def _dry_run(path, plan, folder):
 
 
 def test_studies_are_named_as_their_files():
-    assert {shipped.name_of(path) for path in STUDIES} == {_plan(path).name for path in STUDIES}
-    assert all(_plan(path).name == shipped.name_of(path) for path in STUDIES)
+    assert {bundled_studies.name_of(path) for path in STUDIES} == {
+        _plan(path).name for path in STUDIES
+    }
+    assert all(_plan(path).name == bundled_studies.name_of(path) for path in STUDIES)
 
 
 def test_a_label_means_one_thing_in_all_studies():
@@ -161,18 +163,18 @@ def _check(seen, name, meaning, path):
 
 
 def test_the_list_of_studies_says_what_each_shows_and_needs():
-    assert describe.study(shipped.FOLDER / "pep_fedpt/table8.yaml") == [
+    assert describe.study(bundled_studies.FOLDER / "pep_fedpt/table8.yaml") == [
         "pep_fedpt/table8",
         "Table 8",
         "inaturalist_user, domainnet, tiny_imagenet",
         "pep_no_prior, pep_fedpt, pep_5_no_prior, pep_5",
         18,
-        cost.study_cost(_plan(shipped.FOLDER / "pep_fedpt/table8.yaml")).gpu_hours(),
+        cost.study_cost(_plan(bundled_studies.FOLDER / "pep_fedpt/table8.yaml")).gpu_hours(),
     ]
-    grid = describe.study(shipped.FOLDER / "fedpha/figure5.yaml")
+    grid = describe.study(bundled_studies.FOLDER / "fedpha/figure5.yaml")
     assert grid[3:5] == ["fedpha_lengths_3 (512)", 512]
-    micro = describe.study(shipped.FOLDER / "micro/pep_micro_domains.yaml")
+    micro = describe.study(bundled_studies.FOLDER / "micro/pep_micro_domains.yaml")
     assert micro[1].startswith("Feature heterogeneity") and micro[2] == "glyphs"
-    names = [shipped.name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
+    names = [bundled_studies.name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
     assert names[8:10] == ["pep_fedpt_table9", "pep_fedpt_table10"], "in the order of the paper"
     assert names.index("pep_fedpt_figure2") == names.index("pep_fedpt_table13") + 1

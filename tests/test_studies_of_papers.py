@@ -6,19 +6,19 @@ import pytest
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.schema import read_yaml
-from fedloom.methods.manifest import find
-from fedloom.plan import shipped
-from fedloom.plan.claims import EACH_DOMAIN, read_claims
-from fedloom.plan.plan import Plan
-from fedloom.plan.work import Workload
+from fedloom.config.claims import EACH_DOMAIN, read_claims
+from fedloom.hooks.manifest import find
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
+from fedloom.study import bundled_studies
+from fedloom.study.plan import Plan
+from fedloom.study.work import Workload
 
-ARTEFACTS = read_yaml(shipped.FOLDER / "artefacts.yaml")
+ARTEFACTS = read_yaml(bundled_studies.FOLDER / "artefacts.yaml")
 METRICS = {
     *(*COSTS, *COUNTS, COURSE, EACH_DOMAIN, "train_loss"),
     *("global", "participating_mean", "participating_worst", "held_out_mean"),
 }  # of a claim
-STUDIES = [file for file in shipped.studies() if file.parent.name in ARTEFACTS]
+STUDIES = [file for file in bundled_studies.studies() if file.parent.name in ARTEFACTS]
 
 
 @cache
@@ -40,7 +40,7 @@ def test_every_artefact_has_a_study_and_every_study_an_artefact(paper):
     assert files == tables | figures | set(ARTEFACTS[paper].get("others", []))
 
 
-@pytest.mark.parametrize("file", STUDIES, ids=shipped.name_of)
+@pytest.mark.parametrize("file", STUDIES, ids=bundled_studies.name_of)
 def test_a_study_says_its_paper_and_what_it_shows(file):
     about = _settings(file).about
     assert about.paper == file.parent.name and len(about.shows) == 1
@@ -67,16 +67,20 @@ def test_a_study_says_its_paper_and_what_it_shows(file):
     ],
 )
 def test_a_study_says_what_differs_or_is_open(study, stated):
-    about = _settings(shipped.FOLDER / f"{study}.yaml").about
+    about = _settings(bundled_studies.FOLDER / f"{study}.yaml").about
     assert about.choices.keys() | about.deviations.keys() >= set(stated)
 
 
 def test_pfpt_divides_and_its_rivals_train_as_their_released_codes():
     """Table 5's ResNet-8 of four times the width, shifted images, and FEDIC's server."""
-    four = _settings(shipped.FOLDER / "pfpt/table4.yaml").partitions["pfpt_four_dir01"].settings
-    cifar = _settings(shipped.FOLDER / "pfpt/table1.yaml").partitions["pfpt_dir05"].settings
+    four = (
+        _settings(bundled_studies.FOLDER / "pfpt/table4.yaml")
+        .partitions["pfpt_four_dir01"]
+        .settings
+    )
+    cifar = _settings(bundled_studies.FOLDER / "pfpt/table1.yaml").partitions["pfpt_dir05"].settings
     assert {(each["kind"], each["min_images"]) for each in (four, cifar)} == {("class", 33)}
-    table5 = _settings(shipped.FOLDER / "pfpt/table5.yaml")
+    table5 = _settings(bundled_studies.FOLDER / "pfpt/table5.yaml")
     networks = {b: table5.backbones[b].settings["name"] for b in table5.select.backbones}
     assert set(networks.values()) >= {"resnet8_wide", "resnet50"}
     assert {table5.methods[m].training["augment"] for m in ("creff", "fedic")} == {"shift"}
@@ -88,18 +92,18 @@ def test_domains_of_pfedpg_and_sgpt_train_on_as_many_images_as_fedbns():
     """PEP-FedPT trains on the whole lists."""
     first = {}
     for name in ("pfedpg/table1", "pfedpg/table4", "pfedpg/table5", "sgpt/table2"):
-        for data in _settings(shipped.FOLDER / f"{name}.yaml").datasets.values():
+        for data in _settings(bundled_studies.FOLDER / f"{name}.yaml").datasets.values():
             if data.source == "lists" and data.domains in (4, 6) and "fedbn" in data.label:
                 first.setdefault(data.domains, set()).add(data.settings["first_per_domain"])
-        scenarios = _settings(shipped.FOLDER / f"{name}.yaml").select.scenarios
+        scenarios = _settings(bundled_studies.FOLDER / f"{name}.yaml").select.scenarios
         assert {"domainnet_fedbn", "office_caltech10_fedbn"} <= {s.dataset for s in scenarios}
     assert first == {4: {62}, 6: {105}}
-    whole = _settings(shipped.FOLDER / "pep_fedpt/table2.yaml").datasets["domainnet"]
+    whole = _settings(bundled_studies.FOLDER / "pep_fedpt/table2.yaml").datasets["domainnet"]
     assert "first_per_domain" not in whole.settings
 
 
 def test_sgpts_pfedpg_shares_its_head_and_is_judged_by_clients():
-    settings = _settings(shipped.FOLDER / "sgpt/table1.yaml")
+    settings = _settings(bundled_studies.FOLDER / "sgpt/table1.yaml")
     (label,) = (m for m in settings.select.methods if settings.methods[m].plugin == "pfedpg")
     options = settings.methods[label].options
     assert (options["head"], options["common_model"]) == ("shared", False)
@@ -110,7 +114,7 @@ def test_all_rows_and_columns_of_every_published_table_stand_in_its_study(paper)
     published = read_yaml(ROOT / f"workflow/published/{paper}.yaml")["tables"]
     assert set(published) >= set(ARTEFACTS[paper]["tables"])
     for number in ARTEFACTS[paper]["tables"]:
-        settings = _settings(shipped.FOLDER / paper / f"table{number}.yaml")
+        settings = _settings(bundled_studies.FOLDER / paper / f"table{number}.yaml")
         entries = [settings.tables[label].published for label in settings.select.tables]
         used = [e for e in entries if e and (e["paper"], e["table"]) == (paper, number)]
         assert used, f"{paper}, Table {number}"
@@ -133,7 +137,7 @@ def test_all_rows_and_columns_of_every_published_table_stand_in_its_study(paper)
 )
 def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, clients):
     """As many as the paper says: the recipe states the domains."""
-    settings = _settings(shipped.FOLDER / f"{name}.yaml")
+    settings = _settings(bundled_studies.FOLDER / f"{name}.yaml")
     scenario = next(each for each in settings.select.scenarios if each.dataset == dataset)
     method = settings.methods[settings.select.methods[0]]
     work = Workload(
@@ -150,7 +154,7 @@ def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, cl
 @pytest.mark.parametrize("paper", ARTEFACTS)
 def test_the_main_tables_of_every_paper_test_its_claims(paper):
     """Each scenario of Table 1 stands for a setting, and the paper's method for its row."""
-    settings = _settings(shipped.FOLDER / paper / "table1.yaml")
+    settings = _settings(bundled_studies.FOLDER / paper / "table1.yaml")
     entries = [settings.tables[label] for label in settings.select.tables]
     claims = [entry.settings for entry in entries if entry.kind == "claims"]
     assert {entry["paper"] for entry in claims} == {paper}
@@ -216,17 +220,17 @@ def test_every_claim_is_decided_by_a_study_of_its_paper_or_says_why_none_can(pap
 
 
 def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
-    pep = _settings(shipped.FOLDER / "pep_fedpt/table1.yaml").tables
+    pep = _settings(bundled_studies.FOLDER / "pep_fedpt/table1.yaml").tables
     assert pep["claims"].settings["labels"]["PEP-FedPT"] == "pep_fedpt"
     assert pep["claims_tiny_dir"].settings["labels"]["PEP-FedPT"] == "pep_5"
-    sgpt = _settings(shipped.FOLDER / "sgpt/table2.yaml").tables
+    sgpt = _settings(bundled_studies.FOLDER / "sgpt/table2.yaml").tables
     assert sgpt["claims_office"].settings["labels"]["SGPT"] == "sgpt_4_groups"
     assert sgpt["claims_domainnet"].settings["labels"]["SGPT"] == "sgpt_6_groups"
-    pfedpg = _settings(shipped.FOLDER / "pfedpg/table3.yaml").tables["claims"].settings
+    pfedpg = _settings(bundled_studies.FOLDER / "pfedpg/table3.yaml").tables["claims"].settings
     assert pfedpg["labels"]["pFedPG"] == "pfedpg_3"
 
 
-@pytest.mark.parametrize("file", STUDIES, ids=shipped.name_of)
+@pytest.mark.parametrize("file", STUDIES, ids=bundled_studies.name_of)
 def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(file):
     """What a table shows is trained, and a claim is no reason to train more."""
     settings = _settings(file)
@@ -244,7 +248,7 @@ def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(f
 def test_sgpts_baselines_weigh_clients_as_sgpt_does():
     """Its algorithm has N_i / N; pFedPG's server averages nothing of its clients."""
     for name in ("table1", "table2"):
-        settings = _settings(shipped.FOLDER / f"sgpt/{name}.yaml")
+        settings = _settings(bundled_studies.FOLDER / f"sgpt/{name}.yaml")
         methods = [settings.methods[label] for label in settings.select.methods]
         averaging = {m.label: m.options["weighted"] for m in methods if "weighted" in m.options}
         assert len(averaging) >= 5 and all(averaging.values())
@@ -263,4 +267,4 @@ def test_sgpts_baselines_weigh_clients_as_sgpt_does():
     ],
 )
 def test_a_study_says_where_its_paper_is_silent_or_contradicts_itself(name, key, words):
-    assert words in _settings(shipped.FOLDER / f"{name}.yaml").about.choices[key]
+    assert words in _settings(bundled_studies.FOLDER / f"{name}.yaml").about.choices[key]

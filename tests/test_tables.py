@@ -7,16 +7,15 @@ import re
 
 import pandas as pd
 import pytest
+from fedloom.config.rounds import Reported
 from sklearn.metrics import adjusted_mutual_info_score
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.config.reading import read
 from fedloom.data import glyphs
-from fedloom.methods import manifest
-from fedloom.plan.jobs import ShownPlugin
-from fedloom.plan.reading import read
-from fedloom.plan.runs import Reported
+from fedloom.hooks import manifest
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, no_better_than_guessing
 from fedloom.report.tables import (
@@ -32,6 +31,7 @@ from fedloom.report.tables import (
 )
 from fedloom.report.tables.communication import until
 from fedloom.report.tables.domains import by_domain
+from fedloom.study.jobs import ShownPlugin
 from shown_runs import shown, table_job
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
+from fedloom.config.resolve import resolve
 from fedloom.data import store
-from fedloom.plan import paths, study_runs
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.shown import shown_runs
 from fedloom.report import tables
+from fedloom.study import paths, study_runs
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import shown_runs
 
 
 def _config(**table):

@@ -9,7 +9,7 @@ import torch
 
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.report.tables import layout, published, summary, timings
 from shown_runs import shown, table_job
 

@@ -11,17 +11,18 @@ import torch.nn.functional as F
 
 from clip_by_hand import first_cohort
 from default_config import default_config
+from fedloom import contract
 from fedloom.backbones import vit as vit_module
+from fedloom.commands.downlink import downlink_floats
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
+from fedloom.config.resolve import resolve
 from fedloom.federated.evaluate import evaluate_clients
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.methods import contract, manifest
-from fedloom.methods.downlink import downlink_floats
-from fedloom.plan.jobs import to_json
-from fedloom.plan.plan import Plan
-from fedloom.plan.resolve import resolve
-from fedloom.plan.study_runs import runs
+from fedloom.hooks import manifest
+from fedloom.study.jobs import to_json
+from fedloom.study.plan import Plan
+from fedloom.study.study_runs import runs
 from fedloom.toolbox import leaves, tensor_map
 
 # beside the defaults, which test_contract.py holds to the contract

@@ -19,17 +19,17 @@ from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table, write_table
+from fedloom.config.reading import merge, read
+from fedloom.config.resolve import resolve
+from fedloom.config.tuning import combinations
 from fedloom.data.store import ImageStore
 from fedloom.data.validation import validation_split
-from fedloom.plan import choices, paths
-from fedloom.plan.plan import Plan
-from fedloom.plan.reading import merge, read
-from fedloom.plan.resolve import resolve
-from fedloom.plan.runs import Run
-from fedloom.plan.shown import shown_runs
-from fedloom.plan.tuning import combinations
 from fedloom.report.tables import choices as footnotes
 from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
+from fedloom.study import paths, selected
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.runs import Run
 from partitioned import make
 
 DEFAULT = default_config()
@@ -305,7 +305,7 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert [row["accuracy"] for row in rows] == pytest.approx([65, 80, 80])
     before = file.read_bytes()
-    assert choices.chosen_options(file) == {"training.lr": 0.3}
+    assert selected.chosen_options(file) == {"training.lr": 0.3}
     _evaluated(third, job, rows_of(5, 2, 9))
     choose.run(job, 1)
     assert file.read_bytes() == before, "a loser's number trains no run anew"
@@ -327,7 +327,7 @@ def test_a_trial_that_diverges_ranks_last(letters, tmp_path, monkeypatch):
     file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
     assert rows[0]["accuracy"] is None and rows[1]["accuracy"] > 0
-    assert choices.chosen_options(file) == {"training.lr": 0.1}
+    assert selected.chosen_options(file) == {"training.lr": 0.1}
 
     for trial in job.trials:
         _evaluated(trial, job, [(1, 0, True, False, 10, 10)])  # none after the last round
@@ -368,13 +368,13 @@ def test_a_tuned_run_is_the_run_with_the_chosen_options(letters, tmp_path, monke
     shutil.copytree(letters, tmp_path / "work")
     plan, _, _ = _tune(tmp_path / "work", "head_tuning", monkeypatch)
     job = plan.train_job(_of("head_tuning", end="0003"))
-    chosen = choices.with_choice(job.spec)
-    lr = choices.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]
+    chosen = selected.with_choice(job.spec)
+    lr = selected.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]
     assert chosen.method.training == job.spec.method.training | {"lr": lr}
     state = paths.at(paths.STATE, chosen.run, end="0003")
     train.run(job, 1)
     tuned = safetensors.torch.load_file(state)
-    monkeypatch.setattr(choices, "with_choice", lambda spec: spec)
+    monkeypatch.setattr(selected, "with_choice", lambda spec: spec)
     for rate in (0.1, 0.3):
         shutil.rmtree(state.parent)
         spec = deepcopy(job.spec)
@@ -416,7 +416,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
     ],
 )
 def test_a_chosen_number_may_be_the_lowest_or_highest_tried(chosen, tried, edges):
-    assert choices.at_edge({"x": chosen}, [{"x": value} for value in tried]) == edges
+    assert selected.at_edge({"x": chosen}, [{"x": value} for value in tried]) == edges
 
 
 def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
@@ -457,4 +457,4 @@ def test_a_damaged_choice_is_one_line(tmp_path, monkeypatch):
     file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(FedLoomError, match=r"chosen\.parquet"):
-        choices.with_choice(plan.train_job(_of("fedvpt", end="0003")).spec)
+        selected.with_choice(plan.train_job(_of("fedvpt", end="0003")).spec)

@@ -6,7 +6,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedloom.data.federation import Federation
 from fedloom.federated.round import initial_state, train_round
-from fedloom.methods import manifest
+from fedloom.hooks import manifest
 from fedloom.toolbox import transport
 
 WAITS = {

@@ -6,7 +6,7 @@ import torch
 from fedloom.common.tensors import leaves, stack
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
-from fedloom.methods import manifest
+from fedloom.hooks import manifest
 
 BY_IMAGES = ["fedmaple", "fedotp", "fedpgp", "fedpha", "pfedmoap", "pfpt", "promptfl", "sgpt"]
 ALIKE = ["centralised", "pep_fedpt", "scaffold_pt"]

@@ -17,7 +17,7 @@ import pytest
 
 import checkout
 import one_process
-from fedloom.plan.plan import Plan
+from fedloom.study.plan import Plan
 
 STUDY = """
 study:
@@ -74,7 +74,7 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _run(folder: Path, module: str = "fedloom.launch", *arguments: str) -> str:
+def _run(folder: Path, module: str = "fedloom.commands.launch", *arguments: str) -> str:
     process = _start(folder, module, *arguments)
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -123,7 +123,7 @@ def test_one_command_ends_with_the_table(finished):
 
 def test_the_report_holds_every_table_and_figure_and_needs_no_network(finished):
     folder, _ = finished
-    output = _run(folder, "fedloom.launch", "report")
+    output = _run(folder, "fedloom.commands.launch", "report")
     assert output.splitlines()[-1] == "report  results/report/small.html"
     text = (folder / "results/report/small.html").read_text()
     for path in (
@@ -170,7 +170,7 @@ def test_results_hold_what_the_tables_need(finished):
 def test_a_dry_run_prints_counts_and_no_job_by_job_listing(finished):
     folder, _ = finished
     _study(folder, rounds=9)
-    output = _run(folder, "fedloom.launch", "-n")
+    output = _run(folder, "fedloom.commands.launch", "-n")
     _study(folder, rounds=2)
     assert re.search(r"^train +14$", output, re.MULTILINE), "two methods, seven rounds each"
     assert len(output.splitlines()) < 60
@@ -205,7 +205,7 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     trained = {(method, end) for rule, method, end in jobs if rule == "train"}
     assert trained == {(method, end) for method in METHODS for end in ("0003", "0004")}
 
-    process = _start(folder, "fedloom.launch")
+    process = _start(folder, "fedloom.commands.launch")
     run = folder / "results/runs/digits/six/micro_vit"
     _wait_for(run, "*/seed0/rounds/0003.safetensors", process)
     children = subprocess.run(
@@ -249,19 +249,19 @@ def untrained(finished, tmp_path):
 
 def test_ctrl_c_ends_everything_and_leaves_no_lock(untrained):
     folder = untrained
-    process = _start(folder, "fedloom.launch", start_new_session=True)
+    process = _start(folder, "fedloom.commands.launch", start_new_session=True)
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=90)
     assert process.returncode not in (0, None)
-    assert "fedloom/launch.py" not in output, "no traceback of ours"
+    assert "fedloom/commands/launch.py" not in output, "no traceback of ours"
     assert not list((folder / ".snakemake/locks").glob("*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_launcher_alone_ends_its_jobs_too(untrained, number):
     folder = untrained
-    process = _start(folder, "fedloom.launch")
+    process = _start(folder, "fedloom.commands.launch")
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
     process.send_signal(number)
     process.communicate(timeout=90)
@@ -275,7 +275,7 @@ def test_two_runs_at_once_take_turns(finished):
     folder, _ = finished
     with (folder / ".fedloom.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = _start(folder, "fedloom.launch")
+        process = _start(folder, "fedloom.commands.launch")
         line = process.stdout.readline()
         assert "another run is at work in this folder; waiting" in line
         assert process.poll() is None
@@ -288,7 +288,7 @@ def test_a_nan_stops_the_run_and_is_named(finished):
     (folder / "hot.yaml").write_text(
         "methods: {hot: {plugin: head_tuning, training: {lr: 1.0e+38}}}\nselect: {methods: [hot]}\n"
     )
-    process = _start(folder, "fedloom.launch", extra=("hot.yaml",))
+    process = _start(folder, "fedloom.commands.launch", extra=("hot.yaml",))
     output, _ = process.communicate()
     assert process.returncode != 0
     line = r"error: head_tuning: client_update, round \d, client \d: upload 'params/head' is not"

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fedloom import contract
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import ROUNDS, with_metrics
 from fedloom.federated.state import State
-from fedloom.methods import contract, defaults, loader, manifest
-from fedloom.methods.calls import Hooks
+from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks.hook_caller import Hooks
 from fedloom.toolbox import hookimpl, tensor_map
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from prepared import STUDY, prepared
 
 from fedloom.federated.round import initial_state, train_round
-from fedloom.plan.plan import Plan
+from fedloom.study.plan import Plan
 from peer_arms.world import begin
 
 

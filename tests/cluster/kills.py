@@ -59,9 +59,9 @@ def jobs_in(folder: Path) -> list[psutil.Process]:
         words = process.info["cmdline"] or []
         if process.info["cwd"] != str(folder):
             continue
-        if {"fedloom.job", "train"} <= set(words):
+        if {"fedloom.commands.job", "train"} <= set(words):
             found.append(process)
-        if "fedloom.job_server" in words:
+        if "fedloom.commands.job_server" in words:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found += process.children()
     return found

@@ -13,7 +13,7 @@ import psutil
 
 import checkout
 import one_process
-from fedloom.plan.plan import Plan
+from fedloom.study.plan import Plan
 
 SEEDS = (0, 1)
 ROUNDS = 250  # some seconds

@@ -1,6 +1,6 @@
-"""`python -m fedloom <command>`: see fedloom.cli."""
+"""`python -m fedloom <command>`: see fedloom.commands.cli."""
 
-from fedloom.cli import main
+from fedloom.commands.cli import main
 
 if __name__ == "__main__":
     main()

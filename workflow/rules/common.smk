@@ -17,7 +17,7 @@ def stage(name, checks=" --sources {params.sources}", gpu=False):
     """The command of a rule: its job is described by `params.job`, its files follow from that. One
     that can use a GPU learns from `resources.gpu` whether to take one."""
     asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
-    return f"{asks}python -m fedloom.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
+    return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
 
 
 def job(make):

@@ -2,7 +2,7 @@
 
     python -m fedloom.backbones.sizes timm '{"name": "vit_base_patch16_224"}'
 
-prints them as JSON for `fedloom.plan.backbone_sizes`, since planning imports no torch. Without
+prints them as JSON for `fedloom.study.backbone_sizes`, since planning imports no torch. Without
 arguments, it writes the file of all backbones that ship, from the studies.
 """
 
@@ -24,9 +24,9 @@ from fedloom.backbones.resnet import FrozenResNet, build
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_text
-from fedloom.plan import shipped
-from fedloom.plan.backbone_sizes import SHIPPED, key
-from fedloom.plan.plan import Plan
+from fedloom.study import bundled_studies
+from fedloom.study.backbone_sizes import SHIPPED, key
+from fedloom.study.plan import Plan
 
 VERSIONS = {
     "timm": timm.__version__,
@@ -36,7 +36,7 @@ VERSIONS = {
 
 
 def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
-    """Count what `fedloom.plan.backbone_sizes.Sizes` holds.
+    """Count what `fedloom.study.backbone_sizes.Sizes` holds.
 
     Args:
         settings: name, image_size and gradient_checkpointing of an entry of `backbones`.
@@ -114,7 +114,7 @@ def _operations(model: nn.Module, pixels: Pixels) -> int:
 
 def write_shipped() -> None:
     """Count the backbones of all studies that ship, and write their file."""
-    plans = [Plan.load([study]) for study in shipped.studies()]
+    plans = [Plan.load([study]) for study in bundled_studies.studies()]
     backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
     counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
     lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import psutil
 
-SERVER = "fedloom.job_server"
-STARTERS = {"fedloom", "fedloom.job", "fedloom.cli"}  # of a job: modules, and the command's file
+SERVER = "fedloom.commands.job_server"
+STARTERS = {
+    "fedloom",
+    "fedloom.commands.job",
+    "fedloom.commands.cli",
+}  # of a job: modules, and the command's file
 
 
 def of_folder(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:

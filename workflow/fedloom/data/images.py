@@ -12,7 +12,7 @@ from PIL import Image
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import progress
 from fedloom.data import store
-from fedloom.data.listed import ImageList, Item
+from fedloom.data.image_list import ImageList, Item
 from fedloom.data.preparation import prepared
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.held_out import held_out_count
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import write_table
 from fedloom.common.seeds import numpy_generator
+from fedloom.config.held_out import held_out_count
 from fedloom.data.schemes import groups
 from fedloom.data.validation import validation_split
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.data_plugins import DataPlugin, find
+from fedloom.config.file_fingerprint import described
+from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import write_store
-from fedloom.data.listed import ImageList, Item
 from fedloom.data.schemes import Divide, Group
-from fedloom.methods.calls import guarded
-from fedloom.methods.loader import import_plugin
-from fedloom.plan.data_plugins import DataPlugin, find
-from fedloom.plan.listing import described
+from fedloom.hooks.hook_caller import guarded
+from fedloom.hooks.loader import import_plugin
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:

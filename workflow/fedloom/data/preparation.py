@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data import choosing
+from fedloom.data import subsetting
 from fedloom.data.classes import check_names, log_shared_classes, per_domain, renamed
-from fedloom.data.listed import ImageList, Item, Prepared, check_labels, check_list, counted
+from fedloom.data.image_list import ImageList, Item, Prepared, check_labels, check_list, counted
 from fedloom.data.splits import Split, fixed_test_split
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     kept = np.ones(len(labels), bool)  # of the images that the source lists
     domains = np.full(len(labels), "all") if listed.domains is None else listed.domains
     if "keep_classes" in settings:
-        labels, kept = choosing.of_classes(labels, classes, settings["keep_classes"])
+        labels, kept = subsetting.of_classes(labels, classes, settings["keep_classes"])
         classes = settings["keep_classes"]
     if settings.get("class_per_domain"):
         own, classes = per_domain(labels[kept], classes, domains[kept])
@@ -55,9 +55,9 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     check_names(classes)
     if "min_images_per_domain" in settings:
         training = kept if listed.test is None else kept & ~listed.test
-        kept &= choosing.of_large_domains(domains, training, settings["min_images_per_domain"])
+        kept &= subsetting.of_large_domains(domains, training, settings["min_images_per_domain"])
     split = _split(listed, kept, labels[kept], domains[kept], settings)
-    stay = choosing.of_splits(labels[kept], split.test, domains[kept], classes, settings)
+    stay = subsetting.of_splits(labels[kept], split.test, domains[kept], classes, settings)
     kept[kept] = stay
     if not kept.all():
         log.info("%d of %d listed images are kept", kept.sum(), len(kept))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import replacing
 from fedloom.common.receipts import read_receipt, write_receipt
-from fedloom.data.checked import CheckedFile, checksums
+from fedloom.data.verified_file import CheckedFile, checksums
 
 BATCH = 1024  # images of one chunk of the file, at most
 CHUNK = 32 << 20  # approximate bytes of one chunk, which is what writing keeps in memory

@@ -24,7 +24,7 @@ from fedloom.federated.round import download_to, personal_state
 from fedloom.federated.shared_model import SharedModel, WatchedCohort
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
-from fedloom.methods.calls import Hooks
+from fedloom.hooks.hook_caller import Hooks
 
 
 @dataclass

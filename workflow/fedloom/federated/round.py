@@ -15,7 +15,7 @@ from fedloom.federated import checks
 from fedloom.federated.groups import clients_at_once, groups
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, cohort
-from fedloom.methods.calls import Hooks
+from fedloom.hooks.hook_caller import Hooks
 
 
 def initial_state(task: Task, hooks: Hooks) -> State:

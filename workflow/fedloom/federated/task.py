@@ -15,9 +15,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import Tree, stack, tensor_map
+from fedloom.config.settings import NOTHING_FIXED, FixedSeeds
 from fedloom.data.federation import Federation, to_device
 from fedloom.federated.state import Participation
-from fedloom.plan.settings import NOTHING_FIXED, FixedSeeds
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
     from fedloom.backbones.base import Backbone

@@ -24,15 +24,15 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.confusion import Confusion
+from fedloom.federated.eval_sampling import evaluated_clients
 from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
-from fedloom.federated.evaluated_clients import evaluated_clients
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Rows
 from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
-from fedloom.methods.calls import Hooks
-from fedloom.plan.jobs import TrainJob
+from fedloom.hooks.hook_caller import Hooks
+from fedloom.study.jobs import TrainJob
 
 log = logging.getLogger(__name__)
 

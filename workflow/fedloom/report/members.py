@@ -4,10 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from fedloom.plan import grids
-from fedloom.plan.settings import GridMember
-from fedloom.plan.shown import ShownRun
+from fedloom.config import grids
+from fedloom.config.settings import GridMember
 from fedloom.report import metrics
+from fedloom.study.plot_inputs import ShownRun
 
 
 def member(run: ShownRun) -> GridMember:

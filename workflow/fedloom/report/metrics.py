@@ -9,9 +9,10 @@ import pyarrow as pa
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
 from fedloom.common.receipts import read_receipt
-from fedloom.plan import provenance
-from fedloom.plan.runs import Reported, Run
-from fedloom.plan.shown import ShownRun
+from fedloom.config.rounds import Reported
+from fedloom.study import provenance
+from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.runs import Run
 
 ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
 

@@ -1,5 +1,5 @@
 """One module per rule: `python -m fedloom <stage> --job JSON` calls its `run`.
 
-A stage reads and writes the files that fedloom.plan.paths names for its job, and leaves the work to
+A stage reads and writes the files that fedloom.study.paths names for its job, and leaves the work to
 the library.
 """

@@ -10,16 +10,16 @@ from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
+from fedloom.federated.build_task import prepare
 from fedloom.federated.evaluate import artefact
-from fedloom.federated.setup import prepare
 from fedloom.federated.state import State
-from fedloom.plan import choices, paths, provenance
-from fedloom.plan.jobs import ArtefactJob
+from fedloom.study import paths, provenance, selected
+from fedloom.study.jobs import ArtefactJob
 
 
 def run(job: ArtefactJob, threads: int) -> None:
     """Write the artefact as Parquet."""
-    spec = choices.with_choice(job.spec)
+    spec = selected.with_choice(job.spec)
     run = spec.run
     state = paths.at(paths.STATE, run, end=paths.end(job.last))
     receipt = check_receipt(state)

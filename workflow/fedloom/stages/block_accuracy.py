@@ -3,9 +3,9 @@
 from fedloom.common.device import prepare_torch
 from fedloom.common.scratch import nearest
 from fedloom.data.store import ImageStore
-from fedloom.plan import paths
-from fedloom.plan.jobs import BlockAccuracyJob
 from fedloom.report import block_accuracy
+from fedloom.study import paths
+from fedloom.study.jobs import BlockAccuracyJob
 
 
 def run(job: BlockAccuracyJob, threads: int) -> None:

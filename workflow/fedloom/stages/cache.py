@@ -7,8 +7,8 @@ from fedloom.common.device import AUTOCAST, prepare_torch
 from fedloom.common.receipts import write_receipt
 from fedloom.common.scratch import nearest
 from fedloom.data.store import ImageStore
-from fedloom.plan import paths, provenance
-from fedloom.plan.jobs import CacheJob
+from fedloom.study import paths, provenance
+from fedloom.study.jobs import CacheJob
 
 
 def run(job: CacheJob, threads: int) -> None:

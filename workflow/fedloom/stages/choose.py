@@ -7,10 +7,11 @@ import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
-from fedloom.plan import choices, grids, paths
-from fedloom.plan.jobs import ChooseJob
-from fedloom.plan.runs import Reported
+from fedloom.config import grids
+from fedloom.config.rounds import Reported
 from fedloom.report.metrics import accuracies, evaluation
+from fedloom.study import paths, selected
+from fedloom.study.jobs import ChooseJob
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def run(job: ChooseJob, threads: int) -> None:
     Raises:
         FedLoomError: all trials diverged.
     """
-    trials = choices.evaluations(job)
+    trials = selected.evaluations(job)
     found = [accuracies(evaluation(file), Reported((job.last,))) for _, file in trials]
     means = [each.get("participating_mean") for each in found]
     if all(mean is None for mean in means):
@@ -44,7 +45,7 @@ def run(job: ChooseJob, threads: int) -> None:
     chosen = {"trial": [labels[best]], "options": [options[best]]}
     write_table(paths.at(paths.CHOICE, **where), pa.table(chosen))
     all_options = [trial.options for trial, _ in trials]
-    for name, end in choices.at_edge(all_options[best], all_options).items():
+    for name, end in selected.at_edge(all_options[best], all_options).items():
         log.info(
             "%s: chose %s %s, the %s that was tried, so that values beyond it may do better; give "
             "study.tune some",

@@ -1,8 +1,8 @@
 """Write a dataset's images into an Arrow store."""
 
 from fedloom.data.sources import build
-from fedloom.plan import paths
-from fedloom.plan.jobs import DatasetJob
+from fedloom.study import paths
+from fedloom.study.jobs import DatasetJob
 
 
 def run(job: DatasetJob, threads: int) -> None:

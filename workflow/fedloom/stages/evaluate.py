@@ -3,9 +3,9 @@
 import logging
 
 from fedloom.common.receipts import read_receipt
-from fedloom.plan import paths, provenance
-from fedloom.plan.jobs import EvaluateJob
 from fedloom.report import metrics
+from fedloom.study import paths, provenance
+from fedloom.study.jobs import EvaluateJob
 
 log = logging.getLogger(__name__)
 

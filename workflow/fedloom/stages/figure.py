@@ -1,9 +1,9 @@
 """Draw one figure of a study, as PDF and PNG."""
 
-from fedloom.plan import paths
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import shown_backbones, shown_runs
 from fedloom.report import figures
+from fedloom.study import paths
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import shown_backbones, shown_runs
 
 
 def run(job: FigureJob, threads: int) -> None:

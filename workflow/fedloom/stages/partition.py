@@ -4,8 +4,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import write_receipt
 from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import ImageStore
-from fedloom.plan import paths
-from fedloom.plan.jobs import PartitionJob
+from fedloom.study import paths
+from fedloom.study.jobs import PartitionJob
 
 
 def run(job: PartitionJob, threads: int) -> None:

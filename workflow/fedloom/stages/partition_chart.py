@@ -1,9 +1,9 @@
 """Draw a partition as bubbles: clients, classes, training images."""
 
 from fedloom.common.receipts import check_receipt, read_receipt
-from fedloom.plan import paths
-from fedloom.plan.jobs import PartitionChartJob
 from fedloom.report import partition_chart
+from fedloom.study import paths
+from fedloom.study.jobs import PartitionChartJob
 
 
 def run(job: PartitionChartJob, threads: int) -> None:

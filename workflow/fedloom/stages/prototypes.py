@@ -8,9 +8,9 @@ from fedloom.common.receipts import check_receipt, write_receipt
 from fedloom.common.scratch import nearest
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
-from fedloom.methods.defaults import sample_clients
-from fedloom.plan import paths
-from fedloom.plan.jobs import PrototypesJob
+from fedloom.hooks.defaults import sample_clients
+from fedloom.study import paths
+from fedloom.study.jobs import PrototypesJob
 from fedloom.toolbox.prototypes import warm_start
 
 

@@ -1,9 +1,9 @@
 """Write one table of a study, in every format."""
 
-from fedloom.plan import paths
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import shown_runs
 from fedloom.report import tables
+from fedloom.study import paths
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import shown_runs
 
 
 def run(job: TableJob, threads: int) -> None:

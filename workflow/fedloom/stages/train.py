@@ -8,14 +8,14 @@ from fedloom.backbones import base
 from fedloom.common.device import prepare_torch
 from fedloom.common.receipts import check_receipt, receipt_of, write_receipt
 from fedloom.federated import training_job
-from fedloom.federated.setup import prepare
-from fedloom.plan import choices, paths, provenance
-from fedloom.plan.jobs import RunSpec, TrainJob
+from fedloom.federated.build_task import prepare
+from fedloom.study import paths, provenance, selected
+from fedloom.study.jobs import RunSpec, TrainJob
 
 
 def run(job: TrainJob, threads: int) -> None:
     """Write the state after the last round, the evaluations and the rows of the rounds."""
-    job = replace(job, spec=choices.with_choice(job.spec))
+    job = replace(job, spec=selected.with_choice(job.spec))
     run, end = job.spec.run, paths.end(job.last)
     state = paths.at(paths.STATE, run, end=end)
     outputs = training_job.Outputs(

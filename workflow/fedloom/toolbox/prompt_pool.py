@@ -22,7 +22,7 @@ from fedloom.data.federation import Batch
 from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update
-from fedloom.methods.defaults import mean
+from fedloom.hooks.defaults import mean
 from fedloom.toolbox.aggregate import make_updates
 from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
 

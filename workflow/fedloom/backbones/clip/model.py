@@ -29,7 +29,7 @@ from fedloom.backbones.pixels import Pixels
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 from fedloom.common.memory import training_bytes
-from fedloom.plan.weights import weights_file
+from fedloom.config.weights import weights_file
 
 
 class FrozenCLIP:

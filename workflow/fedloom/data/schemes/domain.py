@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.listed import NO_DOMAIN
+from fedloom.data.image_list import NO_DOMAIN
 from fedloom.data.schemes import Group, dirichlet, iid, imbalance
 
 

@@ -8,8 +8,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from fedloom.data.image_list import ImageList
 from fedloom.data.images import write_store
-from fedloom.data.listed import ImageList
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:

@@ -17,10 +17,10 @@ from PIL import Image
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
-from fedloom.data import file_lists
+from fedloom.config.file_fingerprint import described
+from fedloom.data import split_files
 from fedloom.data.image_files import load
-from fedloom.data.listed import ImageList, Item
-from fedloom.plan.listing import described
+from fedloom.data.image_list import ImageList, Item
 
 log = logging.getLogger(__name__)
 SPLITS = {"train", "test", "val", "valid", "validation"}
@@ -135,7 +135,7 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File
         raise FedLoomError(f"{folder}: no such folder, but test_list names it")
     there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]
     left, files = dict.fromkeys(there), []
-    for row in file_lists.rows(base / file, "test", file_lists.Columns()):
+    for row in split_files.rows(base / file, "test", split_files.Columns()):
         path = f"{folder}/{os.path.normpath(row.path)}"
         if path not in left:
             why = "again" if path in there else "which is not there"

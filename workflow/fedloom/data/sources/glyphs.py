@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from fedloom.data import glyph_styles, glyphs
-from fedloom.data.listed import ImageList, Item
+from fedloom.data.image_list import ImageList, Item
 from fedloom.data.splits import fixed_test_split
 
 

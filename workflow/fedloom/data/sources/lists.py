@@ -12,10 +12,10 @@ import numpy as np
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
-from fedloom.data.file_lists import Columns, Row, rows
+from fedloom.config.file_fingerprint import described
 from fedloom.data.image_files import load
-from fedloom.data.listed import NO_DOMAIN, ImageList, Item
-from fedloom.plan.listing import described
+from fedloom.data.image_list import NO_DOMAIN, ImageList, Item
+from fedloom.data.split_files import Columns, Row, rows
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from PIL import Image
 from fedloom.common import schema
 from fedloom.common.checkout import matching
 from fedloom.common.errors import FedLoomError
-from fedloom.data.listed import ImageList, Item
-from fedloom.plan.listing import described
+from fedloom.config.file_fingerprint import described
+from fedloom.data.image_list import ImageList, Item
 
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data import sources
-from fedloom.data.listed import ImageList, Item, Prepared
+from fedloom.data.image_list import ImageList, Item, Prepared
 from fedloom.data.preparation import prepared
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedloom.data.listed import ImageList, Item
+from fedloom.data.image_list import ImageList, Item
 
 
 def read(settings: dict[str, Any]) -> ImageList:

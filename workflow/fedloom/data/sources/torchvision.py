@@ -13,9 +13,9 @@ from fedloom.common import schema
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
+from fedloom.config.file_fingerprint import described
+from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import UNREADABLE
-from fedloom.data.listed import ImageList, Item
-from fedloom.plan.listing import described
 
 # how torchvision's classes call the two halves of an official split, the first that fits
 OFFICIAL = {"train": (True, False), "split": ("train", "test")}

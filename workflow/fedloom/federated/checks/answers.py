@@ -7,11 +7,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError
-from fedloom.federated.checks.trees import (
-    CURE,
-    call_of,
-    kind_of,
-)
+from fedloom.federated.checks.trees import CURE, call_of, kind_of
 from fedloom.federated.task import Cohort, Task
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.task import Task
-from fedloom.methods.calls import describe
+from fedloom.hooks.hook_caller import describe
 
 COLUMNS = (  # of clients.parquet
     *("dataset", "partition", "backbone", "method", "seed", "round", "client_id"),

@@ -1,6 +1,6 @@
 """Figures: a kind is a module of this folder with `draw(series, job) -> Figure`.
 
-`series` are the runs that the figure shows (fedloom.plan.shown), or frozen backbones; `job` holds
+`series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones; `job` holds
 the settings of the figure. Every kind has an entry in config.schema.yaml's `figure`.
 """
 
@@ -13,9 +13,9 @@ import matplotlib
 
 matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no display
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownBackbone, ShownRun
 from fedloom.report.figures import style
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
 
 def kind(name: str) -> ModuleType:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
+from fedloom.study.plot_inputs import ShownRun
 
 AXES = {
     "participating_mean": "Mean accuracy (%)",

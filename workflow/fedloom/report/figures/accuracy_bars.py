@@ -3,11 +3,11 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.figures.bars import side_by_side
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 PANEL = ("dataset", "backbone")
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import suggestion
-from fedloom.plan.shown import ShownRun
+from fedloom.study.plot_inputs import ShownRun
 
 
 def column(frame: pd.DataFrame, name: str, run: ShownRun) -> pd.Series:

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
 from fedloom.data.store import ImageStore
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownBackbone
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import POINTS, embed
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownBackbone
 
 KEYS = ("dataset", "backbone")
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownBackbone
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownBackbone
 
 KEYS = ("dataset", "backbone")
 # of the frozen backbone: in no method's colour

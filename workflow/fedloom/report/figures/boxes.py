@@ -4,11 +4,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedloom.common.ids import SERVER_MODEL, entry_of
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.members import varied_lists
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def accuracies(series: list[ShownRun]) -> pd.DataFrame:

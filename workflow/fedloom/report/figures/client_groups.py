@@ -4,10 +4,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.metrics import artefact
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def busiest(frame: pd.DataFrame) -> int:

@@ -2,11 +2,11 @@
 
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures.option_line import by_option
 from fedloom.report.metrics import artefact
 from fedloom.report.tables import clustering
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def congruence(run: ShownRun) -> float:

@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.curves import bands, lines
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 AXES = {
     "accuracy": "Test accuracy (%)",

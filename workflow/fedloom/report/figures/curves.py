@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
+from fedloom.study.plot_inputs import ShownRun
 
 
 def bands(

@@ -8,10 +8,10 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.members import accuracies, member, values, varied_lists
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 MAP = "cividis"  # light and dark in the same order with any colour vision
 LABELLED = 36  # cells of a panel that still have room for their numbers

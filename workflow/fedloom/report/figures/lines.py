@@ -3,12 +3,12 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.figures.curves import bands, lines
 from fedloom.report.metrics import artefact
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.grids import text
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.looks import deal
-from fedloom.plan.shown import ShownRun
+from fedloom.config.grids import text
+from fedloom.config.line_style import deal
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.members import member
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:

@@ -6,11 +6,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed, sample
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 CENTRE, PATH = "#E69F00", "#D55E00"
 

@@ -2,11 +2,11 @@
 
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:

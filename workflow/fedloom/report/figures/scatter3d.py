@@ -3,11 +3,11 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.grid import MAP
 from fedloom.report.members import accuracies, member, values
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 SIZE = (4.2, 3.6)
 

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from fedloom.common.io import replacing
-from fedloom.plan.settings import Look
-from fedloom.plan.shown import ShownBackbone, ShownRun
+from fedloom.config.settings import Look
+from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
-# as many as fedloom.plan.looks deals out
+# as many as fedloom.config.line_style deals out
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "//", "..", "xx", "\\\\")  # of bars, which have no lines
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision

@@ -9,12 +9,12 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.looks import MARKERS
-from fedloom.plan.shown import ShownRun
+from fedloom.config.line_style import MARKERS
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed, sample
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 DOMAIN = "domain"  # gid of the legend's entries that name a domain
 

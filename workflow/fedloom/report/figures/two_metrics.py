@@ -4,10 +4,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedloom.plan.jobs import FigureJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:

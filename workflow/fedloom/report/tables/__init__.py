@@ -17,10 +17,10 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.tables import choices, layout, marks, privacy, published
 from fedloom.report.tables.summary import summarise
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 
 def kind(name: str) -> ModuleType:

@@ -1,9 +1,9 @@
 """Accuracy by method: the main table, and ablations (PEP-FedPT, Tables 1, 4, 5, 7-12)."""
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report import metrics
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 TITLES = {
     "participating_mean": "Mean",

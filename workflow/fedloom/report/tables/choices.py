@@ -2,10 +2,10 @@
 
 from itertools import groupby
 
-from fedloom.plan.choices import tried
-from fedloom.plan.grids import TRAINING, text
-from fedloom.plan.jobs import Shown, Tuned
-from fedloom.plan.shown import choices
+from fedloom.config.grids import TRAINING, text
+from fedloom.study.jobs import Shown, Tuned
+from fedloom.study.plot_inputs import choices
+from fedloom.study.selected import tried
 
 
 def footnote(shown: Shown, tuned: Tuned) -> str:

@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.plan.claims import DOMAIN, EACH_DOMAIN
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
+from fedloom.config.claims import DOMAIN, EACH_DOMAIN
 from fedloom.report.metrics import evaluation, frame, percent
 from fedloom.report.paired import Statistic, Term
 from fedloom.report.tables.accuracy import at
@@ -20,6 +18,8 @@ from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.report.tables.parameters import measure as parameters
 from fedloom.report.tables.summary import by_scenario
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, decide
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"

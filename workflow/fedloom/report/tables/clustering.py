@@ -5,10 +5,10 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_mutual_info_score
 
 from fedloom.common.errors import FedLoomError
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 COLUMNS = {
     "information": Column("Adjusted mutual information"),

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import evaluation, frame
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 NUMBER = 4  # bytes of a number that is sent as it is
 COLUMNS = {

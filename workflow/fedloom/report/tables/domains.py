@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.runs import Reported
-from fedloom.plan.shown import ShownRun
+from fedloom.config.rounds import Reported
 from fedloom.report.metrics import evaluation, percent, pooled, worst
 from fedloom.report.tables.accuracy import at, without
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 TITLES = {
     "participating_mean": "Mean",

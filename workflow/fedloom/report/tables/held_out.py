@@ -1,9 +1,9 @@
 """Clients that train beside clients that never do (PEP-FedPT, Tables 3 and 13)."""
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.tables import accuracy
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 TITLES = {"participating_mean": "Participating", "held_out_mean": "Held-out"}
 

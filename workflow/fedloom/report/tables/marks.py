@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedloom.plan.choices import at_edge, tried
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun, choices
 from fedloom.report.metrics import frame, no_better_than_guessing
 from fedloom.report.tables.layout import Texts
 from fedloom.report.tables.summary import GROUP, metrics
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun, choices
+from fedloom.study.selected import at_edge, tried
 
 
 class Mark(NamedTuple):

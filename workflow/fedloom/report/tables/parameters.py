@@ -1,10 +1,10 @@
 """How many numbers a client sends and receives in a round (SGPT, Table 5; pFedPG, Table 1)."""
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import frame
 from fedloom.report.tables.communication import NUMBER
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 COLUMNS = {
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import frame
+from fedloom.study.plot_inputs import ShownRun
 
 SUBTRACTED = "noise that whoever knows the seed can subtract"
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.tables.layout import EMPTY, Built, Texts
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 KEYS = ("dataset", "partition")
 TITLES = {

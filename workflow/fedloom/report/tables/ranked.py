@@ -2,13 +2,13 @@
 
 import pandas as pd
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.members import accuracies, member
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import EMPTY, Built, Texts, cell
 from fedloom.report.tables.published import of_grid
 from fedloom.report.tables.summary import GROUP, by_scenario
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 MEAN = "mean"  # row of the paper's table
 DECIMALS = 2

@@ -3,10 +3,10 @@
 import pandas as pd
 
 from fedloom.data.store import ImageStore
-from fedloom.plan import paths
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.tables.layout import Built, Texts
+from fedloom.study import paths
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 TITLES = {
     "classes": "Classes",

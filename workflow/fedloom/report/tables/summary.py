@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from fedloom.plan.shown import ShownRun
+from fedloom.study.plot_inputs import ShownRun
 
 GROUP = ["dataset", "partition", "backbone"]
 LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train

@@ -1,9 +1,9 @@
 """How long a method's own steps take beside training (FedPHA, Table 3)."""
 
-from fedloom.plan.jobs import TableJob
-from fedloom.plan.shown import ShownRun
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
 
 TRAINING = "training"  # stage that the others are shares of
 

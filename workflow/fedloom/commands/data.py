@@ -1,0 +1,154 @@
+"""`fedloom data <command>`: the data sets of the papers, and whether their files are right."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tabulate import tabulate
+
+from fedloom.common.checkout import resource
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import is_folder
+from fedloom.common.logs import progress
+from fedloom.config import recipes
+from fedloom.config.recipes import Recipe
+from fedloom.config.resolve import dataset_entry
+
+if TYPE_CHECKING:
+    from fedloom.data.image_list import Prepared
+
+HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
+
+
+def add_to(commands: argparse._SubParsersAction) -> None:
+    """Add the group `data` to the commands of `fedloom`."""
+    group = commands.add_parser("data", help=__doc__, description=__doc__)
+    inner = group.add_subparsers(required=True, metavar="command")
+    listed = inner.add_parser(
+        "list", help="print every recipe in a line", description=listing.__doc__
+    )
+    listed.set_defaults(function=listing)
+    got = inner.add_parser("get", help="download a data set", description=get.__doc__)
+    checked = inner.add_parser(
+        "check", help="compare a data set's files with its recipe", description=check.__doc__
+    )
+    for command in (got, checked):
+        command.add_argument("name", help="of a recipe, or the path of its .yaml file")
+        command.add_argument("--root", help="folder of its files; default: data/<name>")
+    got.set_defaults(function=get)
+    checked.add_argument("--pixels", action="store_true", help="also read every image")
+    checked.set_defaults(function=check)
+
+
+def listing(args: argparse.Namespace) -> None:
+    """Print every recipe: its papers, its counts, how it is got, and whether it is there."""
+    rows = [_row(recipes.find(name)) for name in recipes.names()]
+    print(tabulate(rows, HEADERS, disable_numparse=True))
+
+
+def _row(recipe: Recipe) -> list[str]:
+    """Return the cells of a recipe's line."""
+    counts = recipe.counts
+    halves = [f"{counts[key]:,}" if key in counts else "?" for key in ("train", "test")]
+    images = f"{counts['images']:,}" if "images" in counts else ""
+    if not images and halves != ["?", "?"]:
+        images = " + ".join(halves)
+    return [
+        recipe.name,
+        ", ".join(recipe.papers),
+        images or "?",
+        f"{counts['classes']:,}" if "classes" in counts else "?",
+        " + ".join(recipe.get),
+        "yes" if is_there(recipe) else "no",
+        recipe.licence,
+    ]
+
+
+def is_there(recipe: Recipe, root: str | None = None) -> bool:
+    """Return True if there are files below the root of a recipe, or of all that it is made of.
+
+    Args:
+        root: default: the recipe's own.
+    """
+    if recipe.parts():
+        return all(
+            is_there(part, f"{root}/{recipes.folder_of(part)}" if root else None)
+            for _, part in recipe.parts()
+        )
+    folder = resource(root or recipe.root)
+    return is_folder(folder) and any(not p.name.startswith(".") for p in folder.iterdir())
+
+
+def get(args: argparse.Namespace) -> None:
+    """Download a data set's files as its recipe says; what is there already is not fetched again.
+
+    What no program can download is printed as steps to do by hand, and the exit status is then 2.
+    """
+    from fedloom.data import fetch
+
+    recipe = recipes.find(args.name)
+    steps = fetch.get(recipe, args.root)
+    root = f" --root {args.root}" if args.root else ""
+    then = f"fedloom data check {args.name}{root}"
+    if not steps:
+        print(f"{recipe.name}: got; now see whether it is right: {then}")
+    elif _is_right(recipe, args):
+        print(f"{recipe.name}: all is there, and as the recipe says")
+    else:
+        steps.append(f"See whether all is there: {then}")
+        numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
+        raise FedLoomError(f"{recipe.name}: the rest is to be done by hand\n{numbered}")
+
+
+def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
+    """Return True if all files are there: each split was compared, and nothing differs."""
+    from fedloom.data import expected_counts
+
+    try:
+        ready, _ = _listed(recipe, args)
+    except FedLoomError:
+        return False
+    open_ends = expected_counts.uncompared(ready, recipe.counts)
+    return not (open_ends or expected_counts.differences(ready, recipe.counts))
+
+
+def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:
+    """Return the images that a recipe makes of its files, and the settings of its source."""
+    from fedloom.data import sources
+    from fedloom.data.preparation import prepared
+
+    given = {"recipe": args.name} | ({"root": args.root} if args.root else {})
+    settings = dataset_entry(recipe.name, given)
+    return prepared(sources.read(settings.pop("source"), settings), settings), settings
+
+
+def check(args: argparse.Namespace) -> None:
+    """Compare a data set's files with its recipe: images of each split, domain and class.
+
+    Every difference is a line, and the exit status is then 2. If nothing differs, the line that
+    says so names the images that no count of the recipe covers.
+    """
+    from fedloom.data import expected_counts
+    from fedloom.data.images import unreadable
+
+    recipe = recipes.find(args.name)
+    ready, settings = _listed(recipe, args)
+    lines = expected_counts.differences(ready, recipe.counts)
+    if args.pixels:
+        with progress(len(ready.labels), "images") as bar:
+            for item in ready.items():
+                bar.update()
+                reason = unreadable(item)
+                if reason and not settings.get("skip_unreadable"):
+                    lines.append(reason)
+    for line in lines:
+        print(f"{recipe.name}: {line}")
+    if lines:
+        sys.exit(2)
+    said = [
+        f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
+        f"images of {len(expected_counts.trained_classes(ready)):,} classes",
+        "nothing differs from the recipe",
+        *(f"{which}: not compared" for which in expected_counts.uncompared(ready, recipe.counts)),
+    ]
+    print("; ".join(said))

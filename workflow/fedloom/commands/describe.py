@@ -1,0 +1,150 @@
+"""What FedLoom knows of its methods, sources and studies, as text for the terminal."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+from textwrap import fill, indent
+from typing import Any
+
+from tabulate import tabulate
+
+from fedloom.common import schema
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import read_python
+from fedloom.config import recipes
+from fedloom.config.data_plugins import entries
+from fedloom.hooks.manifest import Plugin, discover, find
+from fedloom.study import bundled_studies
+from fedloom.study.cost import RATES, study_cost
+from fedloom.study.plan import Plan
+
+WIDTH = 96
+
+
+def docstring(file: Path) -> str:
+    """Return the docstring of a module, read without importing it.
+
+    Raises:
+        FedLoomError: it has none, or is not Python.
+    """
+    text = ast.get_docstring(read_python(file))
+    if not text:
+        raise FedLoomError(f"{file}: the module has no docstring")
+    return text
+
+
+def summary(plugin: Plugin) -> str:
+    """Return what a plugin does: the first line of its docstring, without its name before it."""
+    line = docstring(plugin.file).splitlines()[0]
+    text = line.partition(": ")[2] or line
+    return text[0].upper() + text[1:]
+
+
+def header(study: Path) -> str:
+    """Return the comment at the head of a study, which says what it shows and what it needs.
+
+    Raises:
+        FedLoomError: it has none.
+    """
+    lines = []
+    for line in study.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    if not lines:
+        raise FedLoomError(f"{study}: a study begins with a comment that says what it shows")
+    return " ".join(lines)
+
+
+def methods() -> str:
+    """Return a line per plugin: name, title, backbone and what it does."""
+    plugins = discover()
+    rows = [[p.name, p.title, p.family or "any", summary(p)] for p in plugins.values()]
+    table = tabulate(rows, ["name", "title", "backbone", "what it does"])
+    return "\n".join([table, *(f"broken: {error}" for error in plugins.broken.values())])
+
+
+def method(name: str) -> str:
+    """Return all that method.toml says of a plugin.
+
+    Raises:
+        FedLoomError: there is none of that name.
+    """
+    plugin = find(name)
+    facts = {
+        "title": plugin.title,
+        "kind": plugin.kind,
+        "backbone": plugin.family,
+        "needs": ", ".join(plugin.needs),
+        "paper": plugin.paper["citation"],
+        "link": plugin.paper.get("link"),
+        "equations": plugin.paper.get("equations"),
+        "file": plugin.file,
+    }
+    lines = [plugin.name, *(f"  {key:<10}{value}" for key, value in facts.items() if value)]
+    if plugin.training_defaults:
+        values = ", ".join(f"{key} {value}" for key, value in plugin.training_defaults.items())
+        lines += ["", "training (the paper's values; study.training overrides them)", f"  {values}"]
+    if plugin.option_schemas:
+        lines += ["", "options"]
+        lines += [_key(name, option) for name, option in plugin.option_schemas.items()]
+    if plugin.artefacts:
+        lines += ["", "artefacts (for figures: lines, scatter, bars)"]
+        lines += [f"  {name}: {entry['description']}" for name, entry in plugin.artefacts.items()]
+    return "\n".join(lines)
+
+
+def _key(name: str, entry: dict[str, Any]) -> str:
+    """Return a key of a schema with its type, default and meaning."""
+    allowed = " | ".join(map(str, entry["enum"])) if "enum" in entry else entry.get("type", "")
+    default = f", default {entry['default']!r}" if "default" in entry else ""
+    text = fill(entry.get("description", ""), WIDTH - 6)
+    return f"  {name} ({allowed}{default})" + (f"\n{indent(text, '      ')}" if text else "")
+
+
+def datasets() -> str:
+    """Return every source of datasets and every scheme of partitions with its keys, and recipes."""
+    root = schema.load("config")
+    known = fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)
+    lines = ["", known]
+    for section, kind in (("datasets", "source"), ("partitions", "scheme")):
+        for name, entry in entries(section).items():
+            lines += ["", f"{kind}: {name}", indent(fill(entry["description"], WIDTH - 2), "  ")]
+            for key, sub in entry["properties"].items():
+                if key != kind:
+                    target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]] if "$ref" in sub else {}
+                    lines.append(_key(key, target | sub))
+    return "\n".join(lines[1:])
+
+
+def studies() -> str:
+    """Return a line per study that ships: what it shows, on which data, with which methods."""
+    rows = [study(file) for file in bundled_studies.studies()]
+    heads = ["study", "shows", "data", "methods", "runs", "GPU hours"]
+    widths = [None, 20, 22, 40, None, None]
+    table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f")
+    return (
+        f"{table}\n\nHours of one GPU at {RATES['float32']:.0e} operations per second, an estimate."
+    )
+
+
+def study(file: Path) -> list[str | int | float]:
+    """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU."""
+    plan = Plan.load([file])
+    used = {run.method: run.dataset for run in plan.runs}
+    data = dict.fromkeys(run.dataset for run in plan.runs) or plan.settings.select.datasets
+    members = [plan.settings.methods[label].member for label in used]
+    labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]
+    counts = Counter(labels)
+    names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
+    shows = ", ".join(plan.settings.about.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
+    name = str(file.relative_to(bundled_studies.FOLDER).with_suffix(""))
+    return [
+        name,
+        shows,
+        ", ".join(data),
+        ", ".join(names),
+        len(plan.runs),
+        study_cost(plan).gpu_hours(),
+    ]

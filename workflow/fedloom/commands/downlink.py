@@ -1,0 +1,51 @@
+"""Count what a method communicates, without weights, data or training."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from fedloom.backbones import base
+from fedloom.backbones.vit import FrozenViT
+from fedloom.common.tensors import count_floats
+from fedloom.federated.task import Task, WarmStart
+from fedloom.hooks import loader, manifest
+
+
+def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
+    """Count the floats that the server sends one client in one round, by the name of the tensor.
+
+    `prototypes`, `head` and each kind of prompts are counted apart, since papers differ in what
+    they count.
+    """
+    plugin = manifest.find(method, kind="method")
+    model: Any = base.shape_only(cast(str, plugin.family), backbone)
+    shapes: Any = SimpleNamespace(  # of a Federation, all that hooks read before training
+        num_classes=classes,
+        num_clients=1,
+        participating=[0],
+        position={0: 0},
+        classes=tuple(f"class {number}" for number in range(classes)),
+    )
+    task = Task(
+        seed=0,
+        options=SimpleNamespace(**plugin.options(options, f"method {method}")),
+        training=SimpleNamespace(**plugin.training()),
+        backbone=model,
+        data=shapes,
+        clients_per_round=1,
+        method=method,
+        warm_start=_shapes_of_warm_start(model, classes) if plugin.family == "vit" else None,
+    )
+    hooks = loader.load_hooks(plugin)
+    server = hooks.init_server(task=task)
+    return count_floats(hooks.download(task=task, server=server, client=0))
+
+
+def _shapes_of_warm_start(model: FrozenViT, classes: int) -> WarmStart:
+    """Return prototypes on the meta device, which have shapes and no numbers."""
+    return WarmStart(
+        mean=torch.empty(model.depth, classes, model.width, device="meta"),
+        spread=torch.empty(model.depth, classes, device="meta"),
+        count=torch.empty(classes, device="meta"),
+    )

@@ -1,0 +1,120 @@
+"""Grids: one label of the config's `methods` that stands for one per combination of values.
+
+An axis is an option of the method, or a training option as `training.lr`; with a position behind
+it, `option.position`, it is an entry of a list (from 0).
+"""
+
+from copy import deepcopy
+from itertools import product
+from typing import Any
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import check, suggestion
+from fedloom.config.settings import Grid, GridMember
+
+TRAINING = "training."
+
+
+def split(axis: str) -> tuple[str, int | None]:
+    """Return the option of an axis and the position in it, None for the option as a whole."""
+    option, _, position = _parts(axis)
+    return option, int(position) if position else None
+
+
+def _parts(axis: str) -> tuple[str, str, str]:
+    """Return the option of an axis, the dot behind it, if there is one, and the position."""
+    start = TRAINING if axis.startswith(TRAINING) else ""
+    option, dot, position = axis.removeprefix(start).partition(".")
+    return start + option, dot, position
+
+
+def of_training(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the training options among a grid's, by the names that `training` has for them."""
+    return {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
+
+
+def of_method(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the method's own options among a grid's."""
+    return {name: value for name, value in options.items() if not name.startswith(TRAINING)}
+
+
+def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) -> None:
+    """Check that every axis is an option or an entry of one, and its values are of the right type.
+
+    Args:
+        options: the label's options, all of them filled in; training options as `training.lr`.
+        schemas: a JSON Schema per option, by the same names.
+
+    Raises:
+        FedLoomError: names `where` and the axis.
+    """
+    for axis, values in axes.items():
+        at = f"{where}.{axis}"
+        option, dot, position = _parts(axis)
+        if option not in schemas:
+            known = [k for k in schemas if k.startswith(TRAINING) == option.startswith(TRAINING)]
+            raise FedLoomError(f"{at}: no option '{option}'; {suggestion(option, known)}")
+        shape = schemas[option]
+        if dot:
+            if option in axes:
+                raise FedLoomError(f"{at}: '{option}' as a whole is an axis too; keep one")
+            if not isinstance(options[option], list):
+                raise FedLoomError(f"{at}: option '{option}' is no list; take it as a whole")
+            entries = len(options[option])
+            if position not in map(str, range(entries)):
+                raise FedLoomError(
+                    f"{at}: no position '{position}' in the list of {entries}; they count "
+                    f"from 0, and the label's options.{option} says how long the list is"
+                )
+            shape = shape.get("items", {})
+        for i, value in enumerate(values):
+            check(value, shape, f"{at}[{i}]")
+
+
+def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
+    """List what a grid stands for, the last axis changing fastest.
+
+    Returns:
+        Label, title and position of each member.
+    """
+    names = [axis for axis, _ in grid.axes]
+    result = []
+    for position, values in enumerate(product(*(values for _, values in grid.axes))):
+        at = dict(zip(names, values, strict=True))
+        options = deepcopy(dict(grid.options))
+        for axis, value in at.items():
+            option, entry = split(axis)
+            if entry is None:
+                options[option] = value
+            else:
+                options[option][entry] = value
+        label = f"{grid.label}.{'-'.join(map(_in_label, values))}"
+        changed = [
+            f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
+        ]
+        title = ", ".join([grid.title, *changed])
+        result.append((label, title, GridMember(grid.label, position, at, options, grid.title)))
+    return result
+
+
+def varied_lists(member: GridMember) -> dict[str, list]:
+    """Return the lists whose entries are axes, by option, as a member has them."""
+    axes = [split(axis) for axis in member.at]
+    return {option: member.options[option] for option, entry in axes if entry is not None}
+
+
+def text(value: Any) -> str:
+    """Write an option's value in words: 0.5, 1 for 1.0, true, null, 4-8-12 for a list."""
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return "-".join(map(text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _in_label(value: Any) -> str:
+    """Write a value with the characters that a label may have."""
+    characters = [c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in text(value)]
+    return "".join(characters)

@@ -1,0 +1,113 @@
+"""What a kind of table or figure may need of its study; the schema names them in `x-needs`.
+
+Each check takes the settings of the whole config, the output and how an error names it, and raises
+a FedLoomError that says what to change.
+"""
+
+from fedloom.common.errors import FedLoomError
+from fedloom.config import grids
+from fedloom.config.settings import Output, Settings
+
+
+def held_out(settings: Settings, output: Output, where: str) -> None:
+    """Some partition that the output shows holds clients out."""
+    if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
+        raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
+
+
+def global_test(settings: Settings, output: Output, where: str) -> None:
+    """The study tests globally, if the output shows the global metric."""
+    keys = ("metric", "x", "y")
+    shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
+    if "global" in shown and not settings.study.global_test:
+        raise FedLoomError(f"{where}: metric global needs study.global_test: true")
+
+
+def two_or_three_axes(settings: Settings, output: Output, where: str) -> None:
+    """The grid has two axes, or three."""
+    label, axes = _grid_axes(settings, output)
+    if len(axes) not in (2, 3):
+        raise FedLoomError(
+            f"{where}: a heat map takes two axes, and a third for its panels; the grid {label} has "
+            f"{len(axes)}"
+        )
+
+
+def three_axes(settings: Settings, output: Output, where: str) -> None:
+    """The grid has three axes."""
+    label, axes = _grid_axes(settings, output)
+    if len(axes) != 3:
+        raise FedLoomError(
+            f"{where}: points in space take three axes; the grid {label} has {len(axes)}"
+        )
+
+
+def two_axes(settings: Settings, output: Output, where: str) -> None:
+    """The grid has two axes."""
+    label, axes = _grid_axes(settings, output)
+    if len(axes) != 2:
+        raise FedLoomError(
+            f"{where}: averages of rows and columns take two axes; the grid {label} has {len(axes)}"
+        )
+
+
+def the_option(settings: Settings, output: Output, where: str) -> None:
+    """Every grid that is shown has the axis `option`, if the output names one."""
+    option = output.settings.get("option")
+    for label in output.methods if option is not None else ():
+        member = settings.methods[label].member
+        if member is not None and option not in member.at:
+            known = ", ".join(member.at)
+            raise FedLoomError(
+                f"{where}.option: the grid {member.grid} has no axis '{option}'; it has {known}"
+            )
+
+
+def one_list(settings: Settings, output: Output, where: str) -> None:
+    """The grid varies the entries of one list."""
+    label, axes = _grid_axes(settings, output)
+    lists = {option for option, entry in map(grids.split, axes) if entry is not None}
+    if len(lists) != 1:
+        raise FedLoomError(
+            f"{where}: boxes take a grid over the entries of one list (axes option.position); the "
+            f"grid {label} has {', '.join(axes)}"
+        )
+
+
+def _grid_axes(settings: Settings, output: Output) -> tuple[str, list[str]]:
+    """Return the label and the axes of the grid that the output shows."""
+    member = settings.methods[output.methods[0]].member
+    assert member is not None, "a kind that shows a grid was given its members"
+    return member.grid, [axis for axis, _ in settings.grids[member.grid].axes]
+
+
+def different_shots(settings: Settings, output: Output, where: str) -> None:
+    """Every partition that the output shows has its own number of shots."""
+    labels: dict[int, str] = {}
+    for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
+        shots = settings.partitions[label].settings.get("shots")
+        if shots is None:
+            raise FedLoomError(
+                f"{where}: partitions.{label} has no shots; set them, or leave the figure out"
+            )
+        if shots in labels:
+            raise FedLoomError(
+                f"{where}: partitions.{labels[shots]} and partitions.{label} both have {shots} "
+                "shots; run one of them"
+            )
+        labels[shots] = label
+
+
+NEEDS = {
+    check.__name__: check
+    for check in (
+        held_out,
+        global_test,
+        two_axes,
+        three_axes,
+        two_or_three_axes,
+        the_option,
+        one_list,
+        different_shots,
+    )
+}

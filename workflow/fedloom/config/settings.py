@@ -1,0 +1,351 @@
+"""The config as frozen dataclasses: checked, and with every default filled in."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from fedloom.hooks.manifest import Found
+
+# the kind of backbone that a library gives
+FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
+
+
+@dataclass(frozen=True)
+class About:
+    """What a study says of itself, for people.
+
+    Attributes:
+        paper: the paper that it is of, by its file in workflow/published.
+        citation: of that paper.
+        shows: tables and figures of the paper.
+        deviations, choices: sentences on what differs from the paper, and on what it leaves open.
+    """
+
+    paper: str | None
+    citation: str | None
+    shows: tuple[str, ...]
+    deviations: dict[str, str]
+    choices: dict[str, str]
+
+
+@dataclass(frozen=True)
+class FixedSeeds:
+    """Seeds that parts of all runs have in place of the run's own; None: the run's own.
+
+    Attributes:
+        sampling: of the clients of a round.
+        initialisation: of what server and clients start with.
+    """
+
+    sampling: int | None = None
+    initialisation: int | None = None
+
+
+NOTHING_FIXED = FixedSeeds()
+
+
+@dataclass(frozen=True)
+class Study:
+    """The config's `study`: rounds, seeds and what is evaluated when.
+
+    A run's own has what its partition and its method override (fedloom.config.protocols).
+
+    Attributes:
+        fixed: seeds that all runs share; that of partitions is in their settings.
+        evaluate_every: clients are evaluated after every n-th round.
+        evaluate_clients: so many clients are evaluated after rounds that no table reports; None:
+            all.
+        last_evaluations: the tables average so many of the last evaluations.
+        worst_of_evaluations: the worst accuracy is the lowest mean of so many of the last
+            evaluations; None: that of the worst client.
+        confusion: every evaluation also counts the answers by class and predicted class.
+        precision: number format of the backbones' arithmetic (fedloom.common.device).
+        stacked: False if every client trains and is evaluated as a cohort of its own.
+        gradient_checkpointing: compute the inside of blocks again in the backward pass.
+        training: training options that override those of every method.
+    """
+
+    name: str
+    rounds: int
+    seeds: tuple[int, ...]
+    fixed: FixedSeeds
+    clients_per_round: int
+    rounds_per_job: int
+    evaluate_every: int
+    evaluate_clients: int | None
+    last_evaluations: int
+    worst_of_evaluations: int | None
+    global_test: bool
+    confusion: bool
+    precision: str
+    stacked: bool
+    gradient_checkpointing: bool
+    training: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A combination of options that a method tries, and the label of the method that has them.
+
+    Attributes:
+        options: those in which the trials differ, `training.` before those of training.
+    """
+
+    label: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The study's `tune`: how every method's options are chosen before its seeds are trained.
+
+    Attributes:
+        rounds: of a trial; None: those of the run that it is for.
+        seed: of all trials.
+        share: of every client's training images, which trials are evaluated on.
+        trials: of every method, by its label; what is not trained has none.
+    """
+
+    rounds: int | None
+    seed: int
+    share: float
+    trials: dict[str, tuple[Trial, ...]]
+
+
+class Expected(NamedTuple):
+    """The numbers that a recipe states of a dataset, for estimates; None if it states none.
+
+    Attributes:
+        images, classes: their numbers.
+        test: number of test images among them.
+    """
+
+    images: int | None = None
+    classes: int | None = None
+    test: int | None = None
+
+
+NOTHING_EXPECTED = Expected()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A label of the config's `datasets`.
+
+    Attributes:
+        settings: the keys that the source reads.
+        listing: number and digest of the user's files, see fedloom.config.file_fingerprint.
+        expected: numbers that its recipe states, for estimates.
+        domains: the number of domains that its recipe states, for estimates, or None.
+        notes: what its recipe says of differences from papers, for the report.
+    """
+
+    label: str
+    source: str
+    settings: dict[str, Any]
+    listing: dict[str, Any] | None = None
+    expected: Expected = NOTHING_EXPECTED
+    domains: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A label of the config's `partitions`; `settings` are the keys that the scheme reads."""
+
+    label: str
+    scheme: str
+    settings: dict[str, Any]
+
+    @property
+    def holds_out(self) -> bool:
+        """True if some clients never train."""
+        return bool(self.settings["held_out"] or self.settings.get("held_out_per_domain"))
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What runs on a partition have in place of the study's.
+
+    Attributes:
+        study: values by the names of Study's fields.
+        training: training options over those of the study.
+    """
+
+    study: dict[str, Any]
+    training: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A label of the config's `backbones`.
+
+    Attributes:
+        settings: name, weights and image size, as the library reads them; of a run whose study
+            sets another `precision` than float32, also that, and `gradient_checkpointing` if true.
+        sha256: of the weights, where they are a local file.
+    """
+
+    label: str
+    library: str
+    settings: dict[str, Any]
+    sha256: str | None = None
+
+    @property
+    def family(self) -> str:
+        """The kind of backbone that the library gives: vit, clip or resnet."""
+        return FAMILIES[self.library]
+
+    @property
+    def precision(self) -> str:
+        """Return the number format in which it computes (see fedloom.common.device)."""
+        return self.settings.get("precision", "float32")
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A plugin around a method's hooks, with all its options."""
+
+    plugin: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, line and marker of a method in one figure, see fedloom.config.line_style.deal."""
+
+    colour: str
+    line: int
+    marker: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A label that stands for one method per combination of option values.
+
+    Attributes:
+        axes: name and values of every axis, in order.
+        options: the options that the axes touch, with the values that the label gives them;
+            training options as `training.lr`.
+    """
+
+    label: str
+    title: str
+    axes: tuple[tuple[str, list], ...]
+    options: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class GridMember:
+    """One combination of a grid's values.
+
+    Attributes:
+        at: its value on every axis.
+        options: the options that the axes touch, lists as a whole.
+        title: the grid's.
+    """
+
+    grid: str
+    position: int
+    at: dict[str, Any]
+    options: dict[str, Any]
+    title: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """A label of the config's `methods`: a plugin with its options, or a member of a grid.
+
+    Attributes:
+        look: the colour and marker that the plugin asks for, see fedloom.config.line_style.
+        training: all training options, as the study and the label have them; where the partition
+            has some too, see fedloom.config.protocols.
+        own_training: the label's, which go before those of study and partition.
+        rounds: the label's own number of rounds; None: those of the partition or the study.
+    """
+
+    label: str
+    plugin: str
+    title: str
+    options: dict[str, Any]
+    training: dict[str, Any]
+    wrappers: tuple[Wrapper, ...]
+    families: tuple[str, ...]
+    needs: tuple[str, ...]
+    artefacts: tuple[str, ...]
+    look: dict[str, str]
+    own_training: dict[str, Any]
+    rounds: int | None = None
+    member: GridMember | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A dataset and a partition of it, by their labels."""
+
+    dataset: str
+    partition: str
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.partition}"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A label of the config's `tables` or `figures`.
+
+    Attributes:
+        section: tables or figures.
+        settings: the keys that the kind reads.
+        scenarios, backbones, methods: the runs that it shows, crossed in that order.
+        published: a paper's numbers to put beside the measured ones (tables).
+    """
+
+    section: str
+    label: str
+    kind: str
+    title: str | None
+    settings: dict[str, Any]
+    scenarios: tuple[Scenario, ...] = ()
+    backbones: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    published: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The config's `select`: the labels that a study crosses, and its tables and figures."""
+
+    scenarios: tuple[Scenario, ...]
+    backbones: tuple[str, ...]
+    methods: tuple[str, ...]
+    tables: tuple[str, ...]
+    figures: tuple[str, ...]
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets of the scenarios."""
+        return tuple(dict.fromkeys(scenario.dataset for scenario in self.scenarios))
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions of the scenarios."""
+        return tuple(dict.fromkeys(scenario.partition for scenario in self.scenarios))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The whole config; every mapping is by label. Trials and their partitions are in it too."""
+
+    about: About
+    study: Study
+    datasets: dict[str, Dataset]
+    partitions: dict[str, Partition]
+    protocols: dict[str, Protocol]
+    backbones: dict[str, Backbone]
+    methods: "Found[Method]"
+    grids: dict[str, Grid]
+    tables: dict[str, Output]
+    figures: dict[str, Output]
+    select: Selection
+    tuning: Tuning | None = None

@@ -1,0 +1,184 @@
+"""A task on which a round takes milliseconds: six clients, 120 images of noise, four classes."""
+
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from fedloom.backbones.vit import FrozenViT
+from fedloom.config.settings import Backbone
+from fedloom.data import federation
+from fedloom.data.partition import divide, write_partition
+from fedloom.data.store import Example, ImageStore
+from fedloom.data.store import write as write_store
+from fedloom.federated import training_job
+from fedloom.federated.task import Task, WarmStart
+from fedloom.hooks.manifest import Plugin
+from fedloom.study.jobs import MethodSpec, RunSpec, TrainJob
+from fedloom.study.runs import Run
+from fedloom.toolbox.prototypes import warm_start
+
+CLASSES, CLIENTS, SIZE = 4, 6, 16
+ODD = 24  # a width whose rows end within a vector register, and within 64 bytes of memory
+DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client": 2, "held_out": 0.2}
+ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
+
+
+def tiny_vit(width: int = 16) -> FrozenViT:
+    """Return a ViT of 12 blocks with random weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return FrozenViT(
+            VisionTransformer(
+                img_size=SIZE,
+                patch_size=8,
+                embed_dim=width,
+                depth=12,
+                num_heads=2,
+                mlp_ratio=1,
+                num_classes=0,
+            )
+        )
+
+
+def tiny_clip(width: int = 16):
+    """Return a CLIP of two blocks for images and one for text, with random weights."""
+    import open_clip  # takes seconds, and no ViT method needs it
+    from open_clip.model import CLIPTextCfg, CLIPVisionCfg
+
+    from fedloom.backbones.clip.model import FrozenCLIP
+
+    vision = CLIPVisionCfg(
+        layers=2, width=width, head_width=width // 2, patch_size=8, image_size=SIZE
+    )
+    text = CLIPTextCfg(width=width, heads=2, layers=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = open_clip.CLIP(width, vision, text)
+    numbers = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear"}
+    open_clip.set_model_preprocess_cfg(model, numbers | {"size": SIZE})
+    return FrozenCLIP(model, _tokenizer(), "tiny")
+
+
+@cache
+def _tokenizer():
+    """Return open_clip's tokenizer, which takes a tenth of a second to make."""
+    import open_clip
+
+    return open_clip.SimpleTokenizer()
+
+
+def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]:
+    """Write noisy images of four classes, divided over six clients, one of them held out."""
+    rng = np.random.default_rng(0)
+    means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
+    labels = np.repeat(np.arange(CLASSES), (15, 25, 35, 45))
+    images = np.clip(means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1)), 0, 255)
+    examples = (
+        Example(image.astype(np.uint8), int(label), i % 5 < 2, "noise")
+        for i, (image, label) in enumerate(zip(images, labels, strict=True))
+    )
+    path = folder / "images.arrow"
+    write_store(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
+    store = ImageStore(path)
+    table = divide(store.labels, store.test, store.domains, scheme, seed=seed)
+    write_partition(folder / "partition.parquet", table)
+    return store, folder / "partition.parquet"
+
+
+def tiny_task(
+    method: Plugin,
+    folder: Path,
+    wrappers: tuple[Plugin, ...] = (),
+    partition: dict = DIFFERENT,
+    seed: int = 0,
+    backbone: Any = None,
+    **options: object,
+) -> Task:
+    """Return a task on which a round takes milliseconds; write its files into `folder`.
+
+    Args:
+        partition: how the images are divided; by default clients are of unequal size.
+        seed: of the partition.
+        backbone: of the method's family; default: one with random weights.
+        options: the method's, where they are not the defaults; its wrappers have theirs.
+    """
+    store, division = _tiny_data(folder, partition, seed)
+    images = torch.from_numpy(store.images(np.arange(len(store))).copy())
+    if method.family == "vit":
+        backbone = backbone or tiny_vit()
+        tokens, patches = backbone.class_tokens(images), torch.empty(0)  # [N, M + 1, d]
+    else:
+        backbone = backbone or tiny_clip()
+        final, patches = backbone.image_features(images)
+        tokens = final[:, None]
+
+    def cached(block: int | None) -> Tensor:
+        return tokens[:, -1 if block is None else block - 1]
+
+    names = ["alpha", "beta", "gamma", "long delta"]
+    cpu = torch.device("cpu")
+    needs = method.needs
+    data = federation.load(
+        store,
+        division,
+        names,
+        cpu,
+        tokens=cached if "features" in needs else None,
+        patches=(lambda: patches) if "patches" in needs else None,
+    )
+    given = method.options(options, method.name)
+    training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
+    chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
+    prototypes = None
+    if "prototypes" in needs:
+        warm = warm_start(tokens[:, :-1], data.labels, chosen, CLASSES)
+        prototypes = WarmStart(**warm)
+    return Task(
+        seed=0,
+        options=SimpleNamespace(**given),
+        training=SimpleNamespace(**training, rounds=4),
+        backbone=backbone,
+        data=data,
+        clients_per_round=3,
+        stacked=method.stacked,
+        features_only=method.features_only,
+        forward_inputs=method.forward_inputs,
+        whole_cohorts=method.needs_whole_cohorts(given),
+        method=method.name,
+        wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
+        aggregation=method.aggregation_with(given),
+        warm_start=prototypes,
+    )
+
+
+def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
+    """Return a job of the tiny task that evaluates after rounds 2 and 4 and at its end."""
+    options, training = method.options({}, method.name), method.training()
+    spec = RunSpec(
+        run=Run("tiny", "tiny", "tiny", method.name, 0),
+        backbone=Backbone("tiny", "timm", {}),
+        method=MethodSpec(method.name, options, training, (), method.needs),
+        clients_per_round=3,
+        rounds_per_job=4,
+        schedule_rounds=None,
+    )
+    evaluate = sorted({number for number in (2, 4) if first < number <= last} | {last})
+    return TrainJob(spec, first, last, tuple(evaluate), global_test=True, sources="")
+
+
+def tiny_outputs(folder: Path, last: int = 4) -> training_job.Outputs:
+    """Return paths for the outputs of a tiny job."""
+    return training_job.Outputs(
+        state=folder / f"{last}.state",
+        evaluation=folder / f"{last}.evaluation",
+        rounds=folder / f"{last}.rounds",
+        confusion=folder / f"{last}.confusion",
+        clients=folder / f"{last}.clients",
+        checkpoint=folder / "checkpoint.safetensors",
+    )

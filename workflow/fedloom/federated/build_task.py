@@ -1,0 +1,133 @@
+"""A run's task and hooks, from its spec and the files of its labels."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from fedloom.backbones import base
+from fedloom.common import tensor_files
+from fedloom.common.errors import FedLoomError
+from fedloom.common.receipts import check_receipt
+from fedloom.common.scratch import nearest
+from fedloom.data import federation
+from fedloom.data.store import ImageStore
+from fedloom.federated.task import Task, WarmStart
+from fedloom.hooks import loader, manifest
+from fedloom.hooks.hook_caller import Hooks
+from fedloom.study import paths
+from fedloom.study.jobs import RunSpec
+
+
+def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
+    """Return the task of a run, and its method's hooks.
+
+    Raises:
+        FedLoomError: an input that is not what its receipt says, too large a cohort, or a CLIP
+            method on classes without names.
+    """
+    run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
+    wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
+    store, facts = nearest(paths.at(paths.STORE, run), whole=False)
+    partition = paths.at(paths.PARTITION, run)
+    check_receipt(partition)
+    if method.family == "clip":
+        check_names(facts, run.dataset)
+    files = {name: paths.at(paths.CACHE, run, cache=name) for name in ("features", "patches")}
+    files["prototypes"] = paths.at(paths.PROTOTYPES, run)
+    files = {name: nearest(file)[0] for name, file in files.items() if name in method.needs}
+    warm_start = None
+    if "prototypes" in files:
+        warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])
+    task = Task(
+        seed=run.seed,
+        fixed=spec.fixed,
+        options=SimpleNamespace(**spec.method.options),
+        training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
+        backbone=base.load(spec.backbone.family, spec.backbone.settings, device),
+        data=federation.load(
+            ImageStore(store, facts),
+            partition,
+            facts["classes"],
+            device,
+            tokens=cached_tokens(files["features"], device) if "features" in files else None,
+            patches=cached_patches(files["patches"], device) if "patches" in files else None,
+        ),
+        clients_per_round=spec.clients_per_round,
+        stacked=method.stacked and spec.stacked,
+        features_only=method.features_only,
+        forward_inputs=method.forward_inputs,
+        whole_cohorts=method.needs_whole_cohorts(spec.method.options),
+        method=method.name,
+        wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
+        aggregation=method.aggregation_with(spec.method.options),
+        warm_start=warm_start,
+    )
+    check_cohort(task)
+    return task, loader.load_hooks(method, wrappers=wrappers)
+
+
+def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
+    """Return a function that reads class tokens [N, d] of a cache when they are asked for.
+
+    Its argument is the number of a block, 1 to M, whose input is read, or None for the output of
+    the last (see `Federation.tokens`).
+    """
+
+    @lru_cache
+    def tokens(block: int | None) -> Tensor:
+        if block is None:
+            return tensor_files.tensor(features, "final").to(device)
+        return tensor_files.tensor(features, "inputs", block - 1).to(device)
+
+    return tokens
+
+
+def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
+    """Return a function that gives all images' patch tokens [N, T, d] of a cache.
+
+    They stay in a memory-mapped file, of which a batch reads its rows, unless they fit a GPU.
+    """
+
+    @lru_cache
+    def patches() -> Tensor:
+        stored = tensor_files.tensor(file, "patches")
+        return stored.to(device) if federation.fits(stored.nbytes, device) else stored
+
+    return patches
+
+
+def check_names(facts: dict, dataset: str) -> None:
+    """Check that classes have names, which a CLIP's prompts are made of.
+
+    Args:
+        facts: the receipt of the image store.
+
+    Raises:
+        FedLoomError: they have numbers alone.
+    """
+    if not facts.get("named", True):
+        raise FedLoomError(
+            f"datasets.{dataset}: its {len(facts['classes'])} classes have numbers and no names, "
+            f"which a CLIP's prompts are made of; set datasets.{dataset}.class_names"
+        )
+
+
+def check_cohort(task: Task) -> None:
+    """Check that a cohort is at most all participating clients.
+
+    The config cannot tell for a partition by domains, whose clients follow from the dataset, and
+    the partition's rule must not: studies with other cohorts share its file.
+
+    Raises:
+        FedLoomError: it is larger.
+    """
+    clients = len(task.data.participating)
+    if task.clients_per_round > clients:
+        raise FedLoomError(
+            f"study.clients_per_round: {task.clients_per_round} is more than the {clients} "
+            "participating clients of the partition"
+        )

@@ -1,0 +1,114 @@
+"""The jobs of tables and figures: which runs each shows, and what is reported of them."""
+
+from itertools import groupby, product
+
+from fedloom.config.kinds import kind_of
+from fedloom.config.protocols import study_of
+from fedloom.config.rounds import Reported, reported
+from fedloom.config.settings import Method, Output, Settings
+from fedloom.hooks.manifest import find
+from fedloom.study import jobs, paths, study_runs
+
+
+def table_job(settings: Settings, table: Output) -> jobs.TableJob:
+    """Return the job that writes a table."""
+    return jobs.TableJob(
+        study=settings.study.name,
+        label=table.label,
+        kind=table.kind,
+        title=table.title,
+        settings=table.settings,
+        global_test=settings.study.global_test,
+        published=table.published,
+        shown=_shown(settings, table),
+        tuned=_tuned(settings, table),
+    )
+
+
+def figure_job(settings: Settings, figure: Output) -> jobs.FigureJob:
+    """Return the job that draws a figure."""
+    of_backbones = kind_of(figure.section, figure.kind).shows == "backbones"
+    datasets = dict.fromkeys(scenario.dataset for scenario in figure.scenarios)
+    pairs = product(datasets, figure.backbones) if of_backbones else ()
+    partitions = [settings.partitions[each.partition] for each in figure.scenarios]
+    return jobs.FigureJob(
+        study=settings.study.name,
+        label=figure.label,
+        kind=figure.kind,
+        settings=figure.settings,
+        shots={p.label: p.settings["shots"] for p in partitions if "shots" in p.settings},
+        shown=None if of_backbones else _shown(settings, figure),
+        backbones=tuple(f"{dataset}/{backbone}" for dataset, backbone in pairs),
+    )
+
+
+def _tuned(settings: Settings, output: Output) -> jobs.Tuned | None:
+    """Return how the options of a table's methods were chosen, if they were."""
+    tuning = settings.tuning
+    labels = [m for m in output.methods if tuning and tuning.trials.get(m)]
+    if tuning is None or not labels:
+        return None
+    rounds = {
+        study_of(settings, scenario.partition + paths.VALIDATION, label).rounds
+        for scenario, label in product(output.scenarios, labels)
+    }
+    trials = len(tuning.trials[labels[0]])
+    return jobs.Tuned(tuple(labels), trials, tuple(sorted(rounds)), tuning.seed, tuning.share)
+
+
+def _shown(settings: Settings, output: Output) -> jobs.Shown:
+    """Return the runs that a table or figure shows, in the order of the study's methods."""
+    crossed = product(output.scenarios, output.backbones)
+    labels = [label for label in settings.select.methods if label in output.methods]
+    return jobs.Shown(
+        scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
+        methods=_shown_methods(settings, labels),
+        seeds=study_runs.output_seeds(settings, output),
+        artefact=kind_of(output.section, output.kind).artefact_of(output.settings),
+        reported=_reported(settings, output),
+    )
+
+
+def _reported(settings: Settings, output: Output) -> dict[str, Reported]:
+    """Return what tables report of the runs of an output, see jobs.Shown."""
+    result = {}
+    for partition in dict.fromkeys(scenario.partition for scenario in output.scenarios):
+        result[partition] = reported(study_of(settings, partition))
+        for method in output.methods:
+            if settings.methods[method].rounds is not None:
+                own = reported(study_of(settings, partition, method))
+                result[f"{partition}/{method}"] = own
+    return result
+
+
+def _shown_methods(
+    settings: Settings, labels: list[str]
+) -> tuple[jobs.ShownMethod | jobs.ShownGrid, ...]:
+    """Return methods as a table or figure shows them, members of a grid together."""
+    methods = settings.methods
+    items: list[jobs.ShownMethod | jobs.ShownGrid] = []
+    for grid, group in groupby(labels, lambda label: _grid_of(settings, label)):
+        if grid is None:
+            for method in (methods[label] for label in group):
+                about = _shown_plugin([method])
+                items.append(jobs.ShownMethod(method.label, method.title, method.look, about))
+            continue
+        members = [methods[label] for label in group]
+        positions = tuple(each.member.position for each in members if each.member)
+        about = _shown_plugin(members)
+        items.append(jobs.ShownGrid(settings.grids[grid], positions, members[0].look, about))
+    return tuple(items)
+
+
+def _shown_plugin(methods: list[Method]) -> jobs.ShownPlugin:
+    """Return what a table says of a method, or of members of one grid."""
+    plugin = find(methods[0].plugin)
+    parts = {plugin.trained_part(method.options) for method in methods}
+    trains = parts.pop() if len(parts) == 1 else ""
+    return jobs.ShownPlugin(trains, plugin.server_sees_held_out)
+
+
+def _grid_of(settings: Settings, label: str) -> str | None:
+    """Return the grid that a method's label is a member of."""
+    member = settings.methods[label].member
+    return None if member is None else member.grid

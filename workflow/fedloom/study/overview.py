@@ -1,0 +1,68 @@
+"""What the report's first page says of a study."""
+
+from dataclasses import fields
+from typing import Any
+
+from fedloom.config.kinds import as_rst
+from fedloom.config.protocols import study_of
+from fedloom.config.settings import Settings
+
+
+def overview(settings: Settings) -> dict[str, str]:
+    """Return what there is to say of a study, by heading, as reStructuredText."""
+    select, about = settings.select, settings.about
+    titles = [settings.methods[label].title for label in select.methods]
+    texts: dict[str, str | list[str]] = {
+        "Paper": about.citation or "",
+        "Shows": ", ".join(about.shows),
+        "Data sets": ", ".join(select.datasets),
+        "On the data sets": _notes(settings),
+        "Partitions": ", ".join(select.partitions),
+        "Backbones": ", ".join(select.backbones),
+        "Methods": ", ".join(titles),
+        "Rounds": _rounds(settings),
+        "Seeds": ", ".join(map(str, settings.study.seeds)) + _fixed(settings),
+        "Different from the paper": list(about.deviations.values()),
+        "Left open by the paper": list(about.choices.values()),
+    }
+    return {heading: _as_rst(text) for heading, text in texts.items() if text}
+
+
+def _rounds(settings: Settings) -> str | list[str]:
+    """Say how many rounds and clients runs have, by partition and method where they differ."""
+    named: dict[str, list[str]] = {}
+    for partition in settings.select.partitions:
+        study = study_of(settings, partition)
+        own = [
+            f"{settings.methods[label].title} {settings.methods[label].rounds}"
+            for label in settings.select.methods
+            if settings.methods[label].rounds not in (None, study.rounds)
+        ]
+        text = f"{study.rounds}, with {study.clients_per_round} clients each"
+        named.setdefault("; ".join([text, *own]), []).append(partition)
+    if len(named) == 1:
+        return next(iter(named))
+    return [f"{', '.join(partitions)}: {text}" for text, partitions in named.items()]
+
+
+def _notes(settings: Settings) -> list[str]:
+    """Return what the recipes of the data sets say of them."""
+    datasets = [settings.datasets[label] for label in settings.select.datasets]
+    return [f"{dataset.label}: {note}" for dataset in datasets for note in dataset.notes]
+
+
+def _fixed(settings: Settings) -> str:
+    """Name the parts of a run that have a seed of their own."""
+    values: dict[str, Any] = {
+        field.name: getattr(settings.study.fixed, field.name)
+        for field in fields(settings.study.fixed)
+    }
+    named = [f"{name} {seed}" for name, seed in values.items() if seed is not None]
+    return f" (fixed: {', '.join(named)})" if named else ""
+
+
+def _as_rst(text: str | list[str]) -> str:
+    """Return a text, or several as a list below their heading."""
+    if isinstance(text, str):
+        return as_rst(text)
+    return "\n".join(["", "", *(f"  * {as_rst(line)}" for line in text), ""])

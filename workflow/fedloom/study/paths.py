@@ -1,0 +1,64 @@
+"""Where every result lies, relative to the working directory: stated here and nowhere else.
+
+A path is a pattern with wildcards, as Snakemake takes it; `at` fills the wildcards in.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.receipts import receipt_of
+from fedloom.study.runs import NAME, Run
+
+RESULTS = "results"
+STORE = "results/datasets/{dataset}/images.arrow"
+PARTITION = "results/partitions/{dataset}/{partition}/seed{seed}.parquet"
+PARTITION_CHART = "results/partitions/{dataset}/{partition}/seed{seed}.png"
+CACHE = "results/{cache}/{dataset}/{backbone}.safetensors"
+PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.safetensors"
+BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
+WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
+BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
+RUN = f"results/runs/{NAME}"
+STATE = RUN + "/rounds/{end}.safetensors"
+JOB_EVALUATION = RUN + "/rounds/{end}.evaluation.parquet"
+JOB_ROUNDS = RUN + "/rounds/{end}.rounds.parquet"
+JOB_CLIENTS = RUN + "/rounds/{end}.clients.parquet"
+JOB_CONFUSION = RUN + "/rounds/{end}.confusion.parquet"
+EVALUATION = RUN + "/evaluation.parquet"
+ROUNDS = RUN + "/rounds.parquet"
+CLIENTS = RUN + "/clients.parquet"
+CONFUSION = RUN + "/confusion.parquet"
+VALIDATION = ".validation"  # ends the label of a partition that trials of study.tune train on
+TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
+CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
+ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
+TABLE = "results/tables/{study}/{label}.md"
+FIGURE = "results/figures/{study}/{label}.pdf"
+REPORT = "results/report/{study}.html"
+LOGS = "results/logs"
+
+# where a job keeps its progress between rounds, beside the states of its run
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def at(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
+    """Fill in a pattern's wildcards, from a run's labels and by name."""
+    values = wildcards if run is None else vars(run) | wildcards
+    return Path(pattern.format(**values))
+
+
+def end(number: int) -> str:
+    """Write the last round of a job as the wildcard `end` has it."""
+    return f"{number:04}"
+
+
+def receipt(pattern: str) -> str:
+    """Return the pattern of the receipt of a file, see fedloom.common.receipts."""
+    return str(receipt_of(Path(pattern)))
+
+
+def log(rule: str, pattern: str) -> str:
+    """Return the log of the rule that makes `pattern`: its name, with the rule for its folder."""
+    _, _, name = pattern.split("/", 2)
+    stem = name.rsplit(".", 1)[0] if "." in name.rsplit("/", 1)[-1] else name
+    return f"{LOGS}/{rule}/{stem}.log"

@@ -1,0 +1,78 @@
+"""The options that rule `choose` wrote for a method: where they lie, and how they are read."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.io import read_table
+from fedloom.config import grids
+from fedloom.config.settings import Trial
+from fedloom.study import paths
+from fedloom.study.jobs import ChooseJob, RunSpec
+from fedloom.study.runs import Run
+
+
+def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
+    """Return every trial with its evaluation.parquet."""
+    partition = job.partition + paths.VALIDATION
+    runs = [
+        Run(job.dataset, partition, job.backbone, trial.label, job.seed) for trial in job.trials
+    ]
+    files = [paths.at(paths.EVALUATION, run) for run in runs]
+    return list(zip(job.trials, files, strict=True))
+
+
+def chosen_options(file: Path) -> dict[str, Any]:
+    """Read the options of the chosen trial, `training.` before those of training.
+
+    Raises:
+        FedLoomError: the file is damaged.
+    """
+    return json.loads(read_table(file)["options"][0].as_py())
+
+
+def tried(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read the options of the chosen trial, and those of all trials.
+
+    Args:
+        file: trials.parquet.
+
+    Raises:
+        FedLoomError: the file is damaged.
+    """
+    rows = read_table(file).to_pylist()
+    (best,) = (row["options"] for row in rows if row["chosen"])
+    return json.loads(best), [json.loads(row["options"]) for row in rows]
+
+
+def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the options whose chosen number is the lowest or highest tried, and which it is."""
+    edges = {}
+    for name, value in chosen.items():
+        numbers = {v for v in (each[name] for each in trials) if _is_number(v)}
+        if _is_number(value) and len(numbers) > 1 and value in (min(numbers), max(numbers)):
+            edges[name] = "lowest" if value == min(numbers) else "highest"
+    return edges
+
+
+def _is_number(value: Any) -> bool:
+    """Return True for numbers, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def with_choice(spec: RunSpec) -> RunSpec:
+    """Return the spec with the options that were chosen for it, where it is tuned.
+
+    Raises:
+        FedLoomError: the file of the choice is damaged.
+    """
+    if not spec.tuned:
+        return spec
+    options = chosen_options(paths.at(paths.CHOICE, spec.run))
+    method = replace(
+        spec.method,
+        options=spec.method.options | grids.of_method(options),
+        training=spec.method.training | grids.of_training(options),
+    )
+    return replace(spec, method=method)
