@@ -36,12 +36,12 @@ def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
 def test_a_run_depends_on_what_trains_it_and_not_on_where_files_lie_and_reports():
     modules = staleness.library_sources("fedloom.stages.train", "fedloom.backbones.vit")
     names = _names([*modules, *staleness.plugin_sources("fedvpt")])
-    loop = {"training_job", "round", "evaluate", "local_training", "optimizers", "setup"}
+    loop = {"training_job", "round", "evaluate", "local_training", "optimizers", "build_task"}
     loop |= {"task", "state"}
     assert {f"federated/{name}" for name in loop} <= names
-    assert {"data/federation", "backbones/vit", "common/tensors", "methods/defaults"} <= names
+    assert {"data/federation", "backbones/vit", "common/tensors", "hooks/defaults"} <= names
     assert "stages/train" in names
-    names -= {"plan/choices", "plan/grids"}  # the options that were chosen by validation
+    names -= {"study/selected", "config/grids"}  # the options that were chosen by validation
     assert not any(name.startswith(("report", "plan/", "backbones/clip")) for name in names)
 
 
@@ -53,8 +53,8 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
     }
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
     names = _names(Plan(resolve(config)).output_sources("figures", _Wildcards(label="heat")))
-    assert {"report/figures/grid", "report/figures/style", "plan/grids", "report/metrics"} <= names
-    assert {"plan/looks", "plan/shown", "stages/figure"} <= names
+    assert {"report/figures/grid", "report/figures/style", "report/metrics"} <= names
+    assert {"config/grids", "config/line_style", "study/plot_inputs", "stages/figure"} <= names
     assert "report/figures/boxes" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)
 

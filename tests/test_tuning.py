@@ -21,7 +21,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table, write_table
 from fedloom.config.reading import merge, read
 from fedloom.config.resolve import resolve
-from fedloom.config.tuning import combinations
+from fedloom.config.tuning import VALIDATION, combinations
 from fedloom.data.store import ImageStore
 from fedloom.data.validation import validation_split
 from fedloom.report.tables import choices as footnotes
@@ -274,7 +274,7 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
 
 
 def _evaluated(trial, job, rows):
-    run = Run(job.dataset, job.partition + paths.VALIDATION, job.backbone, trial.label, job.seed)
+    run = Run(job.dataset, job.partition + VALIDATION, job.backbone, trial.label, job.seed)
     columns = ("round", "client_id", "participating", "personalized", "num_test", "num_correct")
     table = pa.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
     write_table(paths.at(paths.EVALUATION, run), table)

@@ -39,7 +39,7 @@ def resumed_after(folder: Path, seed: int) -> int:
 
 @pytest.fixture(scope="module")
 def disturbed(slurm, prepared, tmp_path_factory):
-    """A study of two runs on Slurm: its checkout, the jobs disturbed, the rounds they went on after.
+    """A study of two runs on Slurm: its folder, the jobs disturbed, the rounds they went on after.
 
     The first run's job is cancelled, the second's is told to stop, and when others have taken their
     places, Snakemake is killed and started again. Jobs read from a disk of their node's own.

@@ -28,7 +28,9 @@ MENDABLE = {
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
 }
 
-STAGES = {path.stem: path for path in sorted((Path(__file__).parent / "stages").glob("[a-z]*.py"))}
+STAGES = {
+    path.stem: path for path in sorted((Path(__file__).parents[1] / "stages").glob("[a-z]*.py"))
+}
 
 
 def stage(args: argparse.Namespace) -> None:

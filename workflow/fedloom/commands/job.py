@@ -1,9 +1,9 @@
 """`python -m fedloom.commands.job <stage> ...`: a rule's job, by the job server where there is one.
 
 torch, timm and open_clip take seconds to import. The first job of a Snakemake process starts a job
-server (fedloom.commands.job_server), which imports them once and forks a process for every job. This module
-imports only the standard library: it hands the job's arguments, environment, folder and open files
-to the server, passes signals on, and ends as the job ended. Without a server, it is
+server (fedloom.commands.job_server), which imports them once and forks a process for every job.
+This module imports only the standard library: it hands the job's arguments, environment, folder
+and open files to the server, passes signals on, and ends as the job ended. Without a server, it is
 `python -m fedloom <stage> ...`.
 """
 

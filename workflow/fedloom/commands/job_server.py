@@ -1,7 +1,8 @@
 """The job server: imports what jobs need once, and forks a process for every job.
 
-It serves the jobs of one Snakemake process (see fedloom.commands.job) and ends with it, after its last job.
-It has one thread and computes nothing, so that a fork is a process as if it had just imported.
+It serves the jobs of one Snakemake process (see fedloom.commands.job) and ends with it, after its
+last job. It has one thread and computes nothing, so that a fork is a process as if it had just
+imported.
 Jobs compare their sources with the plan's as they are on disk, not as they were imported. So a
 server takes no more jobs once a file of the library has been written since it started.
 """
@@ -24,7 +25,7 @@ from fedloom.commands import job
 BACKBONES = ("fedloom.backbones.vit", "fedloom.backbones.clip")
 WITH_BACKBONE = ("train", "artefact", "cache", "prototypes", "block_accuracy")
 
-LIBRARY = Path(__file__).parent
+LIBRARY = Path(__file__).parents[1]
 PR_SET_PDEATHSIG = 1
 DEFAULT = {signal.SIGINT: signal.default_int_handler}  # Python's own
 

@@ -275,7 +275,7 @@ def _datasets(
 
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return number and digest of the files that a dataset is made of, see fedloom.config.file_fingerprint."""
+    """Return number and digest of the files that a dataset is made of (config.file_fingerprint)."""
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}

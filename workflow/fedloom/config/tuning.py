@@ -19,10 +19,10 @@ from fedloom.config.reading import CONFIG
 from fedloom.config.settings import Method, Partition, Settings, Trial, Tuning
 from fedloom.hooks import compatibility
 from fedloom.hooks.manifest import find
-from fedloom.study.paths import VALIDATION
 
 WHERE = f"{CONFIG} study.tune"
 Axes = dict[str, list]
+VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
 
 
 def with_trials(settings: Settings, entry: dict[str, Any]) -> Settings:

@@ -3,6 +3,7 @@
 import logging
 
 from fedloom.common.receipts import read_receipt
+from fedloom.config.tuning import VALIDATION
 from fedloom.report import metrics
 from fedloom.study import paths, provenance
 from fedloom.study.jobs import EvaluateJob
@@ -32,7 +33,7 @@ def run(job: EvaluateJob, threads: int) -> None:
     for part, whole in files:
         parts = [paths.at(part, job.run, end=end) for end in ends]
         metrics.join(parts, paths.at(whole, job.run), job.run, fingerprints)
-    if job.run.partition.endswith(paths.VALIDATION):
+    if job.run.partition.endswith(VALIDATION):
         return  # a trial may diverge
     rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
     if metrics.no_better_than_guessing(rounds):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
+from fedloom.config.tuning import VALIDATION
 from fedloom.study import paths, work
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.plan import Plan
@@ -109,7 +110,7 @@ def _trials(plan: Plan, run: Run) -> Iterator[Run]:
     tuning = plan.settings.tuning
     for trial in plan.trials_of(run):
         assert tuning is not None
-        partition = run.partition + paths.VALIDATION
+        partition = run.partition + VALIDATION
         yield replace(run, partition=partition, method=trial.label, seed=tuning.seed)
 
 

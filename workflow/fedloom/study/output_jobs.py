@@ -6,8 +6,9 @@ from fedloom.config.kinds import kind_of
 from fedloom.config.protocols import study_of
 from fedloom.config.rounds import Reported, reported
 from fedloom.config.settings import Method, Output, Settings
+from fedloom.config.tuning import VALIDATION
 from fedloom.hooks.manifest import find
-from fedloom.study import jobs, paths, study_runs
+from fedloom.study import jobs, study_runs
 
 
 def table_job(settings: Settings, table: Output) -> jobs.TableJob:
@@ -49,7 +50,7 @@ def _tuned(settings: Settings, output: Output) -> jobs.Tuned | None:
     if tuning is None or not labels:
         return None
     rounds = {
-        study_of(settings, scenario.partition + paths.VALIDATION, label).rounds
+        study_of(settings, scenario.partition + VALIDATION, label).rounds
         for scenario, label in product(output.scenarios, labels)
     }
     trials = len(tuning.trials[labels[0]])

@@ -28,7 +28,6 @@ EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
 CLIENTS = RUN + "/clients.parquet"
 CONFUSION = RUN + "/confusion.parquet"
-VALIDATION = ".validation"  # ends the label of a partition that trials of study.tune train on
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"

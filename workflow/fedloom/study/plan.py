@@ -20,6 +20,7 @@ from fedloom.config.reading import merge, read_all
 from fedloom.config.resolve import resolve
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
 from fedloom.config.settings import NOTHING_EXPECTED, Backbone, Settings, Study, Trial
+from fedloom.config.tuning import VALIDATION
 from fedloom.config.weights import local_weights
 from fedloom.hooks.manifest import find
 from fedloom.study import (
@@ -233,7 +234,7 @@ class Plan:
             method=w.method,
             trials=tuning.trials[w.method],
             seed=tuning.seed,
-            last=study_of(self.settings, w.partition + paths.VALIDATION, w.method).rounds,
+            last=study_of(self.settings, w.partition + VALIDATION, w.method).rounds,
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:

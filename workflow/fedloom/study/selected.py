@@ -8,6 +8,7 @@ from typing import Any
 from fedloom.common.io import read_table
 from fedloom.config import grids
 from fedloom.config.settings import Trial
+from fedloom.config.tuning import VALIDATION
 from fedloom.study import paths
 from fedloom.study.jobs import ChooseJob, RunSpec
 from fedloom.study.runs import Run
@@ -15,7 +16,7 @@ from fedloom.study.runs import Run
 
 def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
     """Return every trial with its evaluation.parquet."""
-    partition = job.partition + paths.VALIDATION
+    partition = job.partition + VALIDATION
     runs = [
         Run(job.dataset, partition, job.backbone, trial.label, job.seed) for trial in job.trials
     ]

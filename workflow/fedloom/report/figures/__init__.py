@@ -1,7 +1,7 @@
 """Figures: a kind is a module of this folder with `draw(series, job) -> Figure`.
 
-`series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones; `job` holds
-the settings of the figure. Every kind has an entry in config.schema.yaml's `figure`.
+`series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones; `job`
+holds the settings of the figure. Every kind has an entry in config.schema.yaml's `figure`.
 """
 
 import importlib
