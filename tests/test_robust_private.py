@@ -193,6 +193,16 @@ def test_what_a_client_sends_is_uniform_and_its_pairs_masks_differ(run):
         assert (reduced.abs() > 2**24).double().mean() > 0.9, "the third one's masks are left"
 
 
+def test_every_round_has_masks_of_its_own(run):
+    task, _ = run("secure_mask")
+    zeros = {"head": torch.zeros(64, dtype=torch.int64)}
+    first, second = (
+        module("secure_mask").add_masks(task.at(number), 1, [2, 3], zeros, 1)["head"]
+        for number in (1, 2)
+    )
+    assert (first != second).all()
+
+
 def test_integers_take_four_bytes_as_floats_do(run):
     task, hooks = run("secure_mask")
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
@@ -453,13 +463,15 @@ def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):
     assert (state.server["params"]["head"] - heads[0]).abs().max() > 1e-3
 
 
-def test_epsilon_after_every_round_is_a_column_and_grows(run):
-    task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4)
+@pytest.mark.parametrize(("sampling", "q"), [("poisson", 3 / 5), ("study", 1.0)])
+def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
+    """With `study`, selection is no part of the mechanism: epsilon is that of all clients."""
+    task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4, sampling=sampling)
     state, spent = initial_state(task, hooks), []
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, state)
         spent.append(row["epsilon"])
-    expected = [gaussian_epsilon(2.0, 3 / 5, t, 1e-4) for t in (1, 2, 3)]
+    expected = [gaussian_epsilon(2.0, q, t, 1e-4) for t in (1, 2, 3)]
     assert spent == expected and 0 < spent[0] < spent[1] < spent[2]
     assert initial_state(task, hooks).server["metrics"]["epsilon"] == 0.0
 

@@ -101,6 +101,12 @@ def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, freeze):
         torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
 
 
+def test_a_frozen_a_is_the_same_in_every_round(tiny):
+    task, _ = tiny("fedlora", freeze_a=True)
+    first, later = (_plugin("fedlora").initial_a(task.at(number)) for number in (1, 2))
+    assert all(torch.equal(first[target], later[target]) for target in first)
+
+
 @pytest.mark.parametrize("freeze", [False, True])
 def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, freeze):
     task, hooks = tiny("fedlora", freeze_a=freeze)

@@ -100,10 +100,7 @@ def unseen_client_state(task: ViTTask, client: int, states: PersonalStates) -> T
         return init_client(task, client)
     if task.options.newcomer_head == "mean":
         return personal_state(task, states.mean("head"))
-    bound = task.backbone.width**-0.5  # as torch.nn.Linear
-    shape = task.num_classes, task.backbone.width
-    uniform = torch.rand(shape, generator=task.at(0).generator("untrained head", client))
-    return personal_state(task, (bound * (2 * uniform - 1)).to(task.backbone.device))
+    return personal_state(task, fl.random_head(task, client, purpose="untrained head"))
 
 
 def heads(received: Tree, clients: Cohort) -> Tensor:
