@@ -69,6 +69,16 @@ def test_an_option_that_is_no_schema(folder, case, tmp_path, capsys):
     _told(capsys, tmp_path, line)
 
 
+def test_a_broken_plugin_is_found_by_its_name_whatever_its_folder_is_called(tmp_path):
+    shutil.copytree(ROOT / "plugins/head_tuning", tmp_path / "folder")
+    toml = tmp_path / "folder/method.toml"
+    toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"') + "\n[options.")
+    found = manifest.discover(tmp_path)
+    assert found.broken.keys() == {"mine"}
+    with pytest.raises(FedLoomError, match=r"folder/method.toml: "):
+        found["mine"]
+
+
 def test_a_method_toml_that_is_a_folder(folder, tmp_path, capsys):
     (folder / "method.toml").unlink()
     (folder / "method.toml").mkdir()

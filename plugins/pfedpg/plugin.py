@@ -109,10 +109,8 @@ def heads(received: Tree, clients: Cohort) -> Tensor:
 
 
 def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] with prompts [K, P, d] and heads [K, C, d]."""
-    vit = task.backbone
-    tokens = fl.insert(vit.embed(batch.images), params["prompts"])  # [c, P_n, z]: [K, B, T + P, d]
-    return vit.logits(vit.blocks(tokens, read=1), params["head"])
+    """Compute logits [K, B, C] with prompts [K, P, d] and heads [K, C, d] (Eq. 1: [c, P_n, z])."""
+    return task.backbone.forward_prompted(batch.images, params["prompts"], params["head"])
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:

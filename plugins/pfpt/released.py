@@ -48,11 +48,11 @@ HEAD_UNITS = 512
 PULL = 0.01  # weight of the similarity of queries and prompts
 
 
-def init_query(task: ViTTask) -> Tensor:
-    """Draw the layer that queries pass [d, d]."""
+def init_state(task: ViTTask, params: Tree) -> Tree:
+    """Return the server's parameters, and the layer [d, d] that queries pass."""
     width = task.backbone.width
     query = 2 * torch.rand(width, width, generator=task.generator("query")) - 1
-    return query.to(task.backbone.device)
+    return {"params": params | {"query": query.to(task.backbone.device)}}
 
 
 def init_head(task: ViTTask) -> Tree:
@@ -130,7 +130,7 @@ def features_with(task: ViTTask, batch: Batch, prompts: Tensor) -> Tensor:
     return vit.pool(vit.blocks(fl.insert(vit.embed(batch.images), prompts), read=1))
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C]; test images pick prompts in batches as large as in training."""
     size, prompts = task.training.batch_size, []
     parts = zip(batch.features.split(size, 1), batch.mask.split(size, 1), strict=True)
@@ -139,6 +139,13 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
         prompts.append(picked[:, None].expand(-1, features.shape[1], -1, -1))
     hidden = linear(features_with(task, batch, torch.cat(prompts, 1)), params["head"]["inner"])
     return linear(hidden, params["head"]["outer"])
+
+
+def next_pool(task: ViTTask, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
+    """Return the next pool [n', d], of the prompts that anybody picked; nothing else is kept."""
+    uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
+    union = torch.stack([update.payload["picked"] for update in updates]).any(0)  # [n]
+    return summarise(task, uploaded[:, union]), {}
 
 
 def summarise(task: ViTTask, uploaded: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ group `fedloom.sources` or `fedloom.schemes` (see fedloom.config.data_plugins).
 """
 
 import importlib.util
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -446,11 +447,12 @@ def gather(
     """
     found: Found[LocatedPlugin] = Found()
     for name, place in _places(kind, folder):
+        path = None
         try:
             path, module = place()
             plugin = read(path, module)
         except FedLoomError as error:
-            found.broken[name] = error
+            found.broken[(path and _name_in(path / f"{kind}.toml")) or name] = error
             continue
         other = found.setdefault(plugin.name, plugin).folder
         if other != path:
@@ -459,6 +461,15 @@ def gather(
     for name in found.keys() & found.broken.keys():
         del found[name]
     return found
+
+
+def _name_in(file: Path) -> str | None:
+    """Return the name that a TOML file gives, broken as it may be; None if it gives none."""
+    try:
+        match = re.search(r'^name *= *"(\w+)"', read_text(file), re.MULTILINE)
+    except FedLoomError:
+        return None
+    return match[1] if match else None
 
 
 @cache
