@@ -102,10 +102,7 @@ def test_partial_work_is_a_share_of_the_steps_rounded_up(run, monkeypatch):
 
 def test_partial_work_stacks(tmp_path):
     task = {"partial": 0.6, "lost": 0.2, "trace": []}
-    options = DROPOUT.option_schemas
-    wrapper = replace(
-        DROPOUT, option_schemas={k: v | {"default": task[k]} for k, v in options.items()}
-    )
+    wrapper = DROPOUT.with_defaults(task)
     contract.stacks(manifest.find("scaffold_pt"), tmp_path, wrapper)
 
 

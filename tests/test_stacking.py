@@ -110,9 +110,7 @@ def test_one_member_of_a_grid_is_enough(study):
 def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared, options, tmp_path):
     """Each for another reason: a matching, weights, no weights, a generator, a selection."""
     method = replace(PLUGINS[name], aggregation=declared)
-    schemas = method.option_schemas
-    changed = {key: schemas[key] | {"default": value} for key, value in options.items()}
-    method = replace(method, option_schemas=schemas | changed)
+    method = method.with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
         contract.aggregates_as_declared(method, tmp_path)

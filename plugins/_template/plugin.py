@@ -1,6 +1,8 @@
 """Say in one line what the method does; then name the paper and the choices that it leaves open.
 
-This template shares prompts by federated averaging, and every client keeps a head of its own.
+This template shares prompts by federated averaging, and every client keeps a head of its own. The
+server takes the mean that method.toml declares as `aggregation`; write a hook `aggregate` for any
+other step.
 """
 
 from torch import Tensor

@@ -1,6 +1,7 @@
 """The checks, one function per rule: each trains a tiny run and raises if the rule is broken."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,17 +42,17 @@ CLOSE_IN_SUM = 1e-3  # with wrappers that preserve the sum of the updates alone
 def differences(a: Tree, b: Tree) -> dict[str, float]:
     """Return the largest absolute difference by leaf, infinite where the trees do not match."""
     left, right = dict(leaves(a)), dict(leaves(b))
-    result = {path: float("inf") for path in left.keys() ^ right.keys()}
-    for path in left.keys() & right.keys():
-        if not all(isinstance(tree[path], Tensor | int | float) for tree in (left, right)):
-            result[path] = 0.0 if left[path] == right[path] else float("inf")
-            continue
-        x, y = (torch.as_tensor(tree[path], dtype=torch.float64) for tree in (left, right))
-        same_shape = x.shape == y.shape
-        result[path] = float((x - y).abs().max()) if same_shape and x.numel() else 0.0
-        if not same_shape:
-            result[path] = float("inf")
-    return result
+    paths = left.keys() | right.keys()
+    return {path: _difference(left.get(path), right.get(path)) for path in paths}
+
+
+def _difference(a: object, b: object) -> float:
+    if not isinstance(a, Tensor | int | float) or not isinstance(b, Tensor | int | float):
+        return 0.0 if a == b else float("inf")
+    x, y = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b))
+    if x.shape != y.shape:
+        return float("inf")
+    return float((x - y).abs().max()) if x.numel() else 0.0
 
 
 def require_equal(method: Plugin, a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
@@ -222,23 +223,12 @@ def leaves_inputs_alone(method: Plugin, folder: Path, *wrappers: Plugin) -> None
     """Check that neither a round nor an evaluation changes the server's state in place."""
     run = TinyRun(method, folder, wrappers)
     start = run.start()
-    before = _copy(start.server)
+    before = deepcopy(start.server)
     trained, _ = train_round(run.task.at(1), run.hooks, start)
-    _require_unchanged(method, before, start.server, "a round")
-    before = _copy(trained.server)
+    require_equal(method, before, start.server, "a round changes the server's state")
+    before = deepcopy(trained.server)
     evaluate_clients(run.task.at(1), run.hooks, trained)
-    _require_unchanged(method, before, trained.server, "an evaluation")
-
-
-def _copy(tree: Tree) -> dict[str, Tensor]:
-    return {path: torch.as_tensor(value).clone() for path, value in leaves(tree)}
-
-
-def _require_unchanged(method: Plugin, before: dict[str, Tensor], tree: Tree, step: str) -> None:
-    after = dict(leaves(tree))
-    for path, value in before.items():
-        if not torch.equal(value, torch.as_tensor(after[path])):
-            raise FedLoomError(f"{method.name}: {step} changes the server's '{path}' in place")
+    require_equal(method, before, trained.server, "an evaluation changes the server's state")
 
 
 def evaluates_strangers(method: Plugin, folder: Path, *wrappers: Plugin) -> None:

@@ -26,11 +26,7 @@ def declarations(method: Plugin) -> Iterator[Plugin]:
         for option, value in condition.items() if isinstance(condition, dict) else ():
             named.setdefault(option, {method.option_schemas[option]["default"]}).add(value)
     for values in itertools.product(*(sorted(values, key=str) for values in named.values())):
-        changed = {
-            name: method.option_schemas[name] | {"default": value}
-            for name, value in zip(named, values, strict=True)
-        }
-        one = replace(method, option_schemas=method.option_schemas | changed)
+        one = method.with_defaults(dict(zip(named, values, strict=True)))
         if one.aggregation_with(one.options({}, one.name)) is not None:
             yield one
 

@@ -100,8 +100,7 @@ def _variations(*plugins: Plugin) -> Iterator[list[Plugin]]:
                     plugin.options({name: value}, plugin.name)
                 except FedLoomError:
                     continue  # out of bounds
-                schemas = plugin.option_schemas | {name: option | {"default": value}}
-                changed = replace(plugin, option_schemas=schemas)
+                changed = plugin.with_defaults({name: value})
                 yield [*plugins[:position], changed, *plugins[position + 1 :]]
 
 

@@ -10,7 +10,7 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -299,6 +299,11 @@ class Plugin(Located):
             FedLoomError: unknown option, wrong type or out of bounds; names `where`.
         """
         return fill_in(given, self.option_schemas, where)
+
+    def with_defaults(self, values: dict) -> "Plugin":
+        """Return the plugin with other defaults of some of its options."""
+        changed = {name: self.option_schemas[name] | {"default": v} for name, v in values.items()}
+        return replace(self, option_schemas=self.option_schemas | changed)
 
 
 def _holds(condition: Condition, options: dict) -> bool:
