@@ -1,7 +1,7 @@
 # make run    the study in config.yaml, or one that ships:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html: all tables and figures, with captions
-# make test   everything of make lint, documentation, workflow and unit tests
-# make lint   style, spelling, types, import contract: seconds
+# make test   everything of make lint, and all tests; one of them builds the documentation
+# make lint   style, spelling, plain English, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings beside other tools', as ratios, and a roofline: minutes on idle cores
 # make kills  30 kills at random moments, here and on a Slurm of one node: the same results
@@ -12,6 +12,8 @@ PYTHON ?= python3.11
 STUDY ?=
 FILE = $(if $(STUDY),--configfile workflow/studies/$(STUDY).yaml)
 VENV := .venv/bin/python
+# the files whose English is checked by the patterns in .prose (Perl's regular expressions)
+PROSE := '*.md' '*.yaml' '*.yml' '*.rst' containers profiles ':!workflow/claims' ':!workflow/schemas'
 # What .venv was made from: it is stale when this changes, or when the folder moves. Each state has
 # a folder of its own, built beside and then linked to, so that a build that fails, or a run that is
 # still at work, leaves the old one as it is. The last two are not removed.
@@ -26,7 +28,7 @@ run: venv
 report: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch report $(FILE) $(ARGS)
 
-test: lint docs
+test: lint
 	$(VENV) -m snakemake --lint
 	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -35,6 +37,8 @@ lint: venv
 	$(VENV) -m ruff format --check .
 	.venv/bin/snakefmt --check Snakefile workflow/rules
 	.venv/bin/codespell $$(git ls-files '*.py' '*.md' '*.yaml' '*.toml' '*.smk')
+	git grep -nP -f .prose -- $(PROSE); test $$? -eq 1 || { \
+	  echo "error: reword these lines in plain English; .prose has the patterns" >&2; exit 1; }
 	PYTHONPATH=workflow .venv/bin/lint-imports --no-cache
 	PYTHONPATH=workflow .venv/bin/basedpyright --pythonpath $(VENV)
 

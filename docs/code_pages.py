@@ -75,7 +75,7 @@ def chapter(node: Definition) -> str:
     """Return heading, signature and docstring of one function or class."""
     text = ast.get_docstring(node)
     if not text:
-        raise PluginError(f"{node.name}: what a plugin may call needs a docstring")
+        raise PluginError(f"{node.name}: functions that plugins may call need a docstring")
     return f"## {node.name}\n\n```text\n{signature(node)}\n```\n\n{body(text)}"
 
 
@@ -123,7 +123,7 @@ def attributes(node: ast.ClassDef) -> list[tuple[str, str, str]]:
             rows.append((item.name, ast.unparse(item.returns) if item.returns else "", text))
     for name, _, text in rows:
         if not text:
-            raise PluginError(f"{node.name}.{name}: what a hook gets needs a description")
+            raise PluginError(f"{node.name}.{name}: arguments of hooks need a description")
     return rows
 
 
@@ -139,12 +139,12 @@ def is_property(node: ast.FunctionDef) -> bool:
 
 
 def arguments_page() -> str:
-    """Return the reference of what hooks get and give, attribute by attribute."""
+    """Return the reference of the arguments and results of hooks, by attribute."""
     parts = [
         "# Arguments of hooks",
-        "Every attribute and method of what a hook gets or gives. Shapes: K clients of a cohort, B"
-        " images, T tokens, P prompts, d width, C classes, N images of the dataset. What stands"
-        " under [hooks](hooks.md) as `Tree` is a nested dict of tensors and plain numbers:"
+        "This page lists every attribute and method of a hook's arguments and results. Shapes: K"
+        " clients of a cohort, B images, T tokens, P prompts, d width, C classes, N images of the"
+        " dataset. A `Tree` under [hooks](hooks.md) is a nested dict of tensors and plain numbers:"
         " `server`, `received` (stacked over the cohort, [K, ...]) and `clients.state`.",
     ]
     for title, (path, name) in ARGUMENTS.items():

@@ -13,12 +13,12 @@ def recipes_page() -> str:
     """Return a paragraph per recipe, and the keys of a recipe's file."""
     root = schema.load("recipe")
     intro = (
-        "# Recipes\n\nEach is one file, `workflow/datasets/<name>.yaml`: where a data set comes"
-        " from, what its files look like, what is made of them and what must come out. See [data]"
-        "(../data.md#recipes) for how a study names one."
+        "# Recipes\n\nEach is one file, `workflow/datasets/<name>.yaml`: the origin of a data"
+        " set, the layout of its files, how they are read and the expected counts. [Data]"
+        "(../data.md#recipes) shows how a study uses a recipe."
     )
     keys = (
-        "## A recipe's file\n\nBeside these keys stand `source` and the keys of that source, as in"
+        "## A recipe's file\n\nIt also has the key `source` and the keys of that source, as in"
         " [config.yaml](config.md#datasets); `{root}` in them stands for the folder that a study"
         f" names.\n\n{table(root, root)}"
     )

@@ -1,4 +1,4 @@
-"""The list of the shipped studies, from their files."""
+"""The list of the bundled studies, from their files."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -30,14 +30,14 @@ def entry(path: Path, shared: set[tuple[str, str]]) -> str:
 
 
 def price(plan: Plan) -> str:
-    """Return what a study costs, from nothing to its tables, in a sentence."""
+    """Return the cost of a study, from the first job to the last, in a sentence."""
     cost, rate = study_cost(plan), RATES[plan.settings.study.precision]
     jobs = sum(cost.jobs.values())
     disk = megabytes(sum(cost.disk.values()))
     if not cost.operations:
         return f"{jobs} jobs."
     return (
-        f"{jobs:,} jobs; {hours(cost.gpu_hours(rate))} of one GPU, the longest run"
+        f"{jobs:,} jobs; {hours(cost.gpu_hours(rate))} on one GPU, the longest run"
         f" {hours(cost.longest / rate / 3600)}; {disk} of disk."
     )
 
@@ -48,13 +48,13 @@ def text(words: str) -> str:
 
 
 def sentences(heading: str, said: Mapping[str, str], shared: set[tuple[str, str]]) -> list[str]:
-    """Return a list of what is said, below its heading; nothing if there is nothing to say."""
+    """Return the sentences as a list below a heading; no heading if the list is empty."""
     own = [f"- {text(line)}" for key, line in said.items() if (key, line) not in shared]
     return [f"{heading}:\n\n" + "\n".join(own)] if own else []
 
 
 def chapter(folder: str, paths: list[Path]) -> str:
-    """Return the studies of a folder, with what those of a paper share before them."""
+    """Return the studies of a folder, after the facts that all studies of a paper share."""
     protocol = paths[0].parent / bundled_studies.PROTOCOL
     if not protocol.is_file():
         title, parts, known = "Micro studies", [], set[tuple[str, str]]()
@@ -62,7 +62,7 @@ def chapter(folder: str, paths: list[Path]) -> str:
         ((_, content),) = read_all([protocol])
         deviations, choices = (content["study"].get(key, {}) for key in ("deviations", "choices"))
         known = {*deviations.items(), *choices.items()}
-        title, parts = text(folder), ["All of its studies, unless one says otherwise:"]
+        title, parts = text(folder), ["These apply to all its studies unless overridden:"]
         parts += sentences("Different from the paper", deviations, set())
         parts += sentences("Left open by the paper", choices, set())
     return "\n\n".join([f"## {title}", *parts, *(entry(path, known) for path in paths)])
@@ -71,12 +71,12 @@ def chapter(folder: str, paths: list[Path]) -> str:
 def studies_page() -> str:
     """Return the page of all studies in workflow/studies."""
     intro = (
-        "# Shipped studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those of"
-        " the folder `micro` need no download and run in minutes on two cores. All others are a"
-        " table or a figure of a paper at its scale: they need the paper's data, a real backbone"
-        " and a GPU, and we have only ever made dry runs of them.\n\nHours are an estimate:"
-        " operations counted by `fedloom plan`, at the rate that it assumes of a GPU. States take"
-        " disk beside what is stated."
+        "# Bundled studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those in"
+        " the folder `micro` need no download and run in minutes on two cores. Every other study is"
+        " a table or a figure of a paper at its scale: it needs the paper's data, a real backbone"
+        " and a GPU, and we have only done dry runs of it.\n\nHours are estimates: operations"
+        " counted by `fedloom plan`, at the rate that it assumes for a GPU. States take additional"
+        " disk space."
     )
     groups = groupby(bundled_studies.studies(), lambda path: path.parent.name)
     return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])

@@ -12,9 +12,8 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
-from fedloom.config.rounds import job_ends
-
 from fedloom.commands import launch
+from fedloom.config.rounds import job_ends
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedloom.config.rounds import Reported
-
 from fedloom.config.settings import Look
 from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
 from fedloom.study.plot_inputs import ShownRun
@@ -41,3 +40,8 @@ def figure_job(
 ) -> FigureJob:
     settings = {"personalized": True} | settings
     return FigureJob("s", "main", kind, settings, shots or {}, NOTHING, ())
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """The files that a table is written into."""
+    return {kind: folder / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}

@@ -3,7 +3,6 @@
 import gzip
 import io
 import random
-import re
 import stat
 import tarfile
 import tempfile
@@ -18,6 +17,7 @@ from archives_on_disk import archive_of
 from fedloom.common.errors import FedLoomError
 from fedloom.data import archives
 from fedloom.data.archives import unpack
+from refusals import refused
 
 TARRED = {f"{n}.png": bytes([n]) * 700 for n in range(20)}
 TARS = {"tar": archive_of("tar", TARRED)}
@@ -62,7 +62,7 @@ def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
     file = tmp_path / "letters"
     for length in [*range(0, len(whole), 13), len(whole) - 1]:
         file.write_bytes(whole[:length])
-        with pytest.raises(FedLoomError, match=r"letters: cannot be unpacked \(.*\); run it again"):
+        with refused("letters: cannot be unpacked"):
             unpack(file, tmp_path / "out", trusted=False)
     file.write_bytes(whole)
     names = unpack(file, tmp_path / "out", trusted=False)
@@ -81,7 +81,7 @@ def test_a_tar_that_ends_with_a_zip_is_a_tar(tmp_path):
 def test_no_member_may_lie_outside_the_folder(kind, name, tmp_path):
     file, into = tmp_path / "letters", tmp_path / "deep/out"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one", name: b"evil"}))
-    with pytest.raises(FedLoomError, match=rf"\('{name}' would lie outside .*unpack it by hand"):
+    with refused(f"'{name}'", "by hand"):
         unpack(file, into, trusted=True)
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"letters"}, "nothing is unpacked, and the archive stays to be looked at"
@@ -95,11 +95,10 @@ def add(archive, name, kind=tarfile.REGTYPE, link="", content=b"", **more):
     archive.addfile(info, io.BytesIO(content))
 
 
-def refused(file, into, reason):
+def left_to_a_person(file, into, reason):
     """Check that an archive is refused in a line, stays, and that nothing of it was written."""
-    with pytest.raises(FedLoomError, match=rf"{file.name}: .*{reason}.*by hand") as error:
+    with refused(file.name, reason, "by hand"):
         unpack(file, into, trusted=True)
-    assert "\n" not in str(error.value)
     assert file.exists() and not [*into.rglob("*")]
 
 
@@ -119,7 +118,7 @@ def test_no_chain_of_links_leads_out_of_the_folder(tmp_path):
         add(archive, "escape", tarfile.SYMTYPE, f"{up}/../../plugins")
         add(archive, "hard", tarfile.LNKTYPE, "escape/plugin.py")
         add(archive, "hard", content=b"theirs")
-    refused(file, tmp_path / "data/letters", "is a link")
+    left_to_a_person(file, tmp_path / "data/letters", "is a link")
     assert outside.read_text() == "mine"
 
 
@@ -136,7 +135,7 @@ def test_an_archive_with_anything_but_files_and_folders_is_refused(kind, tmp_pat
         with tarfile.open(file, "w:gz") as archive:
             add(archive, "a.png", content=b"one")
             add(archive, "b.png", kind, "a.png")
-    refused(file, tmp_path / "out", "'b.png' is a link or a device")
+    left_to_a_person(file, tmp_path / "out", "'b.png'")
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -146,7 +145,7 @@ def test_a_link_that_was_there_is_not_followed(kind, tmp_path):
     (tmp_path / "out/a").symlink_to("../elsewhere")
     file, victim = tmp_path / "letters", tmp_path / "victim"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
-    with pytest.raises(FedLoomError, match=r"'a/1.png' .* through a link"):
+    with refused("'a/1.png'", "link"):
         unpack(file, tmp_path / "out", trusted=True)
     assert not [*(tmp_path / "elsewhere").iterdir()]
     victim.write_text("mine")
@@ -163,7 +162,7 @@ def test_an_archive_that_would_fill_the_disk_is_refused(bounds, kind, tmp_path, 
         monkeypatch.setattr(archives, name, bound)
     file, content = tmp_path / "letters", {f"{n}.png": bytes(1000) for n in range(4)}
     file.write_bytes(archive_of(kind, content))
-    refused(file, tmp_path / "out", "holds more than")
+    left_to_a_person(file, tmp_path / "out", "more than")
     del content["3.png"]
     file.write_bytes(archive_of(kind, content))
     assert unpack(file, tmp_path / "out", trusted=True) == [*content]
@@ -173,7 +172,7 @@ def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
     file = tmp_path / "letters"
     with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as archive:
         add(archive, "a.png", content=b"one", path="a\0b.png")
-    refused(file, tmp_path / "out", r"'a\\x00b.png'")
+    left_to_a_person(file, tmp_path / "out", r"'a\x00b.png'")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -184,7 +183,7 @@ def test_a_damaged_member_of_a_zip_is_the_archives_fault(method, tmp_path):
     content = bytearray(file.read_bytes())
     content[60:80] = bytes(20)
     file.write_bytes(content)
-    with pytest.raises(FedLoomError, match=r"letters.zip: cannot be unpacked \(.*\); run it again"):
+    with refused("letters.zip: cannot be unpacked"):
         unpack(file, tmp_path / "out", trusted=False)
     assert not file.exists(), "another try fetches it anew"
 
@@ -195,9 +194,9 @@ def test_an_encrypted_zip_is_one_line_and_stays(tmp_path):
     content[content.index(b"PK\x01\x02") + 8] |= 1  # and in the index
     file = tmp_path / "letters.zip"
     file.write_bytes(content)
-    with pytest.raises(FedLoomError, match=r"'a.png'.* is encrypted.*; if .* by hand") as error:
+    with refused("'a.png'", "encrypted", "by hand"):
         unpack(file, tmp_path, trusted=False)
-    assert file.exists() and "\n" not in str(error.value)
+    assert file.exists()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -206,7 +205,6 @@ def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
     file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
     into.mkdir()
     (into / "a").write_text("a file where a folder is to be")
-    reason = rf"cannot be unpacked into {re.escape(str(into))} \((File exists|Not a directory)\)"
-    with pytest.raises(FedLoomError, match=reason):
+    with refused(file, into):
         unpack(file, into, trusted=True)
     assert file.exists()

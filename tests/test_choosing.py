@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedloom.common import schema
-from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins
 from fedloom.config.settings import Dataset
 from fedloom.data import subsetting
@@ -16,6 +14,7 @@ from fedloom.data.images import to_pixels
 from fedloom.data.preparation import prepared
 from fedloom.study import job_modules
 from images_on_disk import build, dataset_spec, image_folder, noise
+from refusals import refused
 
 
 def listed(labels, classes="abc", domains=None, test=None):
@@ -43,9 +42,9 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
     assert ready.labels.tolist() == [1, 0, 1, 0]
     assert names(ready) == [0, 2, 3, 5]
     assert ready.test.tolist() == [False, False, True, True]
-    with pytest.raises(FedLoomError, match="keep_classes: no class 'd'; known: a, b, c"):
+    with refused("keep_classes", "'d'", "a, b, c"):
         prepared(listed([0, 1, 2]), {"keep_classes": ["d"]})
-    with pytest.raises(FedLoomError, match="keep_classes: no image of class 'b'"):
+    with refused("keep_classes", "'b'"):
         prepared(listed([0, 2, 2]), {"keep_classes": ["b", "c"]})
 
 
@@ -53,7 +52,7 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
 def test_two_classes_of_one_name_are_refused(settings):
     """As ImageNet's own two cranes: a CLIP would have one prompt for both."""
     cranes = listed([0, 1, 2], ["crane", "ant", "crane"], test=[0, 0, 1])
-    with pytest.raises(FedLoomError, match="classes 0 and 2 are both called 'crane'; give every"):
+    with refused("classes 0 and 2", "'crane'"):
         prepared(cranes, settings)
     named = prepared(cranes, settings | {"class_names": ["bird", "ant", "crane"]})
     assert named.classes == settings.get("keep_classes", ["bird", "ant", "crane"])
@@ -74,7 +73,7 @@ def test_small_domains_are_left_out_by_their_training_images():
     settings = {"min_images_per_domain": 4, "test_fraction": 0.5}
     ready = prepared(listed([0] * 12, domains=domains), settings)
     assert sorted(set(ready.domains)) == ["x", "y"], "all images count where the split is drawn"
-    with pytest.raises(FedLoomError, match="none of 3 domains has 9 training images, the largest"):
+    with refused("min_images_per_domain", "9"):
         prepared(listed([0] * 12, domains=domains), {"min_images_per_domain": 9})
 
 
@@ -89,7 +88,7 @@ def test_the_first_training_images_of_every_domain_as_fedbn_takes_them():
     assert ready.test.sum() == 3
     kept = {"first_per_domain": 1, "keep_classes": ["b"]}
     assert names(prepared(listed([0, 1] * 6, domains=domains, test=test), kept)) == [1, 3, 7, 9]
-    with pytest.raises(FedLoomError, match=r"first_per_domain: .*class 'b'"):
+    with refused("first_per_domain", "'b'"):
         prepared(
             listed([0, 1] * 6, domains=domains, test=[*test[:7], 1, *test[8:]]),
             {"first_per_domain": 1},
@@ -107,7 +106,7 @@ def test_caps_are_in_proportion_to_the_classes_and_the_same_in_every_run():
     assert names(first) != sorted(names(first))[: len(names(first))] or max(names(first)) > 60
     whole = prepared(listed(labels, test=test), {"max_train": 50, "max_test": 99})
     assert len(whole.labels) == 100, "a cap that is large enough changes nothing"
-    with pytest.raises(FedLoomError, match="max_train: 2 images leave class 2 none to train on"):
+    with refused("max_train: 2", "class 2"):
         prepared(listed(labels, test=test), {"max_train": 2})
 
 
@@ -132,7 +131,7 @@ def test_the_long_tail_leaves_the_test_images():
     ready = prepared(listed(labels, test=test), {"long_tail": {"factor": 9}})
     assert np.bincount(ready.labels[~ready.test]).tolist() == [9, 3, 1]
     assert np.bincount(ready.labels[ready.test]).tolist() == [9, 9, 9]
-    with pytest.raises(FedLoomError, match="factor 20 leaves no image of class 2, as the largest"):
+    with refused("factor 20", "class 2"):
         prepared(listed(labels, test=test), {"long_tail": {"factor": 20}})
 
 
@@ -161,7 +160,7 @@ def test_a_folder_with_all_of_these_keys(tmp_path):
 def test_resize_needs_a_size(with_plugin):
     with_plugin("part_c", "pass")
     for entry in ({"source": "folder", "root": "x"}, {"source": "part_c"}):
-        with pytest.raises(schema.SchemaError, match="'image_size' is a dependency of 'resize'"):
+        with refused("image_size", "resize"):
             dataset_spec(**entry, resize="squash")
 
 
@@ -199,7 +198,7 @@ def test_several_data_sets_as_one(tmp_path):
 def test_a_part_that_is_wrong_is_named(tmp_path):
     entry = {"source": "several", "parts": parts(tmp_path), "image_size": 8}
     entry["parts"]["digits"]["rot"] = 1
-    with pytest.raises(schema.SchemaError, match=r"datasets.mine.parts.digits.rot: unknown key"):
+    with refused("datasets.mine.parts.digits.rot"):
         dataset_spec(**entry)
 
 
@@ -207,8 +206,7 @@ def test_a_part_that_is_wrong_is_named(tmp_path):
 def test_keys_of_all_parts_are_refused_in_one(tmp_path, key):
     entry = {"source": "several", "parts": parts(tmp_path), "image_size": 8}
     entry["parts"]["letters"][key] = {"image_size": 4, "resize": "squash"}.get(key, True)
-    line = rf"datasets.mine.parts.letters.{key}: all parts have it alike; set .*mine.{key}$"
-    with pytest.raises(schema.SchemaError, match=line):
+    with refused(f"datasets.mine.parts.letters.{key}", f"mine.{key}"):
         dataset_spec(**entry)
 
 
@@ -229,9 +227,8 @@ def test_the_parts_of_recipes_lie_below_one_root():
     assert spec["parts"]["c"]["root"] == "/data/cifar100", "whose files it is made of"
     assert "root" not in spec
     entry["c"] = {"recipe": "cifar100_it"}
-    with pytest.raises(schema.SchemaError, match=r"mine.parts.c: no recipe 'cifar100_it'") as e:
+    with refused("mine.parts.c", "'cifar100_it'"):
         dataset_spec(source="several", parts=entry, image_size=32)
-    assert e.value.keys == ["datasets", "mine", "parts", "c", "recipe"]
 
 
 @pytest.fixture
@@ -272,5 +269,5 @@ def test_a_part_may_be_of_a_plugin(with_plugin, tmp_path):
 
 
 def test_what_the_plugin_of_a_part_raises_is_a_line(with_plugin, tmp_path):
-    with pytest.raises(FedLoomError, match=r"part_b/plugin.py.*ZeroDivisionError"):
+    with refused("part_b/plugin.py", "ZeroDivisionError"):
         build(tmp_path, **with_plugin("part_b", "1 / (k - 5)"))

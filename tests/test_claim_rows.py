@@ -6,12 +6,12 @@ import pytest
 
 from default_config import default_config
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
 from fedloom.config import claims as plan_claims
 from fedloom.config.claims import read_claims
 from fedloom.config.resolve import resolve
 from fedloom.study import bundled_studies
 from fedloom.study.plan import Plan
+from refusals import refused
 
 PAPERS = sorted(path.stem for path in (ROOT / "workflow/claims").glob("*.yaml"))
 
@@ -111,36 +111,32 @@ def test_the_papers_differences_of_averages_domains_multiples_and_all_pairs():
     assert adapters["printed"] == {"few classes": [-0.88, 0.73]}
 
 
+PAIR = {"above": "A", "below": "B"}
+
+
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("change", "words"),
     [
-        ({"above": "A", "below": "C"}, r"above or below: no 'C' there; known: A, B"),
-        ({"above": "A"}, r"give above and below, or above and from, or untested"),
-        ({"above": "A", "below": "B", "in": {"far": []}}, r"in or from: no 'far' there"),
-        ({"above": "A", "below": "B", "from": {"near": [], "wide": []}}, r"from: give one setting"),
-        ({"above": "A", "below": "B", "within": 2}, r"claims\[0\].*'bound'"),
-        (
-            {"above": "A", "below": "B", "within": [2, 1], "bound": "ours"},
-            r"within: give two ends, the lower one first",
-        ),
-        ({"above": "A", "below": "B", "times": 9}, r"claims\[0\].*'bound'"),
-        ({"above": "A", "below": "B", "saying": 1}, r"claims\[0\].saying: unknown key"),
-        (
-            {"above": "A", "below": "B", "table": 1, "in": {"near": ["No"]}},
-            r"Table 1 has no .*'No'",
-        ),
+        ({"above": "A", "below": "C"}, ["'C'", "A, B"]),
+        ({"above": "A"}, ["above and below"]),
+        (PAIR | {"in": {"far": []}}, ["'far'"]),
+        (PAIR | {"from": {"near": [], "wide": []}}, ["from"]),
+        (PAIR | {"within": 2}, ["claims[0]", "bound"]),
+        (PAIR | {"within": [2, 1], "bound": "ours"}, ["within"]),
+        (PAIR | {"times": 9}, ["claims[0]", "bound"]),
+        (PAIR | {"saying": 1}, ["claims[0].saying"]),
+        (PAIR | {"table": 1, "in": {"near": ["No"]}}, ["Table 1", "'No'"]),
     ],
 )
-def test_a_file_of_claims_that_is_wrong_is_one_line(change, line, tmp_path, monkeypatch):
+def test_a_file_of_claims_that_is_wrong_is_one_line(change, words, tmp_path, monkeypatch):
     (tmp_path / "pep_fedpt.yaml").write_text(
         "rows: {A: {plugin: fedvpt}, B: {plugin: sgpt}}\n"
         "settings: {near: x, wide: y}\n"
         f"claims: [{ {'says': 's', 'where': 'w', 'in': {'near': []}} | change }]\n"
     )
     monkeypatch.setattr(plan_claims, "FOLDER", tmp_path)
-    with pytest.raises(FedLoomError, match=line) as error:
+    with refused(*words):
         read_claims("pep_fedpt", "x")
-    assert "\n" not in str(error.value)
 
 
 def _resolved(**entry):
@@ -197,7 +193,7 @@ def test_free_options_may_have_any_value():
         "b": {"plugin": "fedvpt", "title": "y", "options": {"weighted": True, "prompts": 10}},
     }
     assert _labels(rows, **methods) == {"FedVPT": "a", "ten": "b"}
-    with pytest.raises(FedLoomError, match=r"rows.FedVPT.free: no option 'weight'; did you mean"):
+    with refused("rows.FedVPT.free", "'weight'", "'weighted'"):
         _labels({"FedVPT": {"plugin": "fedvpt", "free": ["weight"]}}, **methods)
 
 
@@ -220,15 +216,15 @@ def test_rows_of_shipped_studies():
 
 
 @pytest.mark.parametrize(
-    ("entry", "line"),
+    ("entry", "words"),
     [
-        ({"paper": "pep"}, "tables.t.paper: no 'pep'; known: fedpha, pep_fedpt"),
-        ({"rows": {"pep_6": "PEP-FedPT"}}, "rows: no 'pep_6' here; did you mean 'pep_5'"),
-        ({"rows": {"pep_5": "PEP"}}, "rows.pep_5: no 'PEP' in the claims"),
-        ({"stands_for": {"a/b": "domains"}}, "stands_for: no 'a/b' here"),
-        ({"stands_for": {"styles/domains": "domain"}}, "no 'domain' in the claims; did you mean"),
+        ({"paper": "pep"}, ["tables.t.paper", "'pep'", "pep_fedpt"]),
+        ({"rows": {"pep_6": "PEP-FedPT"}}, ["rows", "'pep_6'", "'pep_5'"]),
+        ({"rows": {"pep_5": "PEP"}}, ["rows.pep_5", "'PEP'"]),
+        ({"stands_for": {"a/b": "domains"}}, ["stands_for", "'a/b'"]),
+        ({"stands_for": {"styles/domains": "domain"}}, ["'domain'"]),
     ],
 )
-def test_a_table_of_claims_that_is_wrong_is_one_line(entry, line):
-    with pytest.raises(FedLoomError, match=line):
+def test_a_table_of_claims_that_is_wrong_is_one_line(entry, words):
+    with refused(*words):
         _resolved(**entry)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from fedloom.config.rounds import Reported
 
 import shown_runs
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.config.rounds import Reported
 from fedloom.report import tables
 from fedloom.report.tables import claims
-from shown_runs import RUN, shown, table_job
+from shown_runs import RUN, shown, table_files, table_job
 
 
 def _evaluation(path, accuracies, held_out=(), overall=None, domains="x", earlier=None):
@@ -350,7 +350,7 @@ def test_the_caption_counts_what_several_rivals_leave_undecided(built):
 def test_the_table_is_written_in_every_format(built, tmp_path, monkeypatch):
     made = built({}, {"untested": "a figure"})
     monkeypatch.setattr(claims, "build", lambda runs, job: made)
-    outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    outputs = table_files(tmp_path)
     tables.write(table_job("claims"), [], outputs)
     text = outputs["md"].read_text()
     assert "only since there are several" not in text

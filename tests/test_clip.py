@@ -12,7 +12,7 @@ from clip_by_hand import features_behind
 from fedloom.backbones.clip import model as clip
 from fedloom.backbones.clip import text as clip_text
 from fedloom.backbones.clip.model import FrozenCLIP
-from fedloom.common.errors import FedLoomError
+from refusals import refused
 
 NAMES = ("cat", "great_white shark", "greek small letter alpha with dasia and varia", "x")
 VIT = {"layers": 2, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16}
@@ -142,7 +142,7 @@ def test_a_feature_cannot_be_read_behind_the_tower():
     room = backbone.max_context_length(NAMES)
     one = torch.zeros(1, 3, 32)
     backbone.text_features(one, NAMES, None, torch.tensor([room - 3]))
-    with pytest.raises(FedLoomError, match=rf"a context of {room + 1} tokens .* {room} tokens"):
+    with refused(room + 1, room):
         backbone.text_features(one, NAMES, None, torch.tensor([room - 2]))
 
 
@@ -244,9 +244,7 @@ def test_a_template_may_hold_any_braces_and_one_that_does_not_fit_is_named():
     twice = backbone.zero_shot(["cat"], ["a {} in {x} of {}."])
     expected = backbone.encode(["a cat in {x} of cat."])
     torch.testing.assert_close(twice, expected, atol=1e-6, rtol=0)
-    with pytest.raises(
-        FedLoomError, match=r"longest text has \d+ tokens, but the text tower holds"
-    ):
+    with refused("longest text", "77"):
         backbone.zero_shot(["cat"], ["very " * 100 + "{}"])
 
 
@@ -254,31 +252,28 @@ def test_what_does_not_fit_is_named():
     backbone = _frozen(_model("custom"))
     room = backbone.max_context_length(NAMES)
     backbone.text_features(torch.zeros(1, room, 32), NAMES)
-    with pytest.raises(
-        FedLoomError, match=rf"context of {room + 1} tokens .* 40 places .*{room} t"
-    ):
+    with refused(room + 1, "40 places", room):
         backbone.text_features(torch.zeros(1, room + 1, 32), NAMES)
-    with pytest.raises(FedLoomError, match="class 1 of 3 has no name"):
+    with refused("class 1 of 3"):
         backbone.text_features(torch.zeros(1, 2, 32), ("cat", "_ ", "dog"))
 
 
 @pytest.mark.parametrize(
-    ("kind", "vision", "text", "line"),
+    ("kind", "vision", "text", "word"),
     [
-        ("clip", None, TEXT | {"no_causal_mask": True}, "is not causal"),
-        ("custom", None, TEXT | {"pool_type": "last"}, "pools by 'last'"),
-        ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "pools by 'eos'"),
-        ("custom", None, TEXT | {"embed_cls": True}, "read at a class token of its own"),
-        ("clip", VIT | {"pool_type": "avg"}, None, "pools by 'avg'"),
-        ("clip", VIT | {"attentional_pool": True}, None, "pools by 'attention'"),
-        ("custom", TIMM | {"timm_pool": "avg"}, None, "pools by 'avg'"),
-        ("custom", TIMM | CONVOLUTIONS, None, "is a ResNet; read are"),
+        ("clip", None, TEXT | {"no_causal_mask": True}, "causal"),
+        ("custom", None, TEXT | {"pool_type": "last"}, "'last'"),
+        ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "'eos'"),
+        ("custom", None, TEXT | {"embed_cls": True}, "class token"),
+        ("clip", VIT | {"pool_type": "avg"}, None, "'avg'"),
+        ("clip", VIT | {"attentional_pool": True}, None, "'attention'"),
+        ("custom", TIMM | {"timm_pool": "avg"}, None, "'avg'"),
+        ("custom", TIMM | CONVOLUTIONS, None, "ResNet"),
     ],
 )
-def test_other_towers_are_refused(kind, vision, text, line):
-    with pytest.raises(FedLoomError, match=line) as error:
+def test_other_towers_are_refused(kind, vision, text, word):
+    with refused("backbone tiny", word):
         _frozen(_model(kind, vision, text))
-    assert "\n" not in str(error.value)
 
 
 # ---- loading ----------------------------------------------------------------------------------
@@ -315,31 +310,30 @@ def test_a_local_file(tiny, images):
 
 
 @pytest.mark.parametrize(
-    ("spec", "line"),
+    ("spec", "words"),
     [
-        ({"name": "ViT-B-61"}, r"has no such model; did you mean one of: .*ViT-B-16"),
-        ({"weights": "openai"}, r"neither .* nor a tag .*\(it has none\)"),
-        ({"name": "ViT-B-32", "weights": "opnai"}, r"nor a tag .*known: openai, "),
-        ({"name": "ViT-B-16", "weights": "openai"}, "name the model ViT-B-16-quickgelu"),
-        ({"weights": "nowhere.safetensors"}, "no such file"),
-        ({"weights": "model.pt"}, "only .safetensors are read"),
+        ({"name": "ViT-B-61"}, ["ViT-B-61", "ViT-B-16"]),
+        ({"weights": "openai"}, ["tiny-clip", "'openai'", "none"]),
+        ({"name": "ViT-B-32", "weights": "opnai"}, ["ViT-B-32", "'opnai'", "openai, "]),
+        ({"name": "ViT-B-16", "weights": "openai"}, ["ViT-B-16-quickgelu"]),
+        ({"weights": "nowhere.safetensors"}, ["tiny-clip", "nowhere.safetensors"]),
+        ({"weights": "model.pt"}, ["tiny-clip", "model.pt", ".safetensors"]),
     ],
 )
-def test_bad_backbones_are_named(spec, line, tiny):
-    with pytest.raises(FedLoomError, match=line) as error:
+def test_bad_backbones_are_named(spec, words, tiny):
+    with refused(*words):
         clip.load(_spec(tiny[1]) | spec)
-    assert "\n" not in str(error.value)
 
 
 def test_a_truncated_or_foreign_file_is_refused(tiny, tmp_path, caplog):
     path = tmp_path / "x.safetensors"
     whole = tiny[1].read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FedLoomError, match=r"cannot load weights '.*x.safetensors'"):
+    with refused(path):
         clip.load(_spec(path))
     state = {k: v for k, v in tiny[0].state_dict().items() if "resblocks.1" not in k}
     safetensors.torch.save_file(state, path)
-    with pytest.raises(FedLoomError, match=r"[Mm]issing key.*resblocks\.1"):
+    with refused(path, "resblocks.1"):
         clip.load(_spec(path))
     assert not caplog.records
 
@@ -350,7 +344,6 @@ def test_an_unreachable_hub_is_one_line(monkeypatch, caplog):
 
     monkeypatch.setattr("open_clip.pretrained.hf_hub_download", offline)
     spec = _spec("openai", name="ViT-B-32-quickgelu")
-    with pytest.raises(FedLoomError, match=r"cannot load weights 'openai': .*connect") as error:
+    with refused("'openai'", "connect"):
         clip.load(spec)
-    assert "\n" not in str(error.value)
     assert not caplog.records

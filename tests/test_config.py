@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fedloom.config.rounds import Reported, evaluated_rounds, job_ends, reported
 
 from default_config import default_config
 from fedloom.common.checkout import ROOT
@@ -18,6 +17,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
 from fedloom.config.reading import merge, read
 from fedloom.config.resolve import resolve
+from fedloom.config.rounds import Reported, evaluated_rounds, job_ends, reported
 from fedloom.study.plan import CONFIG, Plan
 from fedloom.study.runs import Run
 from fedloom.study.study_runs import runs

@@ -1,16 +1,16 @@
 """Sources and schemes as plugins, in plugins/ or in a package; and writers through to a table."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace as Wildcards
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import one_process
 from default_config import default_config
 from fedloom.commands import describe
 from fedloom.common.checkout import ROOT
@@ -19,11 +19,12 @@ from fedloom.config import data_plugins
 from fedloom.config.file_fingerprint import listing
 from fedloom.config.reading import merge
 from fedloom.config.resolve import resolve
-from fedloom.data import plugins, schemes, sources
+from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.study.plan import Plan
 from images_on_disk import image_folder
+from refusals import refused
 
 EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}
 
@@ -114,47 +115,25 @@ def test_a_scheme_that_is_dropped_in_divides(drop):
     assert again.equals(table)
 
 
+SOURCE, SCHEME = {"source": "medmnist"}, {"scheme": "quantity_skew"}
+
+
 @pytest.mark.parametrize(
-    ("section", "entry", "line"),
+    ("section", "entry", "words"),
     [
-        (
-            "datasets",
-            {"source": "medmnis"},
-            "datasets.mine.source: no source 'medmnis'; did you me",
-        ),
-        ("datasets", {"source": "medmnist"}, "datasets.mine: 'file' is a required property"),
-        (
-            "datasets",
-            {"source": "medmnist", "file": 3},
-            "datasets.mine.file: 3 is not of type 'str",
-        ),
-        (
-            "datasets",
-            {"source": "medmnist", "file": "x", "validate": True},
-            "datasets.mine.validate: unknown key; did you mean 'validation'?",
-        ),
-        (
-            "partitions",
-            {"scheme": "quantity_skew"},
-            "partitions.mine: 'clients' is a required prop",
-        ),
-        (
-            "partitions",
-            {"scheme": "quantity_skew", "clients": 20, "beta": 0},
-            "partitions.mine.beta: 0 is less than or equal to the minimum of 0",
-        ),
-        (
-            "partitions",
-            {"scheme": "quantity_skew", "clients": 5},
-            "study.clients_per_round: 10 is more than the 5 participating clients",
-        ),
+        ("datasets", {"source": "medmnis"}, ["datasets.mine.source", "medmnist"]),
+        ("datasets", SOURCE, ["datasets.mine", "file"]),
+        ("datasets", SOURCE | {"file": 3}, ["datasets.mine.file", "3"]),
+        ("datasets", SOURCE | {"file": "x", "validate": True}, ["mine.validate", "validation"]),
+        ("partitions", SCHEME, ["partitions.mine", "clients"]),
+        ("partitions", SCHEME | {"clients": 20, "beta": 0}, ["partitions.mine.beta", "0"]),
+        ("partitions", SCHEME | {"clients": 5}, ["study.clients_per_round", "10", "5"]),
     ],
 )
-def test_a_config_is_checked_against_the_options_of_plugins(drop, section, entry, line):
+def test_a_config_is_checked_against_the_options_of_plugins(drop, section, entry, words):
     drop(*EXAMPLES)
-    with pytest.raises(FedLoomError) as error:
+    with refused(*words):
         _entry(section, **entry)
-    assert line in str(error.value)
 
 
 def test_fedloom_datasets_lists_them(drop):
@@ -170,11 +149,6 @@ def test_fedloom_datasets_lists_them(drop):
     assert "  class_per_domain (boolean, default False)" in text
 
 
-class _Wildcards:
-    def __init__(self, **values):
-        vars(self).update(values)
-
-
 def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     folder = drop(*EXAMPLES)
     config = default_config()
@@ -183,7 +157,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     plan = Plan(resolve(config))
 
     def files(method, **wildcards):
-        return {Path(f).resolve() for f in getattr(plan, method)(_Wildcards(**wildcards))}
+        return {Path(f).resolve() for f in getattr(plan, method)(Wildcards(**wildcards))}
 
     dataset = files("dataset_sources", dataset="mine")
     assert {folder / "medmnist/plugin.py", folder / "medmnist/source.toml"} <= dataset
@@ -196,8 +170,6 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
         files("partition_sources", partition="iid"),
     ):
         assert not any(path.is_relative_to(folder) for path in other)
-        names = {path.stem for path in other}
-        assert not names & {"hookspecs", "loader", "manifest"}, "an edit there reruns no dataset"
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
@@ -230,39 +202,32 @@ def _source(load="Image.new('L', (4, 4))", n=8, labels=(0, 1) * 4):
     )
 
 
+READ = "def read(settings):\n    return "
+LABELS = "the source's labels"
+
+
 @pytest.mark.parametrize(
-    ("code", "line"),
+    ("code", "words"),
     [
-        ("x = 1", "own/plugin.py: a source needs the function read(settings)"),
-        ("import nothing_of_that_name", "own: import of plugin.py: "),
-        ("def read(settings):\n    return 1 / 0", "own/plugin.py:2: ZeroDivisionError: division"),
-        (
-            "def read(settings):\n    return [1]",
-            "plugin.py: read must return an ImageList, not list",
-        ),
-        (_source(n=7), "the source lists 8 labels, but 7 items"),
-        (_source(n=9), "the source lists 8 labels, but more items"),
-        (_source(labels=[0, 1] * 3 + [0, 2]), "i: label 2 is not in 0..1"),
-        (
-            _source(labels=[0.5] * 8),
-            "the source's labels are an array [8] of float64; expected int",
-        ),
-        (
-            _source(labels=[[0, 1]] * 4),
-            "the source's labels are an array [4, 2] of int64; expected",
-        ),
-        (_source(load="np.zeros((4, 4))"), "i: the source loads ndarray, no PIL image"),
-        (_source(load="open('nowhere')"), "i: unreadable image ([Errno 2] No such file"),
-        (_source(labels=[]), "there are no images (me)"),
+        ("x = 1", ["own/plugin.py", "read(settings)"]),
+        ("import nothing_of_that_name", ["own", "plugin.py", "nothing_of_that_name"]),
+        (f"{READ}1 / 0", ["own/plugin.py:2", "ZeroDivisionError"]),
+        (f"{READ}[1]", ["plugin.py", "ImageList", "list"]),
+        (_source(n=7), ["8 labels", "7 items"]),
+        (_source(n=9), ["8 labels", "more items"]),
+        (_source(labels=[0, 1] * 3 + [0, 2]), ["i: label 2", "0..1"]),
+        (_source(labels=[0.5] * 8), [LABELS, "[8]", "float64"]),
+        (_source(labels=[[0, 1]] * 4), [LABELS, "[4, 2]", "int64"]),
+        (_source(load="np.zeros((4, 4))"), ["i: ", "ndarray"]),
+        (_source(load="open('nowhere')"), ["i: unreadable image", "Errno 2"]),
+        (_source(labels=[]), ["no images (me)"]),
     ],
 )
-def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, line):
+def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
     _write(drop(), "source", code)
     settings = _entry("datasets", source="own").datasets["mine"].settings
-    with pytest.raises(FedLoomError) as error:
+    with refused(*words):
         sources.build("own", settings, tmp_path / "images.arrow")
-    assert line in str(error.value)
-    assert str(error.value).isprintable()
     assert not list(tmp_path.glob("*images*"))
 
 
@@ -276,7 +241,6 @@ def test_a_source_without_a_split_gets_one(drop, tmp_path):
 
 GROUPS = """import numpy as np
 from fedloom.data.toolbox import Group
-from default_config import default_config
 def deal(labels, settings, rng):
     return rng.permutation(np.arange(len(labels)) % settings["clients"])
 def groups(domains, settings):
@@ -302,95 +266,69 @@ def test_a_scheme_may_divide_by_domains(drop):
     assert set(table["client_id"]) == set(range(5))
 
 
+DIVIDE = "def divide(labels, settings, rng):\n    return "
+
+
 @pytest.mark.parametrize(
-    ("code", "line"),
+    ("code", "words"),
     [
-        ("x = 1", "own/plugin.py: a scheme needs the function divide(labels, settings, rng)"),
-        (
-            "def divide(labels, settings, rng):\n    return settings['x']",
-            "plugin.py:2: KeyError: 'x'",
-        ),
-        (
-            "def divide(labels, settings, rng):\n    return labels[:3]",
-            "divide returns an array [3] of",
-        ),
-        (
-            "def divide(labels, settings, rng):\n    return labels / 2",
-            "an array [160] of float64, not",
-        ),
-        (
-            "def divide(labels, settings, rng):\n    return 0 * labels + 5",
-            "divide returns client 5, which",
-        ),
+        ("x = 1", ["own/plugin.py", "divide(labels, settings, rng)"]),
+        (f"{DIVIDE}settings['x']", ["plugin.py:2", "KeyError: 'x'"]),
+        (f"{DIVIDE}labels[:3]", ["divide", "[3]", "160"]),
+        (f"{DIVIDE}labels / 2", ["divide", "[160]", "float64"]),
+        (f"{DIVIDE}0 * labels + 5", ["divide", "client 5", "0..4"]),
     ],
 )
-def test_a_scheme_that_misbehaves_is_one_line(drop, code, line):
+def test_a_scheme_that_misbehaves_is_one_line(drop, code, words):
     _write(drop(), "scheme", code)
-    with pytest.raises(FedLoomError) as error:
+    with refused(*words):
         _divide(clients=5)
-    assert line in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("code", "line"),
+    ("code", "words"),
     [
-        ("x = 1", "a scheme needs the function groups(domains, settings)"),
-        ("def groups(domains, settings):\n    return 5", "groups must return a list of Group"),
-        (GROUPS.replace("REST", 'domains == "b"'), "image 160 is in 0 groups; must be in one"),
-        (GROUPS.replace("REST", "domains"), "images of a Group must be bool [240]"),
-        (GROUPS.replace("REST", "~a").replace('{"clients": 2}', "{}"), "need `clients`, their num"),
+        ("x = 1", ["groups(domains, settings)"]),
+        ("def groups(domains, settings):\n    return 5", ["list of Group"]),
+        (GROUPS.replace("REST", 'domains == "b"'), ["image 160", "0 groups"]),
+        (GROUPS.replace("REST", "domains"), ["bool [240]"]),
+        (GROUPS.replace("REST", "~a").replace('{"clients": 2}', "{}"), ["`clients`"]),
     ],
 )
-def test_groups_that_misbehave_are_one_line(drop, code, line):
+def test_groups_that_misbehave_are_one_line(drop, code, words):
     _write(drop(), "scheme", code, BY_DOMAIN)
-    with pytest.raises(FedLoomError) as error:
-        schemes.groups(np.repeat(list("abc"), 80), "own", {})
-    assert line in str(error.value)
+    with refused("own/plugin.py", *words):
+        plugins.groups("own", np.repeat(list("abc"), 80), {})
+
+
+OWN = 'name = "own"\ndescription = "x"\n'
+OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
 
 
 @pytest.mark.parametrize(
-    ("kind", "toml", "line"),
+    ("kind", "toml", "words"),
     [
-        ("source", 'name = "own"', "own/source.toml: 'description' is a required property"),
-        ("source", "name = ", "own/source.toml: "),
-        (
-            "source",
-            'name = "folder"\ndescription = "x"',
-            "has a source 'folder' of its own; rename",
-        ),
-        (
-            "source",
-            'name = "own"\ndescription = "x"\n[options.image_size]\ntype = "integer"\n'
-            'description = "y"',
-            "source.toml: options.image_size: every source has that key; rename it",
-        ),
-        (
-            "scheme",
-            'name = "own"\ndescription = "x"\n[options.beta]\ntype = "numeric"\ndescription = "y"',
-            "scheme.toml: options.beta.type: must be ",
-        ),
-        (
-            "scheme",
-            'name = "own"\ndescription = "x"\n[options.beta]\ntype = "number"\ndescription = "y"\n'
-            'default = "z"',
-            "scheme.toml: options.beta.default: ",
-        ),
+        ("source", 'name = "own"', ["description"]),
+        ("source", "name = ", []),
+        ("source", OWN.replace("own", "folder"), ["folder"]),
+        ("source", f"{OWN}[options.image_size]\n{OPTION}", ["options.image_size"]),
+        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.type", "numeric"]),
+        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.default"]),
     ],
 )
-def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, line):
-    _write(tmp_path / "plugins", kind, "", toml)
-    with pytest.raises(FedLoomError) as error:
+def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
+    values = {"type": "numeric" if "numeric" in words else "integer", "more": ""}
+    if "default of options.beta" in words:
+        values["more"] = 'default = "z"'
+    _write(tmp_path / "plugins", kind, "", toml.format(**values))
+    with refused(f"plugins/own{'' if 'folder' in words else f'/{kind}.toml'}", *words):
         data_plugins.discover(kind, tmp_path / "plugins")["own"]
-    assert line in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_a_folder_is_a_plugin_of_one_kind(tmp_path):
     folder = _drop(tmp_path, "medmnist")
     shutil.copy(ROOT / "plugins/fedvpt/method.toml", folder / "medmnist/method.toml")
-    with pytest.raises(
-        FedLoomError, match=r"medmnist: source.toml and method.toml; a plugin is of"
-    ):
+    with refused("medmnist", "source.toml", "method.toml"):
         data_plugins.discover("source", folder)["medmnist"]
 
 
@@ -429,48 +367,41 @@ STUDY = """
 study: {name: small, rounds: 1, seeds: [0], clients_per_round: 2, evaluate_every: 1,
         report: {last_evaluations: 1}, training: {epochs: 1, batch_size: 64, lr: 0.3}}
 datasets:
-  letters: {source: folder, root: letters, domains: true}
-  scans: {source: medmnist, file: scans.npz}
+  letters: {source: folder, root: HERE/letters, domains: true}
+  scans: {source: medmnist, file: HERE/scans.npz}
 partitions: {skewed: {scheme: quantity_skew, clients: 3, beta: 20, shots: 50}}
 select: {datasets: [letters], partitions: [skewed], methods: [head_tuning], tables: [main],
          figures: []}
 """
 
 
-def test_writers_and_plugins_through_to_a_table(tmp_path):
+def test_writers_and_plugins_through_to_a_table(drop, tmp_path, monkeypatch, caplog):
     """Twelve writers wrote ten letters once each; another dataset and the scheme are plugins."""
-    for name in ("workflow", "profiles", "plugins"):
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    for name in ("Snakefile", "config.yaml"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    _drop(tmp_path, *EXAMPLES)
+    caplog.set_level("INFO")
+    monkeypatch.chdir(tmp_path)
+    drop(*EXAMPLES)
     writers, letters = [f"writer{k:02}" for k in range(12)], [f"letter{k}" for k in range(10)]
     image_folder(tmp_path / "letters", writers, letters, count=1, mode="L")
     _npz(tmp_path / "scans.npz")
-    (tmp_path / "small.yaml").write_text(STUDY)
-    command = [sys.executable, "-m", "snakemake", "--configfile", "small.yaml", "--"]
-    done = subprocess.run(
-        [*command, "results/tables/small/main.md", "results/datasets/scans/images.arrow"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "workflow")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "| Head-Tuning" in (tmp_path / "results/tables/small/main.md").read_text()
-    log = (tmp_path / "results/logs/dataset/letters/images.log").read_text()
-    assert "36 of 120 are test images: 0.3 of every class and 0.3 of every domain, but not" in log
-    assert "10 of 10 classes occur in more than one domain, as 'letter0' in 12" in log
-    assert "class_per_domain: true" in log
-    log = (tmp_path / "results/logs/partition/letters/skewed/seed0.log").read_text()
-    assert (
-        "shots is 50, but clients hold fewer training images of a class 29 times out of 29" in log
-    )
-    run = "results/runs/letters/skewed/micro_vit/head_tuning/seed0/evaluation.parquet"
-    evaluation = pd.read_parquet(tmp_path / run)
-    assert evaluation["num_test"].sum() == 36
-    assert len(evaluation) == 3
-    about = json.loads((tmp_path / "results/datasets/scans/images.json").read_text())
+    (tmp_path / "small.yaml").write_text(STUDY.replace("HERE", str(tmp_path)))
+    plan = Plan.load([Path("small.yaml")])
+    scenario = Wildcards(dataset="letters", partition="skewed", backbone="micro_vit", seed=0)
+    one_process.run("dataset", plan.dataset_job(scenario))
+    one_process.run("dataset", plan.dataset_job(Wildcards(dataset="scans")))
+    one_process.run("cache", plan.cache_job(Wildcards(**vars(scenario), cache="features")))
+    one_process.run("partition", plan.partition_job(scenario))
+    one_process.train(plan, scenario, "head_tuning", artefacts=set())
+    one_process.run("table", plan.table_job(Wildcards(label="main")))
+    assert "| Head-Tuning" in Path("results/tables/small/main.md").read_text()
+    for words in (
+        "36 of 120 are test images: 0.3 of every class and 0.3 of every domain",
+        "10 of 10 classes occur in more than one domain, as 'letter0' in 12",
+        "class_per_domain: true",
+        "shots is 50, but clients hold fewer training images of a class 29 times out of 29",
+    ):
+        assert words in caplog.text
+    run = Path("results/runs/letters/skewed/micro_vit/head_tuning/seed0/evaluation.parquet")
+    evaluation = pd.read_parquet(run)
+    assert evaluation["num_test"].sum() == 36 and len(evaluation) == 3
+    about = json.loads(Path("results/datasets/scans/images.json").read_text())
     assert (about["images"], about["test_images"], about["test_split"]) == (90, 30, "official")

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -14,9 +15,12 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from snakemake.cli import get_argument_parser
 
+import checkout
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
+from fedloom.commands import cli
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.config.reading import merge, read
@@ -25,11 +29,14 @@ from fedloom.data.federation import Batch, Federation
 from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
+from fedloom.hooks import manifest
 from fedloom.hooks.manifest import Plugin, discover
 from fedloom.study import bundled_studies
+from pretraining.__main__ import MODELS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SCRIPT = re.compile(r"\b(?:benchmarks|tests)/\w+\.py")
 LANGUAGES = {"sh", "yaml", "toml", "python", "text"}
 
 
@@ -93,100 +100,109 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     Plugin(**(template | content), folder=block.page.parent, module=None)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if any(b.language == "python" for b in _blocks(page))],
-    ids=_name,
-)
-def test_the_python_of_a_page_runs(page, tmp_path):
+def _pages_with(language: str):
+    """Run a test for each page that has blocks of a language."""
+    pages = dict.fromkeys(block.page for block in BLOCKS if block.language == language)
+    return pytest.mark.parametrize("page", pages, ids=_name)
+
+
+@_pages_with("python")
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """Blocks of a page build on each other."""
+    monkeypatch.chdir(tmp_path)
     script = tmp_path / "page.py"
     script.write_text("\n".join(b.text for b in _blocks(page) if b.language == "python"))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    runpy.run_path(str(script), run_name="__main__")
 
 
-def _checkout(folder: Path) -> Path:
-    """Copy what the commands need, with this interpreter's tools as .venv/bin."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("workflow", "plugins", "profiles", "benchmarks", "tests", "docs", "examples"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    files = "Snakefile config.yaml Makefile README.md constraints.txt pyproject.toml mkdocs.yml"
-    for name in files.split():
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkout for commands, with this interpreter as its .venv, and plugins of its own."""
+    folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
+    for name in ("benchmarks", "tests", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
-    tools = folder / ".venv/bin"
-    tools.mkdir(parents=True)
-    modules = {"python": "", "fedloom": "-m fedloom.commands.cli", "snakemake": "-m snakemake"}
-    for name, module in modules.items():
-        tool = tools / name
-        tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
-        tool.chmod(0o755)
+    python = folder / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
     return folder
 
 
-def _commands(text: str) -> list[str]:
-    """Return the commands of a block, continued lines joined, comments removed."""
-    lines = (re.sub(r"\s+#.*", "", line) for line in text.replace("\\\n", " ").splitlines())
-    return [" ".join(line.split()) for line in lines if line.strip()]
+def _commands(page: Path) -> list[str]:
+    """Return the commands of a page, continued lines joined, comments removed."""
+    text = "".join(b.text for b in _blocks(page) if b.language == "sh").replace("\\\n", " ")
+    lines = (re.sub(r"\s+#.*", "", line) for line in text.splitlines())
+    return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
 
 
-def _cheap(command: str) -> str:
-    """Return the command that is run for a documented one: itself, or what is cheap of it.
+QUICK = {"methods", "datasets", "data"}  # commands of `fedloom`; other tests run the others
 
-    Training becomes a dry run, and of scripts that take minutes only their files are asked for.
+
+def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
+    """Run a quick command of `fedloom` in this process; of others, parse the arguments."""
+    defaults = (folder / "plugins",)
+    monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
+    manifest.discover.cache_clear()
+    args = cli.parser().parse_args(words)
+    if getattr(args, "method", None):
+        manifest.find(args.method)
+    if words[0] in QUICK:
+        args.function(args)
+
+
+def _check_make(command: str, folder: Path, dry_run: bool) -> None:
+    """Let make list what it would do, or start a dry run of the workflow."""
+    options = "make -o venv" if dry_run else "make -n -o venv"
+    done = subprocess.run(
+        ["bash", "-c", command.replace("make", options, 1)],
+        cwd=folder,
+        env=os.environ | {"MAKEFLAGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+
+
+CHECKED = set()  # commands of make: one that two pages show is checked once
+
+
+@_pages_with("sh")
+def test_the_commands_of_a_page_work(page, folder, monkeypatch):
+    """They run in a checkout that has the files which the page's YAML blocks name.
+
+    What takes minutes does not run: of make, the README's dry run is started, and of its other
+    targets, of Snakemake's options and of scripts it is read whether they exist.
     """
-    words = shlex.split(command)
-    if words[0] == "make":
-        dry = any(word.startswith("ARGS=") and word.endswith(" -n") for word in words)
-        return command.replace("make", "make -o venv" if dry else "make -n -o venv", 1)
-    if words[0] == ".venv/bin/snakemake":
-        return command if "-n" in words else f"{command} -n"
-    if words[0] == ".venv/bin/fedloom" or words[:2] in (["cp", "-r"], ["sed", "-i"]):
-        return command
-    if words[-2] == "pretraining":
-        return command.replace(words[-1], "--help")
-    paths = [word for word in words if re.match(r"(benchmarks|tests)/\w+\.py", word)]
-    if ".venv/bin/python" in words and paths:
-        return " && ".join(f"test -f {path}" for path in paths)
-    raise AssertionError(f"no rule here says how to test the command: {command}")
-
-
-RUN = set()  # commands, with the studies that they name: one that two pages show is run once
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(b.language == "sh" for b in _blocks(page))], ids=_name
-)
-def test_the_commands_of_a_page_work(page, tmp_path):
-    """They run in a checkout that has the files which the page's YAML blocks name."""
-    folder = _checkout(tmp_path)
+    monkeypatch.chdir(folder)
     for block in _blocks(page):
         title = re.match(r"# (\w+\.yaml)\n", block.text)
         if block.language == "yaml" and title:
             (folder / title[1]).write_text(block.text)
-    environment = os.environ | {"PYTHONPATH": str(folder / "workflow"), "MAKEFLAGS": ""}
-    commands = [c for b in _blocks(page) if b.language == "sh" for c in _commands(b.text)]
-    for command in dict.fromkeys(commands):
+    for command in _commands(page):
         configs = re.findall(r"--configfile ([\w./]+)", command)
-        assert all((folder / config).is_file() for config in configs), command
-        cheap = _cheap(command)
-        asked = cheap, *((folder / config).read_text() for config in configs)
-        if asked in RUN:
-            continue
-        if not cheap.startswith(("cp", "sed")):  # which make what the commands after them need
-            RUN.add(asked)
-        done = subprocess.run(
-            ["bash", "-c", cheap],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        words = [word for word in shlex.split(command) if word != "PYTHONPATH=workflow"]
+        match words:
+            case ["make", *_]:
+                assert all(Path(config).is_file() for config in configs), command
+                if command not in CHECKED:
+                    CHECKED.add(command)
+                    dry_run = page.name == "README.md" and command.endswith('.yaml -n"')
+                    _check_make(command, folder, dry_run)
+            case [".venv/bin/snakemake", *arguments]:
+                get_argument_parser().parse_args(arguments)
+            case [".venv/bin/fedloom", *arguments]:
+                _fedloom(arguments, folder, monkeypatch)
+            case ["cp", "-r", *_] | ["sed", "-i", *_]:
+                subprocess.run(words, check=True)
+            case [".venv/bin/python", "-m", "pretraining", model]:
+                assert model in MODELS
+            case _ if paths := SCRIPT.findall(command):
+                assert all(Path(path).is_file() for path in paths), command
+            case _:
+                raise AssertionError(f"no rule here says how to test the command: {command}")
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=_name)

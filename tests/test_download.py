@@ -2,18 +2,13 @@
 
 import hashlib
 import logging
-import os
-import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from archives_on_disk import archive_of
-from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
 from fedloom.data import download
+from refusals import refused
 from servers import Files, Hub, serving
 
 CONTENT = bytes(range(256)) * 4000  # a megabyte, which comes in several pieces
@@ -46,7 +41,7 @@ def test_a_connection_that_breaks_off_is_gone_on_from(server, tmp_path):
 def test_a_server_without_ranges_that_always_ends_early_is_given_up(server, tmp_path):
     server.ranges = False
     server.cuts = [200_000, 300_000] * 20  # every second answer is longer than the one before
-    with pytest.raises(FedLoomError, match="5 times; run it again"):
+    with refused("images.bin", "5 times"):
         download.fetch_archives([entry(server)], tmp_path)
     assert len(server.asked) == 2 + download.TRIES
     server.cuts = []
@@ -57,7 +52,7 @@ def test_a_server_without_ranges_that_always_ends_early_is_given_up(server, tmp_
 def test_a_second_call_goes_on_where_the_first_was_killed(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TRIES", 1)
     server.cuts = [300_000, 0]
-    with pytest.raises(FedLoomError, match="run it again to go on from here"):
+    with refused("images.bin"):
         download.fetch_archives([entry(server)], tmp_path)
     assert not (tmp_path / "images.bin").exists()
     download.fetch_archives([entry(server)], tmp_path)
@@ -68,7 +63,7 @@ def test_a_second_call_goes_on_where_the_first_was_killed(server, tmp_path, monk
 def test_a_file_that_changed_in_between_is_fetched_anew(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TRIES", 1)
     server.cuts = [300_000, 0]
-    with pytest.raises(FedLoomError):
+    with refused("images.bin"):
         download.fetch_archives([entry(server)], tmp_path)
     for changed in (CONTENT[::-1], CONTENT[:50_000]):  # of the same length, and shorter
         server.files["/a/images.bin"] = changed
@@ -84,7 +79,7 @@ def test_a_file_that_changed_in_between_is_fetched_anew(server, tmp_path, monkey
 
 @pytest.mark.parametrize("fact", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"size": 7}])
 def test_what_is_not_as_the_recipe_says_is_deleted(server, tmp_path, fact):
-    with pytest.raises(FedLoomError, match=f"its {next(iter(fact))} is .*, but the recipe says"):
+    with refused("images.bin", *fact, *fact.values()):
         download.fetch_archives([entry(server, **fact)], tmp_path)
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert set(left) <= {".lock"}
@@ -116,7 +111,7 @@ def test_a_damaged_record_is_one_line(text, server, tmp_path):
     record = tmp_path / ".downloads/images.bin.done.json"
     record.parent.mkdir()
     record.write_text(text)
-    with pytest.raises(FedLoomError, match=r"images.bin.done.json: not .*; delete it and run"):
+    with refused("images.bin.done.json"):
         download.fetch_archives([entry(server)], tmp_path)
 
 
@@ -152,7 +147,7 @@ def test_an_archive_that_was_half_unpacked_is_unpacked_again(server, tmp_path, m
 def test_a_broken_archive_is_deleted_and_fetched_anew(server, tmp_path):
     whole = archive_of("zip", {"a/1.png": b"one" * 1000})
     server.files["/a/images.bin"] = whole.replace(b"oneone", b"twoone", 1)
-    with pytest.raises(FedLoomError, match=r"cannot be unpacked .*; run it again"):
+    with refused("images.zip: cannot be unpacked"):
         download.fetch_archives([entry(server, name="images.zip")], tmp_path)
     server.files["/a/images.bin"] = whole
     download.fetch_archives([entry(server, name="images.zip")], tmp_path)
@@ -162,14 +157,14 @@ def test_a_broken_archive_is_deleted_and_fetched_anew(server, tmp_path):
 @pytest.mark.parametrize("name", ["images.zip", "images.tar.gz"])
 def test_an_archive_that_is_none_is_refused(name, server, tmp_path):
     server.files["/a/images.bin"] = archive_of("zip", {"a/1.png": b"one" * 1000})[:-30]
-    with pytest.raises(FedLoomError, match="cannot be unpacked"):
+    with refused(f"{name}: cannot be unpacked"):
         download.fetch_archives([entry(server, name=name)], tmp_path)
     assert not (tmp_path / name).exists()
 
 
 def test_a_web_page_in_place_of_a_file_is_refused(server, tmp_path):
     server.files["/a/images.bin"] = b"\n<!DOCTYPE html><html>Quota exceeded</html>"
-    with pytest.raises(FedLoomError, match="the server sent a web page in its place"):
+    with refused("images.bin", "web page"):
         download.fetch_archives([entry(server, name="split.json")], tmp_path)
     assert not (tmp_path / "split.json").exists()
     assert not [*(tmp_path / ".downloads").glob("*.done.json")]
@@ -181,7 +176,7 @@ def test_what_anyone_on_the_way_can_change_needs_a_digest(path, server, tmp_path
     server.moved = {"/moved": f"{outside}/a/images.bin"}
     url = f"{server.address if path == '/moved' else outside}{path}"
     given = {"url": url, "name": "images.bin", "size": len(CONTENT)}
-    with pytest.raises(FedLoomError, match=rf"{path}: .*plain http.* sha256 in the recipe"):
+    with refused(path, "http", "sha256"):
         download.fetch_archives([given], tmp_path)
     assert {file.name for file in tmp_path.rglob("*") if file.is_file()} <= {".lock"}
     given["md5"] = hashlib.md5(CONTENT).hexdigest()
@@ -192,84 +187,64 @@ def test_what_anyone_on_the_way_can_change_needs_a_digest(path, server, tmp_path
 @pytest.mark.parametrize("status, tries", [(404, 1), (503, 5)])
 def test_a_server_that_refuses_is_one_line(server, tmp_path, status, tries):
     server.status = status
-    with pytest.raises(FedLoomError, match=f"images.bin: the server says {status}"):
+    with refused("images.bin", status):
         download.fetch_archives([entry(server)], tmp_path)
     assert len(server.asked) == tries
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(download, "PAUSE", 0.0)
-    with pytest.raises(FedLoomError, match="ConnectionError, 5 times"):
+    with refused("http://127.0.0.1:9", "5 times"):
         download.fetch_archives([{"url": "http://127.0.0.1:9/x.zip", "into": "."}], tmp_path)
 
 
-# ---- the hub, whose client reads its address when it is imported --------------------------------
+# ---- the hub ------------------------------------------------------------------------------------
 
-
-def from_hub(server, root, files, revision=Hub.commit):
-    code = (
-        "import sys; from pathlib import Path; from fedloom.common.errors import FedLoomError\n"
-        "from fedloom.data.download import fetch_from_hub\n"
-        "try: fetch_from_hub('me/letters', sys.argv[1], sys.argv[3:], Path(sys.argv[2]))\n"
-        "except FedLoomError as error: sys.exit(f'error: {error}')"
-    )
-    environment = os.environ | {
-        "HF_ENDPOINT": server.address,
-        "HF_HOME": str(root.parent / "home"),
-        "PYTHONPATH": str(ROOT / "workflow"),
-    }
-    command = [sys.executable, "-c", code, revision, str(root), *files]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+TRAIN, TEST = (f"data/{half}-00000-of-00001.parquet" for half in ("train", "test"))
 
 
 @pytest.fixture
-def hub():
-    files = {
-        "data/train-00000-of-00001.parquet": CONTENT,
-        "data/test-00000-of-00001.parquet": CONTENT[:5000],
-        "README.md": b"letters",
-    }
-    with serving(Hub, files) as running:
+def hub(tmp_path, monkeypatch):
+    """A hub with a data set; its client is told where it is, as by HF_ENDPOINT."""
+    with serving(Hub, {TRAIN: CONTENT, TEST: CONTENT[:5000], "README.md": b"letters"}) as running:
+        url = f"{running.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.address)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home"))
         yield running
 
 
+def from_hub(root, *files, revision=Hub.commit):
+    download.fetch_from_hub("me/letters", revision, list(files), root)
+
+
 def test_files_of_the_hub_come_by_pattern_and_are_compared_with_its_digests(hub, tmp_path):
-    root = tmp_path / "letters"
-    done = from_hub(hub, root, ["data/*.parquet"])
-    assert done.returncode == 0, done.stderr
-    assert (root / "data/train-00000-of-00001.parquet").read_bytes() == CONTENT
-    assert not (root / "README.md").exists()
-
-
-def test_a_file_that_differs_from_the_hubs_digest_is_deleted(hub, tmp_path):
-    root = tmp_path / "letters"
-    hub.lies = {"data/test-00000-of-00001.parquet"}
-    done = from_hub(hub, root, ["data/*.parquet"])
-    assert done.returncode == 1
-    assert "data/test-00000-of-00001.parquet differed from the hub's digest" in done.stderr
-    assert not (root / "data/test-00000-of-00001.parquet").exists()
+    hub.lies = {TEST}
+    with refused(TEST, "digest"):
+        from_hub(tmp_path / "letters", "data/*.parquet")
+    assert not (tmp_path / "letters" / TEST).exists(), "what differed is deleted"
     hub.lies = set()
-    assert from_hub(hub, root, ["data/*.parquet"]).returncode == 0
+    from_hub(tmp_path / "letters", "data/*.parquet")
+    assert (tmp_path / "letters" / TRAIN).read_bytes() == CONTENT
+    assert (tmp_path / "letters" / TEST).read_bytes() == CONTENT[:5000]
+    assert not (tmp_path / "letters/README.md").exists()
 
 
 def test_a_pattern_that_no_file_has_is_refused(hub, tmp_path):
-    done = from_hub(hub, tmp_path / "letters", ["data/train-*", "data/tests-*"])
-    assert done.returncode == 1 and "has no file 'data/tests-*'" in done.stderr
+    with refused("'data/tests-*'"):
+        from_hub(tmp_path / "letters", "data/train-*", "data/tests-*")
 
 
 def test_an_unknown_revision_is_one_line(hub, tmp_path):
-    done = from_hub(hub, tmp_path / "letters", ["data/*"], revision="f" * 40)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    line = done.stderr.strip().splitlines()[-1]
-    where = f"the hub {hub.address} at revision {'f' * 40}"
-    assert line.startswith(f"error: data set me/letters of {where}: ")
+    with refused("me/letters", hub.address, "f" * 40):
+        from_hub(tmp_path / "letters", "data/*", revision="f" * 40)
 
 
 @pytest.mark.parametrize("message", [None, ""])
 def test_a_hub_that_is_not_there_is_one_line(message, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's own tries
-    reason = r"\[Errno 111\] Connection refused"
+    reason = "[Errno 111]"
     if message is not None:
 
         def silent(*_, **__):
@@ -277,10 +252,5 @@ def test_a_hub_that_is_not_there_is_one_line(message, tmp_path, monkeypatch):
 
         monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", silent)
         reason = "OSError"
-    with pytest.raises(FedLoomError) as error:
-        download.fetch_from_hub("me/letters", "main", ["*"], tmp_path)
-    assert re.fullmatch(
-        rf"data set me/letters of the hub http://127.0.0.1:9 at revision main: {reason}; run it "
-        "again to go on from here, or set HF_ENDPOINT to a hub that can be reached",
-        str(error.value),
-    )
+    with refused("me/letters", "http://127.0.0.1:9", reason, "HF_ENDPOINT"):
+        from_hub(tmp_path, "*", revision="main")

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from fedloom.config.rounds import evaluated_rounds, sampled_rounds
 
 from default_config import default_config
 from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.resolve import resolve
+from fedloom.config.rounds import evaluated_rounds, sampled_rounds
 from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.eval_sampling import evaluated_clients

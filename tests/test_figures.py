@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-from fedloom.config.rounds import Reported
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.text import Text
@@ -22,6 +21,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
 from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
 from fedloom.config.resolve import resolve
+from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember, Look
 from fedloom.data import store
 from fedloom.hooks import manifest
@@ -155,23 +155,26 @@ def series(tmp_path):
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
     job = figure_job(kind, shots={"p": 4}, **ENTRIES[kind])
-    files = []
-    for name in "ab":
-        paths = {form: tmp_path / f"{name}.{form}" for form in ("pdf", "png")}
+    forms = ("pdf", "png") if kind == "convergence" else ("pdf",)
+    once, again = ({form: tmp_path / f"{name}.{form}" for form in forms} for name in "ab")
+    for paths in (once, again):
         figures.write(job, series[kind], paths)
-        files.append([paths[form].read_bytes() for form in paths])
-    assert files[0] == files[1]
-    assert files[0][0].startswith(b"%PDF") and files[0][1].startswith(b"\x89PNG")
+    assert all(once[form].read_bytes() == again[form].read_bytes() for form in forms)
+    assert once["pdf"].read_bytes().startswith(b"%PDF")
     assert not list(tmp_path.glob("*.tmp"))
 
 
 # what a class, a domain, a column or a title may be called, and matplotlib takes as something else
-NASTY = [r"$x_{$ \frac{ 50% #1 & ~^ \ {", "_hidden $$"]
+NASTY = r"$x_{$ \frac{ 50% #1 & ~^ \ {"
+HIDDEN = "_hidden $$"  # from a legend, if it stood there as it is
+NAMED = ("convergence", "shots", "lines", "bars", "accuracy_bars")  # legends of methods' titles
 
 
-@pytest.mark.parametrize("text", NASTY)
-@pytest.mark.parametrize("kind", ENTRIES)
-def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [*((kind, NASTY) for kind in ENTRIES), *((k, HIDDEN) for k in (*NAMED, "token_tsne"))],
+)
+def test_any_text_is_drawn_as_it_is(kind, text, series):
     """As title, label of a dataset, class, domain, and name of a column."""
     (run,), settings = series[kind], dict(ENTRIES[kind])
     if kind in ("soft_weights", "token_tsne"):
@@ -186,17 +189,16 @@ def test_any_text_is_drawn_as_it_is(kind, text, series, tmp_path):
                     frame[column] = [f"{text}{value}" for value in frame[column]]
             frame.rename(columns={"size": text}).to_parquet(path)
         run = replace(run, title=text)
-        runs = [run, replace(run, dataset=text), replace(run, method="n", title=f"{text} n")]
+        runs = [run, replace(run, dataset=text, method="n", title=f"{text} n")]
     settings = {key: text if value == "size" else value for key, value in settings.items()}
-    job = figure_job(kind, shots={"p": 4}, **settings)
     with style.applied():
-        figure = figures.kind(kind).draw(runs, job)
-        style.save(figure, {"pdf": tmp_path / "x.pdf"})
+        figure = figures.kind(kind).draw(runs, figure_job(kind, shots={"p": 4}, **settings))
+        figure.draw_without_rendering()
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
     if kind in ("soft_weights", "token_tsne"):
         assert {f"{text}{name}" for name in CLASSES} <= {part.strip() for part in shown}
-    if kind in ("convergence", "shots", "lines", "bars", "accuracy_bars"):
+    if kind in NAMED:
         assert text in [part.strip() for part in shown], "in the legend, whatever it begins with"
 
 
@@ -447,8 +449,8 @@ def test_ticks_are_whole_numbers_where_x_is(tmp_path):
     assert all(ticks[0]) and not all(ticks[1])
 
 
-@pytest.mark.parametrize("low", [0.02, 0.13, 1, 470])
-@pytest.mark.parametrize("fold", [1.2, 3, 4.9, 5.1, 9, 30, 95, 110, 3e3, 1e6])
+@pytest.mark.parametrize("low", [0.13, 470])
+@pytest.mark.parametrize("fold", [1.2, 4.9, 5.1, 95, 110, 1e6])
 def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
     with style.applied():
         figure, (axis,) = style.panels(1)
@@ -569,11 +571,6 @@ def test_every_legend_lies_within_its_figure_and_beside_the_panels(count):
         (legend,) = figure.legends
         place, panel = legend.get_window_extent(), axes[0].get_window_extent()
         assert len(legend.get_texts()) == count
-        assert figure.bbox.padded(1).containsx(place.x0) and figure.bbox.padded(1).containsx(
-            place.x1
-        )
-        assert figure.bbox.padded(1).containsy(place.y0) and figure.bbox.padded(1).containsy(
-            place.y1
-        )
+        assert all(figure.bbox.padded(1).contains(*corner) for corner in place.corners())
         assert not place.padded(-1).overlaps(panel)
         assert panel.height > figure.bbox.height / 2, "the legend leaves it most of the height"

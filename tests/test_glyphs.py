@@ -32,17 +32,6 @@ def test_smaller_sets_begin_larger_ones(split):
     assert glyphs.classes("target", 10) == split["target"][:10]
 
 
-@pytest.mark.parametrize("limit", [0, 10**6])
-def test_limit_out_of_range(limit):
-    with pytest.raises(ValueError, match="limit"):
-        glyphs.classes("target", limit)
-
-
-def test_unknown_split():
-    with pytest.raises(ValueError, match="source"):
-        glyphs.classes("train")
-
-
 def test_no_shape_is_two_classes(split):
     """Drawn in any face, no two classes come near each other, whatever their split."""
     chars = [glyph.char for glyph in split["source"] + split["target"]]
@@ -50,15 +39,6 @@ def test_no_shape_is_two_classes(split):
     np.fill_diagonal(cosine, 0)
     assert cosine.max() < ALIKE
     assert cosine[:, len(split["source"]) :].max() < ALIKE_TARGET
-
-
-def test_no_two_bitmaps_are_equal(split):
-    seen = {}
-    for face in glyphs.faces():
-        for glyph in split["source"] + split["target"]:
-            if glyphs.has(glyph, face):
-                bitmap = glyphs.draw(glyph, face).tobytes()
-                assert seen.setdefault(bitmap, glyph) == glyph, (face, glyph)
 
 
 def test_look_alikes_and_digits_are_left_out(split):

@@ -6,15 +6,15 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from fedloom.config.rounds import Reported
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.config.resolve import resolve
+from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
 from fedloom.report import tables
 from fedloom.report.tables import grid_averages, layout, ranked
-from shown_runs import shown, table_job
+from shown_runs import shown, table_files, table_job
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_combination_that_was_not_run_is_a_dash(runs):
 
 @pytest.mark.parametrize("kind", ["ranked", "grid_averages"])
 def test_tables_of_a_grid_are_written_in_every_format(kind, runs, tmp_path):
-    outputs = {form: tmp_path / f"t.{form}" for form in ("md", "csv", "tex", "html", "parquet")}
+    outputs = table_files(tmp_path)
     job = table_job(kind, best=2, worst=1)
     tables.write(job, runs(["rho", "alpha"], {"p": SWEEP, "q": SWEEP}), outputs)
     assert all(path.stat().st_size for path in outputs.values())

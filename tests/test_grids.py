@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from fedloom.config.rounds import Reported
 
 from default_config import default_config
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import entry_of
 from fedloom.config.resolve import resolve
+from fedloom.config.rounds import Reported
 from fedloom.config.settings import FAMILIES, GridMember, Look
 from fedloom.report.figures import boxes, grid, shots, style
 from fedloom.study.jobs import from_json, to_json

@@ -81,11 +81,11 @@ def _simulate(draw, seeds, clients, truth, spread, statistic):
     return _pair(above, below, statistic)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-@pytest.mark.parametrize(("statistic", "truth"), [("mean", 4.0), ("mean", 0.0), ("worst", 0.0)])
+@pytest.mark.parametrize("seeds", [2, 5])
+@pytest.mark.parametrize(("statistic", "truth"), [("mean", 4.0), ("worst", 0.0)])
 def test_of_a_hundred_intervals_about_95_hold_the_truth(seeds, statistic, truth):
     """A bootstrap over clients alone would hold it 75 times."""
-    draw, trials = np.random.default_rng(7), 400
+    draw, trials = np.random.default_rng(7), 300
     held = 0
     for _ in range(trials):
         terms = _simulate(draw, seeds, 20, truth, 0.03, statistic)
@@ -101,7 +101,7 @@ def test_many_seeds_decide_a_difference_and_two_do_not():
     assert found[2].low < 0 < found[2].high
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, 5])
 def test_the_best_of_equals_is_no_finding(seeds):
     """One method is claimed to be above four others that are as good."""
     draw, trials = np.random.default_rng(11), 150

@@ -9,6 +9,7 @@ from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.config import resolve, study_checks
 from partitioned import DOMAINS, make, with_domains
+from refusals import refused
 
 CONFIG = schema.load("config")
 BY_DOMAIN = st.one_of(
@@ -90,18 +91,18 @@ def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
     sizes = np.bincount(client[test])
     assert len(sizes) == 30 and sizes.sum() == 400
     assert sizes.max() - sizes.min() <= 4, "in proportion to their training images"
-    with pytest.raises(FedLoomError, match="1 training images are of no domain; name it"):
+    with refused("1 training images", "no domain"):
         data[2][5] = ""
         make({"scheme": "domain", "clients_per_domain": 1}, 0, data)
 
 
 def test_keys_of_imbalance_go_together():
     entry = {"scheme": "domain", "dominant_share": 0.9}
-    with pytest.raises(FedLoomError, match="'dominant_classes' is a dependency of"):
+    with refused("mine", "dominant_classes"):
         resolve._checked_entry("partitions", "mine", entry, CONFIG)
     entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
     spec = resolve._checked_entry("partitions", "mine", entry, CONFIG)
-    with pytest.raises(FedLoomError, match="mine: alpha and dominant_share; divide a domain by"):
+    with refused("mine", "alpha", "dominant_share"):
         study_checks._check_domains(spec, "mine")
 
 
@@ -114,39 +115,33 @@ def test_domains_without_alpha_are_divided_evenly():
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("change", "words"),
     [
-        (
-            lambda label, test, d: (label, test, np.full(len(label), "ink")),
-            r"one domain \('ink'\); use another",
-        ),
-        (
-            lambda label, test, d: (label, test | ((d == "oil") & (label == 3)), d),
-            r"class 3 has test images but no training image of domain 'oil' \(1 such classes\)",
-        ),
-        (
-            lambda label, test, d: (label, test & (d != "wax"), d),
-            r"client 4 of domain 'wax' has no test images \(seed 0, 2 such clients of 6\)",
-        ),
-        (
-            lambda label, test, d: (label, np.zeros(len(test), bool), d),
-            r"client 0 of domain 'ink' has no test images \(seed 0, 6 such clients of 6\)",
-        ),
+        (lambda y, test, d: (y, test, np.full(len(y), "ink")), ["'ink'"]),
+        (lambda y, test, d: (y, test | ((d == "oil") & (y == 3)), d), ["class 3", "'oil'"]),
+        (lambda y, test, d: (y, test & (d != "wax"), d), ["client 4", "'wax'", "2 such clients"]),
+        (lambda y, test, d: (y, test & False, d), ["client 0", "'ink'", "6 such clients of 6"]),
     ],
 )
-def test_domains_that_do_not_fit_are_refused(change, line):
-    with pytest.raises(FedLoomError, match=line):
+def test_domains_that_do_not_fit_are_refused(change, words):
+    with refused(*words):
         make({"scheme": "domain", "clients_per_domain": 2}, 0, change(*with_domains(0)))
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"alpha": 1.0, "kind": "client"}, {"alpha": 1.0, "kind": "class"}]
+    "more",
+    [
+        {},
+        {"alpha": 1.0, "kind": "client"},
+        {"alpha": 1.0, "kind": "class_capped", "min_images": 5},
+        {"dominant_share": 0.9, "dominant_classes": 0.5},
+    ],
 )
 def test_a_domain_without_training_images_is_refused(more):
     labels, test, domains = with_domains(0)
     keep = (domains != "oil") | test
     spec = {"scheme": "domain", "clients_per_domain": 2} | more
-    with pytest.raises(FedLoomError, match="no training image of domain 'oil'"):
+    with refused("domain 'oil'", "0 training images"):
         make(spec, 0, (labels[keep], test[keep], domains[keep]))
 
 

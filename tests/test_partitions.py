@@ -12,47 +12,30 @@ from hypothesis import strategies as st
 from fedloom.common.errors import FedLoomError
 from fedloom.data.partition import COLUMNS, check_labels, write_partition
 from partitioned import CLASSES, dataset, make, with_domains
+from refusals import refused
+
+HELD_OUT = st.sampled_from([0.0, 0.1, 0.3])
+
+
+def _specs(scheme, **keys):
+    return st.fixed_dictionaries({"scheme": st.just(scheme), "held_out": HELD_OUT} | keys)
+
 
 SPECS = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "scheme": st.just("pathological"),
-            "clients": st.integers(5, 12),
-            "classes_per_client": st.integers(2, 6),
-            "held_out": st.sampled_from([0.0, 0.1, 0.3]),
-        }
+    _specs("pathological", clients=st.integers(5, 12), classes_per_client=st.integers(2, 6)),
+    _specs(
+        "dirichlet",
+        kind=st.sampled_from(["client", "class"]),
+        clients=st.integers(1, 6),
+        alpha=st.sampled_from([1.0, 10.0]),
     ),
-    st.fixed_dictionaries(
-        {
-            "scheme": st.just("dirichlet"),
-            "kind": st.sampled_from(["client", "class"]),
-            "clients": st.integers(1, 6),
-            "alpha": st.sampled_from([1.0, 10.0]),
-            "held_out": st.sampled_from([0.0, 0.3]),
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "scheme": st.just("disjoint"),
-            "clients": st.integers(1, CLASSES),
-            "held_out": st.sampled_from([0.0, 0.3]),
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "scheme": st.just("iid"),
-            "clients": st.integers(1, 12),
-            "held_out": st.sampled_from([0.0, 0.1, 0.3]),
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "scheme": st.just("imbalance"),
-            "clients": st.integers(3, 20),
-            "dominant_share": st.sampled_from([0.5, 0.8, 0.99]),
-            "dominant_classes": st.sampled_from([0.1, 0.3, 0.5]),
-            "held_out": st.sampled_from([0.0, 0.1, 0.3]),
-        }
+    _specs("disjoint", clients=st.integers(1, CLASSES)),
+    _specs("iid", clients=st.integers(1, 12)),
+    _specs(
+        "imbalance",
+        clients=st.integers(3, 20),
+        dominant_share=st.sampled_from([0.5, 0.8, 0.99]),
+        dominant_classes=st.sampled_from([0.1, 0.3, 0.5]),
     ),
 )
 
@@ -92,7 +75,7 @@ def test_test_images_follow_the_training_proportions():
         assert (counts[0] == counts[1]).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=6)
 @given(st.sampled_from(["iid", "dirichlet"]), st.integers(0, 1000))
 def test_test_images_are_in_proportion_to_a_clients_training_images(scheme, seed):
     """Also where every client's share of every class is less than an image or two."""
@@ -147,25 +130,22 @@ def test_the_file_is_the_same_every_time(spec, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "line"),
+    ("spec", "words"),
     [
-        (
-            {"scheme": "pathological", "clients": 5, "classes_per_client": 11},
-            "classes_per_client is 11, but the dataset has 10 classes",
-        ),
+        ({"scheme": "pathological", "clients": 5, "classes_per_client": 11}, ["11", "10 classes"]),
         (
             {"scheme": "pathological", "clients": 4, "classes_per_client": 2},
-            "4 clients x 2 classes leave some of the 10 classes without a client",
+            ["4 clients x 2", "10 classes", "classes_per_client"],
         ),
         (
             {"scheme": "dirichlet", "kind": "class", "clients": 300, "alpha": 0.01},
-            r"client \d+ has no training images \(seed 0",
+            ["client", "no training images", "seed 0"],
         ),
-        ({"scheme": "iid", "clients": 10**9}, r"1000000000 clients must share \d+ training"),
+        ({"scheme": "iid", "clients": 10**9}, ["1000000000 clients", "training images"]),
     ],
 )
-def test_a_partition_that_does_not_fit_is_refused(spec, line):
-    with pytest.raises(FedLoomError, match=line):
+def test_a_partition_that_does_not_fit_is_refused(spec, words):
+    with refused(*words):
         make(spec)
 
 
@@ -173,7 +153,7 @@ def test_a_client_tested_on_a_class_it_lacks_is_refused():
     columns = [[0, 1, 2], [0, 0, 0], [4, 4, 5], [False, True, True], [True] * 3, ["x"] * 3]
     arrays = [pa.array(c, t) for c, t in zip(columns, COLUMNS.types, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=COLUMNS)
-    with pytest.raises(FedLoomError, match="client 0 is tested on class 5"):
+    with refused("client 0", "class 5"):
         check_labels(table)
 
 

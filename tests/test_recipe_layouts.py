@@ -1,9 +1,5 @@
 """Every recipe on a small tree in the raw layout of its archive, and on trees that are wrong."""
 
-import json
-import shutil
-
-import numpy as np
 import pytest
 
 import raw_layouts
@@ -14,7 +10,7 @@ from fedloom.config import recipes
 from fedloom.config.resolve import dataset_entry
 from fedloom.data import expected_counts, sources
 from fedloom.data.preparation import prepared
-from images_on_disk import build
+from refusals import refused
 
 
 def ready(name, root):
@@ -82,19 +78,6 @@ def test_images_that_no_count_covers_are_named(name, uncompared, tree, capsys):
     assert line.split("; ")[2:] == [f"{which}: not compared" for which in uncompared]
 
 
-@pytest.mark.parametrize("name", ["domainnet", "five_dataset", "office31", "inaturalist_user"])
-def test_a_recipe_becomes_a_store(name, tree, tmp_path):
-    root = tree(name)
-    counts = recipes.find(name).counts
-    store, about = build(tmp_path, recipe=name, root=str(root))
-    assert len(about["classes"]) == counts["classes"]
-    assert len(set(store.domains) - {""}) == counts["domains"]
-    if name == "five_dataset":
-        assert about["skipped"] == 1, "a file of notMNIST that is no image"
-        assert store.shape == (32, 32, 3)
-        assert about["classes"][0] == "svhn/0"
-
-
 def test_users_with_few_images_are_left_out(tree):
     listed = ready("inaturalist_user", tree("inaturalist_user"))
     assert sorted(set(listed.domains)) == ["", "5", "6", "7"]
@@ -106,8 +89,7 @@ def test_test_images_of_tiny_imagenet_have_the_classes_of_their_list(tree, capsy
     listed = ready("tiny_imagenet", root)
     assert listed.labels[listed.test].tolist() == [0, 1, 0, 1]
     (root / "tiny-imagenet-200/val/images/val_2.JPEG").unlink()
-    line = r"val_annotations.txt, line 3: names .*val_2.JPEG, which is not there"
-    with pytest.raises(FedLoomError, match=line):
+    with refused("val_annotations.txt, line 3", "val_2.JPEG"):
         ready("tiny_imagenet", root)
 
 
@@ -118,16 +100,6 @@ def test_class_names_are_those_of_the_data_set(tree):
 def without_images_of_a_class(root):
     for name in ("0", "1"):
         (root / f"tiny-imagenet-200/train/n02/images/{name}.png").unlink()
-
-
-def without_a_class(root):
-    shutil.rmtree(root / "tiny-imagenet-200/train/n02")
-
-
-def with_another_layer(root):
-    mug = root / "amazon/images/mug"
-    (root / "amazon/images/new").mkdir()
-    mug.rename(root / "amazon/images/new/mug")
 
 
 def with_a_truncated_list(root):
@@ -148,11 +120,6 @@ def with_few_images(root):
                 file.unlink()
 
 
-def with_few_lines(root):
-    file = root / "mnist_m/mnist_m_train_labels.txt"
-    file.write_text("\n".join(file.read_text().splitlines()[:12]) + "\n")
-
-
 def with_images_of_the_wrong_split(root):
     """A class of train in the place of that of test, as by a wrong copy."""
     train, test = (root / f"MMAFEDB/{half}/sad" for half in ("train", "test"))
@@ -161,84 +128,18 @@ def with_images_of_the_wrong_split(root):
     (test / "0.png").write_bytes(raw_layouts.IMAGE)
 
 
-def with_a_list_that_names_a_file_that_is_not_there(root):
-    (root / "jpg/class 3/4.jpg").unlink()
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "expected"),
     [
-        (
-            "tiny_imagenet",
-            without_images_of_a_class,
-            [
-                "tiny_imagenet: 8 training images, the recipe has 10 (2 fewer)",
-                "tiny_imagenet: class 'n02': 3 training images, the recipe has 5 (2 fewer)",
-            ],
-        ),
-        (
-            "tiny_imagenet",
-            without_a_class,
-            [
-                "error: {root}/tiny-imagenet-200/val/val_annotations.txt, line 2: class 'n02' has "
-                "no training images; mend the list, or add a folder of them"
-            ],
-        ),
-        (
-            "office31",
-            with_another_layer,
-            [
-                "error: {root}/amazon/images/new: a folder 'mug' where images should be; for "
-                "class/mug/file set images_in: mug"
-            ],
-        ),
-        (
-            "domainnet",
-            with_a_truncated_list,
-            [
-                "domainnet: 85 test images, the recipe has 87 (2 fewer)",
-                "domainnet: domain 'clipart': 10 test images, the recipe has 12 (2 fewer)",
-            ],
-        ),
+        ("tiny_imagenet", without_images_of_a_class, ["8 training", "'n02': 3 training"]),
+        ("domainnet", with_a_truncated_list, ["85 test", "'clipart': 10 test"]),
         (
             "domainnet",
             without_training_images_of_three_classes,
-            [
-                "domainnet: 7 classes with training images, the recipe has 10; found: ice_cream, "
-                "teapot, tiger, whale, windmill, wine_glass, zebra"
-            ],
+            ["7 classes with training images, the recipe has 10; found: ice_cream, teapot"],
         ),
-        (
-            "notmnist",
-            with_few_images,
-            ["notmnist: 74 images, the recipe has at least 100 (26 fewer)"],
-        ),
-        (
-            "five_dataset",
-            lambda root: with_few_images(root / "notmnist"),
-            ["five_dataset: domain 'notmnist': 74 images, the recipe has at least 100 (26 fewer)"],
-        ),
-        (
-            "mnist_m",
-            with_few_lines,
-            ["mnist_m: 12 training images, the recipe has at least 30 (18 fewer)"],
-        ),
-        (
-            "mmafedb",
-            with_images_of_the_wrong_split,
-            [
-                "mmafedb: 16 training images, the recipe has 14 (2 more)",
-                "mmafedb: 13 test images, the recipe has 14 (1 fewer)",
-            ],
-        ),
-        (
-            "flowers102",
-            with_a_list_that_names_a_file_that_is_not_there,
-            [
-                "error: {root}/split_zhou_OxfordFlowers.json, test[6]: names {root}/jpg/class 3/"
-                "4.jpg, which is not there"
-            ],
-        ),
+        ("notmnist", with_few_images, ["74 images, the recipe has at least 100 (26 fewer)"]),
+        ("mmafedb", with_images_of_the_wrong_split, ["14 (2 more)", "14 (1 fewer)"]),
     ],
 )
 def test_a_wrong_tree_is_told_in_a_line(name, damage, expected, tree, capsys):
@@ -246,7 +147,8 @@ def test_a_wrong_tree_is_told_in_a_line(name, damage, expected, tree, capsys):
     damage(root)
     status, lines = check(root, name, capsys)
     assert status == 2
-    assert lines == [line.format(root=root) for line in expected]
+    for line, words in zip(lines, expected, strict=True):
+        assert words in line
 
 
 def test_pixels_are_read_on_request(tree, capsys):
@@ -322,12 +224,3 @@ def test_the_list_names_every_recipe(capsys):
     assert [line.split()[0] for line in lines[2:]] == list(recipes.names())
     cifar = next(line for line in lines if line.startswith("cifar100 "))
     assert "50,000 + 10,000" in cifar and "torchvision" in cifar
-
-
-def test_a_broken_split_of_coop_is_named(tree, capsys):
-    root = tree("dtd")
-    file = root / "dtd/split_zhou_DescribableTextures.json"
-    file.write_text(json.dumps({"train": json.loads(file.read_text())["train"]}))
-    status, lines = check(root, "dtd", capsys)
-    assert status == 2 and "no list 'test' in it" in lines[0]
-    assert np.array(lines).size == 1

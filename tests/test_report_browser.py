@@ -17,8 +17,6 @@ from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -40,6 +38,7 @@ CUT = {  # of the default study: fewer rounds and images and no tuning, the same
     r"^  report: .*": "  report: {last_evaluations: 1}",
     r"^  tune: .*\n": "",
     r"^  styles:\n(    .*\n)+": "  styles: {source: folder, root: letters, domains: true}\n",
+    r"^  methods: \[head_tuning.*": "  methods: [fedvpt, pep_fedpt]",
     r"{plugin: pep_fedpt}": f'{{plugin: pep_fedpt, title: "{ODD}"}}',
     r"^  main: {kind: accuracy}": f'  main: {{kind: accuracy, title: "{ODD}"}}',
 }
@@ -195,7 +194,7 @@ def test_every_entry_of_the_report_shows_its_own_table_or_figure(browser, report
 def test_the_first_page_shows_the_study_and_any_title_as_it_is(browser, report):
     _open(browser, report)
     text = _wait(browser, "#app .prose")[0]
-    assert f"Methods: Head-Tuning, FedVPT, FedVPT-D, P-PT, {ODD}" in text.text
+    assert f"Methods: FedVPT, {ODD}" in text.text
     assert "system-message" not in text.get_attribute("innerHTML")
     for name in ("Workflow", "Statistics", "About"):
         _click_in_menu(browser, name)
@@ -224,26 +223,24 @@ def test_every_file_has_the_permissions_of_the_umask(report):
 RULES = (ROOT / "workflow/rules/report.smk").read_text()
 CATEGORY = re.compile(r'category="(\w+)",\s*labels=(\{.*?\}),\n', re.DOTALL)
 LABELS = {name: ast.literal_eval(labels) for name, labels in CATEGORY.findall(RULES)}
-NAMES = st.lists(st.from_regex(r"[a-c][0-9_.-]?", fullmatch=True), max_size=4, unique=True)
+SHAPES = [
+    {"Tables": ["a"], "Partitions": [("a", "x")]},
+    {"Figures": ["a", "b."], "Partitions": [("a", "x"), ("a", "y")]},
+    {"Tables": ["a-", "b1"], "Figures": ["c"], "Partitions": [("a", "x"), ("b", "x"), ("b", "y_")]},
+]
 
 
-@st.composite
-def shapes(draw) -> dict[str, dict]:
+def _results(shape: dict[str, list]) -> dict[str, dict]:
     """Return the results of a study by their paths, as the report's JavaScript has them."""
     results = {}
-
-    def add(category: str, path: str, **wildcards: object) -> None:
-        labels = {key: text.format(**wildcards) for key, text in LABELS[category].items()}
-        results[path] = {"category": category, "labels": labels, "name": path}
-        results[path] |= {"mime_type": "image/png", "data_uri": "data:,"}
-
-    for category in ("Tables", "Figures"):
-        for label in draw(NAMES):
-            add(category, f"{category}/{label}", label=label)
-    for dataset in draw(NAMES):
-        for partition in draw(NAMES):  # a report of some targets alone need not have all pairs
-            wildcards = {"dataset": dataset, "partition": partition, "seed": 0}
-            add("Partitions", f"Partitions/{dataset}/{partition}", **wildcards)
+    for category, names in shape.items():
+        for name in names:
+            dataset, partition = name if isinstance(name, tuple) else ("", "")
+            values = {"label": name, "dataset": dataset, "partition": partition, "seed": 0}
+            labels = {key: text.format(**values) for key, text in LABELS[category].items()}
+            path = f"{category}/{name}"
+            results[path] = {"category": category, "labels": labels, "name": path}
+            results[path] |= {"mime_type": "image/png", "data_uri": "data:,"}
     return results
 
 
@@ -269,25 +266,12 @@ SHOW = """
 """
 
 
-def test_a_study_of_any_shape_has_a_row_for_every_result(browser, report):
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_study_of_any_shape_has_a_row_for_every_result(browser, report, shape):
     """Snakemake makes toggles of some labels, and then a page may be blank, or a result missing."""
     assert LABELS.keys() == {"Tables", "Figures", "Partitions"}
     _open(browser, report)
-
-    @settings(max_examples=30, deadline=None, derandomize=True)
-    @given(shapes(), st.data())
-    def check(shape, data):
-        paths = sorted(shape)
-        found = data.draw(st.sets(st.sampled_from(paths))) if paths else set()
-        term = f"re:^({'|'.join(map(re.escape, sorted(found)))})$"
-        if not browser.find_elements(By.TAG_NAME, "nav"):  # an example before ended the page
-            browser.refresh()
-            _wait(browser, "nav li")
-        rows = browser.execute_script(SHOW, shape, term)
-        expected = {"search": len(found)}
-        for result in shape.values():
-            expected[result["category"]] = expected.get(result["category"], 0) + 1
-        assert rows == expected
-
-    check()
+    first, *_ = results = _results(shape)
+    rows = browser.execute_script(SHOW, results, f"re:^({re.escape(first)})$")
+    assert rows == {"search": 1} | {category: len(names) for category, names in shape.items()}
     _no_errors(browser)

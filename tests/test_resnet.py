@@ -15,11 +15,11 @@ from clip_by_hand import first_cohort
 from default_config import default_config
 from fedloom.backbones import base, resnet
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
-from fedloom.common.errors import FedLoomError
 from fedloom.config.resolve import resolve
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.toolbox import leaves
+from refusals import refused
 
 K, B, SIZE = 2, 4, 16
 
@@ -167,14 +167,13 @@ def test_weights_from_a_file(tmp_path):
     loaded = resnet.load(spec)
     assert torch.equal(loaded.init_weights()["conv1.weight"], network.conv1.weight)
     assert loaded.pixels.size == (32, 32) and loaded.width == 512
-    for wrong, line in (
-        ({"weights": "hub"}, "write none for untrained weights"),
-        ({"name": "resnet34"}, "cannot load weights .*Missing key"),
-        ({"name": "resnet99"}, "no such ResNet; there are resnet8_wide"),
+    for wrong, words in (
+        ({"weights": "hub"}, ["resnet18", "hub", ".safetensors"]),
+        ({"name": "resnet34"}, ["resnet34", "r.safetensors", "Missing key"]),
+        ({"name": "resnet99"}, ["resnet99", "resnet8_wide"]),
     ):
-        with pytest.raises(FedLoomError, match=line) as error:
+        with refused(*words):
             resnet.load(spec | wrong)
-        assert "\n" not in str(error.value)
 
 
 def _task(tiny, **options):
@@ -231,5 +230,5 @@ def test_a_study_runs_on_a_resnet_if_its_methods_do():
     config = config | {"backbones": config["backbones"] | added}
     select = config["select"] | {"backbones": ["small"], "figures": [], "tables": ["main"]}
     assert resolve(config | {"select": select | {"methods": ["fedavg"]}}).backbones["small"]
-    with pytest.raises(FedLoomError, match=r"fedvpt works on a vit, backbones.small is a resnet"):
+    with refused("fedvpt", "backbones.small", "resnet"):
         resolve(config | {"select": select | {"methods": ["fedvpt"]}})

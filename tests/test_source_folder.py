@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedloom.common.errors import FedLoomError
 from fedloom.data import images
 from images_on_disk import build, image_folder, noise, save
+from refusals import refused
 
 
 def _pixels(store):
@@ -50,53 +50,41 @@ def test_a_folder_with_domains_below_train_and_test(tmp_path):
 
 def test_a_folder_with_its_own_names_for_the_split(tmp_path):
     root = image_folder(tmp_path / "root", ["train", "val", "test"], ["ant", "bee"])
-    with pytest.raises(FedLoomError, match=r"root holds test, train, val: name the folders"):
+    with refused("root", "test, train, val", "split"):
         build(tmp_path, source="folder", root=str(root))
     store, _ = build(tmp_path, source="folder", root=str(root), split=["train", "val"])
     assert (len(store), store.test.sum()) == (16, 8)
-    with pytest.raises(FedLoomError, match=r"root/dev: no such folder, but split names it"):
+    with refused("root/dev", "split"):
         build(tmp_path, source="folder", root=str(root), split=["train", "dev"])
 
 
 @pytest.mark.parametrize(
-    ("layers", "options", "line"),
+    ("layers", "options", "words"),
     [
-        (
-            (["photo", "sketch"], ["ant", "bee"]),
-            {},
-            "photo: a folder 'ant' where .* domains: true",
-        ),
-        ((["ant", "bee"],), {"domains": True}, "ant: no class folders .* domains: false"),
-        ((), {}, "root: no class folders in it"),
+        ((["photo", "sketch"], ["ant", "bee"]), {}, ["photo", "'ant'", "domains: true"]),
+        ((["ant", "bee"],), {"domains": True}, ["ant", "domains: false"]),
+        ((), {}, ["root"]),
         (
             (["amazon", "dslr"], ["images"], ["mug", "pen"]),
             {"domains": True},
-            "amazon/images: a folder 'mug' where images .* set classes_in: images$",
+            ["amazon/images", "'mug'", "classes_in: images"],
         ),
-        ((["ant", "bee"], ["images"]), {}, "ant: a folder 'images' .* set images_in: images$"),
-        (
-            (["ant", "bee"], ["images"], ["more"]),
-            {"images_in": "images"},
-            "ant/images: a folder 'more' where images should be; remove or move it$",
-        ),
-        ((["ant", "bee"],), {"images_in": "images"}, "ant/images: no such folder"),
-        (
-            (["ant", "bee"],),
-            {"classes_in": "images"},
-            "root/images: no such folder",
-        ),
+        ((["ant", "bee"], ["images"]), {}, ["ant", "'images'", "images_in: images"]),
+        ((["ant"], ["images"], ["more"]), {"images_in": "images"}, ["ant/images", "'more'"]),
+        ((["ant", "bee"],), {"images_in": "images"}, ["ant/images", "images_in"]),
+        ((["ant", "bee"],), {"classes_in": "images"}, ["root/images", "classes_in"]),
     ],
 )
-def test_a_layer_too_many_or_too_few(layers, options, line, tmp_path):
-    root = image_folder(tmp_path / "root", *layers)
-    with pytest.raises(FedLoomError, match=line):
+def test_a_layer_too_many_or_too_few(layers, options, words, tmp_path):
+    root = image_folder(tmp_path / "root", *layers, count=1)
+    with refused(*words):
         build(tmp_path, source="folder", root=str(root), **options)
 
 
 def test_a_folder_beside_the_images_of_a_class(tmp_path):
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     (root / "bee" / "old").mkdir()
-    with pytest.raises(FedLoomError, match=r"bee: a folder 'old' where images .*; remove or move"):
+    with refused("bee", "'old'"):
         build(tmp_path, source="folder", root=str(root))
 
 
@@ -108,30 +96,24 @@ def test_the_last_images_of_every_domain_are_test_images(tmp_path):
     once = [False, False, False, True, True] * 2 + [False] * 3 + [True]
     assert store.test.tolist() == once * 2, "the count starts again in the next domain"
     assert about["test_split"] == "the last 2 of every 5 images of a domain"
-    with pytest.raises(FedLoomError, match="test_last: 5 of 5 leave no image to train on"):
+    with refused("test_last", "5 of 5"):
         build(tmp_path, **options, test_last={"images": 5, "of": 5})
     options["root"] = str(image_folder(tmp_path / "halves", ["train", "test"], ["a"], ["b"]))
-    with pytest.raises(FedLoomError, match="test_last and a folder of test images; leave"):
+    with refused("test_last"):
         build(tmp_path, **options, test_last={"images": 2, "of": 5})
 
 
 @pytest.mark.parametrize(
-    ("rows", "line"),
+    ("rows", "words"),
     [
-        (
-            ["0.png ant", "1.png bee", "2.png cow"],
-            r"list.txt, line 3: class 'cow' has no training images; mend the list, or add a folder",
-        ),
-        (
-            ["0.png ant"],
-            r"list.txt: leaves out 2 of 3 images, as .*/images/1.png; add them to the list, or",
-        ),
-        (["0.png ant", "1.png bee", "./0.png ant"], r"line 3: names .*/images/0.png, again$"),
-        (["0.png ant", "3.png bee"], r"line 2: names .*/images/3.png, which is not there$"),
-        (["../../train/ant/0.png ant"], r"line 1: names .*/train/ant/0.png, which is not there$"),
+        (["0.png ant", "1.png bee", "2.png cow"], ["line 3", "'cow'"]),
+        (["0.png ant"], ["2 of 3", "images/1.png"]),
+        (["0.png ant", "1.png bee", "./0.png ant"], ["line 3", "images/0.png"]),
+        (["0.png ant", "3.png bee"], ["line 2", "images/3.png"]),
+        (["../../train/ant/0.png ant"], ["line 1", "train/ant/0.png"]),
     ],
 )
-def test_a_test_list_has_every_image_of_its_folder_once(rows, line, tmp_path):
+def test_a_test_list_has_every_image_of_its_folder_once(rows, words, tmp_path):
     root = image_folder(tmp_path / "root/train", ["ant", "bee"], count=1).parent
     image_folder(root / "val/images", count=3)
     (root / "val/images/notes.txt").write_text("no image")
@@ -141,27 +123,27 @@ def test_a_test_list_has_every_image_of_its_folder_once(rows, line, tmp_path):
     store, _ = build(tmp_path, **options)
     assert store.labels[store.test].tolist() == [1, 0, 1]
     (root / "val/list.txt").write_text("\n".join(rows))
-    with pytest.raises(FedLoomError, match=line):
+    with refused("val/list.txt", *words):
         build(tmp_path, **options)
     options["test_list"]["images"] = "pictures"
-    with pytest.raises(FedLoomError, match="val/pictures: no such folder, but test_list names it"):
+    with refused("val/pictures", "test_list"):
         build(tmp_path, **options)
 
 
 def test_a_missing_folder_and_an_empty_class(tmp_path):
     root = tmp_path / "root"
-    with pytest.raises(FedLoomError, match=r"root: no such folder; expected \[domain/\]class/file"):
+    with refused(root, "[domain/]class/file"):
         build(tmp_path, source="folder", root=str(root))
     image_folder(root, ["ant", "bee"])
     (root / "cow").mkdir()
-    with pytest.raises(FedLoomError, match=r"root/cow: a class folder without images"):
+    with refused("root/cow"):
         build(tmp_path, source="folder", root=str(root))
 
 
 def test_other_sizes_need_image_size(tmp_path):
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     save(root / "bee" / "1.png", noise(1, (40, 20)))
-    with pytest.raises(FedLoomError, match=r"bee/1.png is 40 x 20 .*ant/0.png is 12 x 10"):
+    with refused("bee/1.png is 40 x 20", "ant/0.png is 12 x 10", "image_size"):
         build(tmp_path, source="folder", root=str(root))
     store, _ = build(tmp_path, source="folder", root=str(root), image_size=8)
     assert store.shape == (8, 8, 3)
@@ -197,7 +179,7 @@ def test_sixteen_bits_palettes_and_transparency(tmp_path):
         images.to_pixels(Image.new("F", (3, 3)), False, None)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tiff", ".webp", ".gif"])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tiff", ".webp", ".gif"])
 @pytest.mark.parametrize("keep", [0, 20, 0.6])
 def test_a_truncated_image_is_named_or_counted(suffix, keep, tmp_path, caplog):
     caplog.set_level(logging.INFO)
@@ -205,9 +187,8 @@ def test_a_truncated_image_is_named_or_counted(suffix, keep, tmp_path, caplog):
     broken = root / "ant" / f"2{suffix}"
     data = broken.read_bytes()
     broken.write_bytes(data[: int(keep * len(data)) if keep < 1 else keep])
-    with pytest.raises(FedLoomError, match=rf"ant/2\{suffix}: unreadable image") as error:
+    with refused(f"ant/2{suffix}: unreadable image"):
         build(tmp_path, source="folder", root=str(root))
-    assert "\n" not in str(error.value)
     store, about = build(tmp_path, source="folder", root=str(root), skip_unreadable=True)
     assert (len(store), about["images"], about["skipped"]) == (7, 7, 1)
     assert f"skipped {broken}: unreadable" in caplog.text
@@ -218,5 +199,5 @@ def test_nothing_readable_is_an_error(tmp_path):
     root = image_folder(tmp_path / "root", ["a", "b"])
     for file in root.rglob("*.png"):
         file.write_bytes(b"")
-    with pytest.raises(FedLoomError, match=r"none of 8 images can be read, the first is .*a/0.png"):
+    with refused("8 images", "a/0.png"):
         build(tmp_path, source="folder", root=str(root), skip_unreadable=True)

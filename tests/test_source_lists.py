@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fedloom.common.errors import FedLoomError
 from fedloom.config.file_fingerprint import listing
 from images_on_disk import build, dataset_spec, noise, save
+from refusals import refused
 
 
 def files(root, *paths):
@@ -62,7 +62,7 @@ def test_several_lists_of_a_split_and_a_folder_of_the_images(tmp_path):
     lists = {"source": "lists", "root": str(root), "train": ["a.txt", "b.txt"]}
     store, about = build(tmp_path, **lists, images="images", test_fraction=0.3)
     assert (about["classes"], store.test.sum()) == (["ant", "cat"], 1)
-    with pytest.raises(FedLoomError, match="root/pictures: no such folder, but images names it"):
+    with refused("root/pictures", "images"):
         build(tmp_path, **lists, images="pictures")
 
 
@@ -75,14 +75,14 @@ def test_csv_with_users_and_images_by_their_names_alone(tmp_path):
     store, about = build(tmp_path, **lists, **columns)
     assert store.domains.tolist() == ["7", "9", "9"]
     assert (about["classes"], store.labels.tolist()) == (["0", "1"], [1, 0, 0])
-    with pytest.raises(FedLoomError, match=r"line 2: no column 'image'; the columns are: user_id,"):
+    with refused("line 2", "'image'", "user_id"):
         build(tmp_path, **lists, **columns | {"path_column": "image"})
     files(root, "Fungi/cd.png")
-    with pytest.raises(FedLoomError, match=r"oak/cd.png: has the name of .*Fungi/cd.png"):
+    with refused("oak/cd.png", "Fungi/cd.png"):
         build(tmp_path, **lists, **columns)
     write(root / "train.csv", "user_id,image_id,class", "7,xy,1")
     (root / "Fungi/cd.png").unlink()
-    with pytest.raises(FedLoomError, match=r"train.csv, line 2: no image 'xy' anywhere below"):
+    with refused("train.csv, line 2", "'xy'"):
         build(tmp_path, **lists, **columns)
 
 
@@ -104,47 +104,45 @@ def test_json_as_coop_has_it(tmp_path):
     assert store.labels.tolist() == [1, 0, 0, 1], "images of val are left out, as in CoOp"
     assert np.flatnonzero(store.test).tolist() == [2, 3]
     lists = coop(root, train=[["0.png", 1, "sea lion"], ["1.png", 1, "seal"]], test=[])
-    with pytest.raises(FedLoomError, match=r"split.json: a list without images"):
+    with refused("split.json"):
         build(tmp_path, **lists)
     del lists["test"]
-    with pytest.raises(
-        FedLoomError, match=r"train\[1\]: class 1 is called 'seal' here, 'sea lion' before"
-    ):
+    with refused("train[1]", "'seal'", "'sea lion'"):
         build(tmp_path, **lists)
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "word"),
     [
-        ('{"train": [["0.png", 1', r"split.json: no whole JSON \(.*\); fetch it again"),
-        ('{"val": []}', "split.json: no list 'train' in it; expected"),
-        ('{"train": [["0.png", "1", "ant"]]}', r"split.json, train\[0\]: .* expected"),
-        ("[]", "split.json: no list 'train' in it"),
+        ('{"train": [["0.png", 1', "JSON"),
+        ('{"val": []}', "'train'"),
+        ('{"train": [["0.png", "1", "ant"]]}', "train[0]"),
+        ("[]", "'train'"),
     ],
 )
-def test_json_that_is_broken(tmp_path, text, line):
+def test_json_that_is_broken(tmp_path, text, word):
     root = files(tmp_path / "root", "0.png")
     (root / "split.json").write_text(text)
-    with pytest.raises(FedLoomError, match=line):
+    with refused("split.json", word):
         build(tmp_path, source="lists", root=str(root), train="split.json")
 
 
 def test_lists_that_are_wrong(tmp_path):
     root = files(tmp_path / "root", "a/1.png", "a/2.png")
     lists = {"source": "lists", "root": str(root), "train": "train.txt"}
-    for content, line in (
-        (None, "train.txt: no list of images there"),
-        (b"", "train.txt: a list without images; fetch it again"),
-        (b"a/1.png 0\na/3.png 0\n", "train.txt, line 2: names .*a/3.png, which is not there"),
-        (b"a/1.png 0\na/2.png\n", r"train.txt, line 2: no column 1 \(from 0\); the columns are: 1"),
-        (b"a/1.png 0\na/1.png 0\n", "line 2: names .*a/1.png again, after .*train.txt, line 1"),
-        (b"a/caf\xe9.png 0\n", r"train.txt: not UTF-8 \(.*at byte 5\)"),
+    for content, words in (
+        (None, []),
+        (b"", ["without images"]),
+        (b"a/1.png 0\na/3.png 0\n", ["line 2", "a/3.png"]),
+        (b"a/1.png 0\na/2.png\n", ["line 2", "column 1"]),
+        (b"a/1.png 0\na/1.png 0\n", ["line 2", "a/1.png", "line 1"]),
+        (b"a/caf\xe9.png 0\n", ["UTF-8", "byte 5"]),
     ):
         if content is not None:
             (root / "train.txt").write_bytes(content)
-        with pytest.raises(FedLoomError, match=line):
+        with refused("train.txt", *words):
             build(tmp_path, **lists)
-    with pytest.raises(FedLoomError, match="nowhere: no such folder; put lists and images there"):
+    with refused("nowhere"):
         build(tmp_path, **lists | {"root": str(tmp_path / "nowhere")})
 
 
@@ -165,7 +163,7 @@ def test_one_file_is_not_a_training_and_a_test_image(tmp_path, again, images):
     write(root / "train.txt", "a.png 0")
     write(root / "test.txt", f"{again} 0")
     lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
-    with pytest.raises(FedLoomError, match=r"test.txt, line 1: names .*a.png again, after .*train"):
+    with refused("test.txt, line 1", "a.png", "train.txt, line 1"):
         build(tmp_path, **lists, images=images)
 
 
@@ -174,10 +172,10 @@ def test_paths_that_lead_out_of_the_folder_of_images(tmp_path):
     lists = {"source": "lists", "root": str(root), "train": "train.txt", "images": "images"}
     for path in ("../c.png", "x/../../c.png", "../images/a.png", str(root / "c.png"), ".."):
         write(root / "train.txt", "a.png 0", f"{path} 1")
-        with pytest.raises(FedLoomError, match=rf"line 2: {path} is not below {root}/images; "):
+        with refused("train.txt, line 2", path, root / "images"):
             build(tmp_path, **lists)
     write(root / "train.txt", "a.png 0", "..b.png 1", "./x/../a.png 0")
-    with pytest.raises(FedLoomError, match=r"line 3: names .*images/a.png again"):
+    with refused("line 3", "images/a.png"):
         build(tmp_path, **lists)
 
 
@@ -191,21 +189,20 @@ def test_labels_that_are_numbers_are_compared_as_integers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "line"),
+    ("train", "test", "words"),
     [
-        (("1.png 0", "2.png one"), "3.png 1", r"train.txt, line 2: label 'one' is no .*, but '0'"),
-        (("1.png cat", "2.png dog"), "3.png 7", r"train.txt, line 1: label 'cat' .*, but '7' of "),
-        (("1.png 0", "2.png 1"), "3.png -1", r"test.txt, line 1: label '-1' is no number, but '0'"),
+        (("1.png 0", "2.png one"), "3.png 1", ["train.txt, line 2", "'one'", "'0'"]),
+        (("1.png cat", "2.png dog"), "3.png 7", ["train.txt, line 1", "'cat'", "'7'"]),
+        (("1.png 0", "2.png 1"), "3.png -1", ["test.txt, line 1", "'-1'", "'0'"]),
     ],
 )
-def test_labels_are_numbers_or_words_but_no_mixture(train, test, line, tmp_path):
+def test_labels_are_numbers_or_words_but_no_mixture(train, test, words, tmp_path):
     root = files(tmp_path / "root", "1.png", "2.png", "3.png")
     write(root / "train.txt", *train)
     write(root / "test.txt", test)
     lists = {"source": "lists", "root": str(root), "train": "train.txt", "test": "test.txt"}
-    with pytest.raises(FedLoomError, match=line) as error:
+    with refused(*words):
         build(tmp_path, **lists)
-    assert "\n" not in str(error.value)
 
 
 def test_a_folder_of_images_for_every_domain(tmp_path):
@@ -227,7 +224,7 @@ def test_a_folder_of_images_for_every_domain(tmp_path):
     store, _ = build(tmp_path, **lists, images={"A": "A/128", "B": "B/256"})
     assert store.domains.tolist() == ["A", "B", "B", "A"]
     assert (store.images(np.array([1]))[0] == np.asarray(noise(6))).all()
-    with pytest.raises(FedLoomError, match="images names a folder for A, but not for 'B'"):
+    with refused("images", "A", "'B'"):
         build(tmp_path, **lists, images={"A": "A/128"})
 
 
@@ -250,10 +247,10 @@ def test_a_test_list_without_users(tmp_path):
     lists = {"source": "lists", "root": str(root), "train": "train.csv", "test": "test.csv"}
     store, _ = build(tmp_path, **lists, **columns, min_images_per_domain=1)
     assert store.domains.tolist() == ["7", "8", ""], "it is of no domain, and stays"
-    with pytest.raises(FedLoomError, match=r"none of \d domains has 2 training images"):
+    with refused("min_images_per_domain", "2 training images"):
         build(tmp_path, **lists, **columns, min_images_per_domain=2)
     write(root / "train.csv", "image_id,class", "1.png,0", "2.png,0")
-    with pytest.raises(FedLoomError, match=r"train.csv, line 2: no column 'user_id'"):
+    with refused("train.csv, line 2", "'user_id'"):
         build(tmp_path, **lists, **columns)
 
 

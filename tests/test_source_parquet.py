@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedloom.common.errors import FedLoomError
 from images_on_disk import build, noise, png, write_parquet
+from refusals import refused
 
 
 def test_parquet_as_hugging_face_publishes_it(tmp_path):
@@ -62,29 +62,29 @@ def test_a_truncated_image_in_parquet_is_named_or_counted(tmp_path):
     data[7], data[9] = data[7][:60], None
     pq.write_table(pa.table({"image": data, "label": [0, 1] * 10}), path)
     options = {"source": "parquet", "train_files": str(path)}
-    with pytest.raises(FedLoomError, match=r"x.parquet row 7: unreadable image"):
+    with refused("x.parquet row 7: unreadable image"):
         build(tmp_path, **options)
     store, about = build(tmp_path, **options, skip_unreadable=True)
     assert (len(store), about["skipped"]) == (18, 2)
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("options", "words"),
     [
-        ({"image_column": "img"}, "no column 'img' .image_column.; did you mean 'image'"),
-        ({"label_column": "fine_label"}, "no column 'fine_label' .label_column."),
-        ({"image_column": "number"}, "column 'number' holds int64, not encoded images"),
-        ({"label_column": "weight"}, r"x.parquet row 0: 0.5 in column 'weight' .label_column."),
-        ({"label_column": "gap"}, r"x.parquet row 1: None in column 'gap' .label_column."),
-        ({"train_files": "none/*.parquet"}, "train_files: no file matches 'none/"),
-        ({"class_per_domain": True}, "class_per_domain needs domain_column"),
+        ({"image_column": "img"}, ["'img'", "image_column", "'image'"]),
+        ({"label_column": "fine_label"}, ["'fine_label'", "label_column"]),
+        ({"image_column": "number"}, ["'number'", "int64", "image_column"]),
+        ({"label_column": "weight"}, ["x.parquet row 0: 0.5", "'weight'"]),
+        ({"label_column": "gap"}, ["x.parquet row 1: None", "'gap'"]),
+        ({"train_files": "none/*.parquet"}, ["train_files", "none/"]),
+        ({"class_per_domain": True}, ["class_per_domain", "domain_column"]),
     ],
 )
-def test_a_parquet_file_that_does_not_fit(options, line, tmp_path):
+def test_a_parquet_file_that_does_not_fit(options, words, tmp_path):
     path = tmp_path / "x.parquet"
     columns = {"number": [1, 2], "weight": [0.5, 0.5], "gap": [1, None]}
     write_parquet(path, [0, 1], **columns)
-    with pytest.raises(FedLoomError, match=line):
+    with refused(*words):
         build(tmp_path, **({"source": "parquet", "train_files": str(path)} | options))
 
 
@@ -92,16 +92,14 @@ def test_labels_without_a_name_and_damaged_files_are_named(tmp_path):
     path = tmp_path / "x.parquet"
     write_parquet(path, [0, 1, -1], names=["a", "b"])
     options = {"source": "parquet", "train_files": str(path)}
-    with pytest.raises(FedLoomError, match=r"x.parquet row 2: -1 in column 'label'"):
+    with refused("x.parquet row 2: -1", "'label'"):
         build(tmp_path, **options)
     write_parquet(path, [0, 1] * 50)
     data = path.read_bytes()
-    path.write_bytes(data[:500])
-    with pytest.raises(FedLoomError, match=r"x.parquet: not a whole Parquet file"):
-        build(tmp_path, **options)
-    path.write_bytes(data[:100] + b"\xff" * 300 + data[400:])
-    with pytest.raises(FedLoomError, match=r"x.parquet"):
-        build(tmp_path, **options)
+    for damaged in (data[:500], data[:100] + b"\xff" * 300 + data[400:]):
+        path.write_bytes(damaged)
+        with refused("x.parquet"):
+            build(tmp_path, **options)
 
 
 def _parquet(tmp_path, **options):
@@ -110,14 +108,12 @@ def _parquet(tmp_path, **options):
     )
 
 
-def _refused(tmp_path, **options):
-    """The error of a build that must leave nothing behind."""
+def _refused(tmp_path, *words, **options):
+    """A build fails, and must leave nothing behind."""
     before = {path.name for path in tmp_path.iterdir()}
-    with pytest.raises(FedLoomError) as error:
+    with refused(*words):
         _parquet(tmp_path, **options)
     assert {path.name for path in tmp_path.iterdir()} == before, "nothing half-written"
-    assert str(error.value).isprintable(), "one line"
-    return str(error.value)
 
 
 def test_a_file_without_rows(tmp_path):
@@ -125,93 +121,40 @@ def test_a_file_without_rows(tmp_path):
     write_parquet(tmp_path / "b.parquet", [0, 1])
     table = pq.read_table(tmp_path / "b.parquet")
     pq.write_table(table.slice(0, 0), tmp_path / "b.parquet")
-    line = "b.parquet: no rows in it; fetch it again, or leave it out of train_files"
-    assert line in _refused(tmp_path)
+    _refused(tmp_path, "b.parquet", "no rows", "train_files")
 
 
-def test_a_list_of_patterns_of_which_one_matches_nothing(tmp_path):
-    write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
-    files = [f"{tmp_path}/a.parquet", f"{tmp_path}/b*.parquet"]
-    assert f"train_files: no file matches '{files[1]}'; correct" in _refused(
-        tmp_path, train_files=files
-    )
-
-
-def test_a_pattern_that_matches_folders_too(tmp_path):
-    write_parquet(tmp_path / "data" / "a.parquet", [0, 1] * 5)
+def test_patterns_that_match_nothing_or_folders_and_files_that_are_named_twice(tmp_path):
+    write_parquet(tmp_path / "data/a.parquet", [0, 1] * 5)
+    files = [f"{tmp_path}/data/a.parquet", f"{tmp_path}/data/b*.parquet"]
+    _refused(tmp_path, "train_files", files[1], train_files=files)
     (tmp_path / "data" / "cache").mkdir()
-    line = _refused(tmp_path, train_files=f"{tmp_path}/data/*")
-    assert "data/cache: a folder, pipe or broken link, no Parquet file (train_files)" in line
-    line = _refused(tmp_path, train_files=f"{tmp_path}/data")
-    assert "data: a folder, pipe or broken link, no Parquet file (train_files)" in line
+    _refused(tmp_path, "data/cache", "train_files", train_files=f"{tmp_path}/data/*")
+    _refused(tmp_path, "data: ", "train_files", train_files=f"{tmp_path}/data")
+    both = {"train_files": files[0], "test_files": files[0]}  # trained and tested on
+    _refused(tmp_path, "a.parquet", "train_files", "test_files", **both)
 
 
-def test_a_file_that_is_named_twice(tmp_path):
-    """Its images would be trained on and tested on."""
-    write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
-    write_parquet(tmp_path / "b.parquet", [0, 1] * 5)
-    line = _refused(tmp_path, test_files=f"{tmp_path}/b.parquet")
-    assert "b.parquet: named twice, by train_files and by test_files; name it once" in line
-
-
-@pytest.mark.parametrize("names", [["bee", "ant"], ["ant", "wasp"], ["ant", "bee", "cow"], None])
+@pytest.mark.parametrize("names", [["bee", "ant"], ["ant", "bee", "cow"], None])
 def test_files_that_disagree_on_the_classes(tmp_path, names):
     """The same number would mean another class in the second file."""
     write_parquet(tmp_path / "a.parquet", [0, 1] * 5, names=["ant", "bee"])
     write_parquet(tmp_path / "b.parquet", [0, 1] * 5, names=names)
-    line = _refused(tmp_path)
-    assert "b.parquet: other names in the metadata of column 'label' (label_column) than in" in line
-    assert "a.parquet; take files of one dataset" in line
+    _refused(tmp_path, "b.parquet", "'label'", "a.parquet")
 
 
 def test_files_of_which_one_has_numbers_and_the_other_text(tmp_path):
     write_parquet(tmp_path / "a.parquet", [0, 1] * 5)
     write_parquet(tmp_path / "b.parquet", ["0", "1"] * 5)
-    line = _refused(tmp_path)
-    assert "b.parquet row 0: '0' in column 'label' (label_column) is text, unlike in" in line
+    _refused(tmp_path, "b.parquet row 0: '0'", "'label'", "a.parquet")
 
 
 @pytest.mark.parametrize("names", [None, ["ant", "bee", "wasp"]])
 def test_a_class_of_the_test_files_alone(tmp_path, names):
     write_parquet(tmp_path / "a.parquet", [0, 1] * 5, names=names)
     write_parquet(tmp_path / "t.parquet", [0, 1, 2, 2], names=names)
-    line = _refused(
-        tmp_path, train_files=f"{tmp_path}/a.parquet", test_files=f"{tmp_path}/t.parquet"
-    )
-    name = "wasp" if names else "2"
-    assert f"t.parquet row 2: class '{name}' has no image in train_files (2 such rows)" in line
-
-
-def test_bits_that_flip_in_the_footer_are_noticed_or_change_nothing(tmp_path):
-    """Class names and counts lie there, without a checksum."""
-    path = tmp_path / "x.parquet"
-    write_parquet(path, [0, 1] * 4, names=["ant", "bee"])
-    whole = path.read_bytes()
-    footer = int.from_bytes(whole[-8:-4], "little")
-    store, about = _parquet(tmp_path)
-    expected = store.images(np.arange(8)).tobytes(), store.labels.tolist(), about["classes"]
-    rng = np.random.default_rng(0)
-    where = len(whole) - 8 - footer + rng.choice(footer, 250, replace=False)
-    names = {  # positions and bits: a letter of a name, the JSON, the list that holds it
-        whole.index(b'"ant"') + 1: 1,
-        whole.index(b'{"info"'): 1,
-        whole.index(b"\x0bhugg") - 2: 5,
-    }
-    refused = 0
-    for position in [*names, *where]:
-        damaged = bytearray(whole)
-        damaged[position] ^= 1 << names.get(position, rng.integers(8))
-        path.write_bytes(damaged)
-        try:
-            store, about = _parquet(tmp_path)
-        except FedLoomError as error:
-            assert "x.parquet" in str(error)
-            refused += 1
-        else:
-            found = store.images(np.arange(8)).tobytes(), store.labels.tolist(), about["classes"]
-            assert found == expected, position
-            assert position not in names
-    assert refused > 50
+    files = {"train_files": f"{tmp_path}/a.parquet", "test_files": f"{tmp_path}/t.parquet"}
+    _refused(tmp_path, "t.parquet row 2", "'wasp'" if names else "'2'", "2 such rows", **files)
 
 
 def test_a_class_for_every_domain(tmp_path):

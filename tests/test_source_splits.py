@@ -4,13 +4,12 @@ import hashlib
 import logging
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedloom.common.errors import FedLoomError
 from fedloom.data.splits import fixed_test_split
 from images_on_disk import build, image_folder
+from refusals import refused
 
 
 def _random(seed, count, classes=4, domains=3):
@@ -29,7 +28,7 @@ def _counts(groups, test):
 def test_every_class_has_its_share_and_keeps_an_image_to_train_on(seed, count, fraction):
     labels, domains = _random(seed, count)
     if len(set(labels)) == count:  # every class has one image
-        with pytest.raises(FedLoomError, match="classes has one image, to train on, which leaves"):
+        with refused("one image"):
             fixed_test_split(labels, domains, fraction)
         return
     test, _ = fixed_test_split(labels, domains, fraction)
@@ -123,8 +122,7 @@ def test_a_domain_of_many_images_is_not_left_without_test_images():
 
 def test_classes_of_one_image_leave_none_to_test_on(tmp_path):
     root = image_folder(tmp_path / "root", ["ant", "bee", "cow"], count=1)
-    line = "each of 3 classes has one image, to train on, which leaves none to test on; add images"
-    with pytest.raises(FedLoomError, match=line):
+    with refused("3 classes", "one image"):
         build(tmp_path, source="folder", root=str(root))
     assert not (tmp_path / "images.arrow").exists()
     assert not (tmp_path / "images.json").exists()
@@ -134,8 +132,7 @@ def test_a_test_folder_of_which_no_image_can_be_read(tmp_path):
     root = image_folder(tmp_path / "root", ["train", "test"], ["ant", "bee"])
     for file in (root / "test").rglob("*.png"):
         file.write_bytes(b"")
-    line = "none of the 8 images, 8 unreadable ones left out is a test image; name test images"
-    with pytest.raises(FedLoomError, match=line):
+    with refused("8 images", "8 unreadable", "test image"):
         build(tmp_path, source="folder", root=str(root), skip_unreadable=True)
     assert not list(tmp_path.glob("*images*")), "nothing half-written"
 
@@ -180,9 +177,9 @@ def test_classes_of_one_name_in_two_domains_are_one_class_unless_asked(tmp_path,
 def test_class_per_domain_needs_domains(tmp_path):
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     options = {"source": "folder", "root": str(root), "class_per_domain": True}
-    with pytest.raises(FedLoomError, match="class_per_domain needs domains: true"):
+    with refused("class_per_domain", "domains: true"):
         build(tmp_path, **options)
     root = image_folder(tmp_path / "one", ["ink"], ["ant", "bee"])
     options |= {"root": str(root), "domains": True}
-    with pytest.raises(FedLoomError, match=r"all images are of one domain \('ink'\)"):
+    with refused("class_per_domain", "'ink'"):
         build(tmp_path, **options)

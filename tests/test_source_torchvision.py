@@ -5,9 +5,9 @@ import pytest
 from torchvision.datasets import CIFAR10
 
 import torchvision_files
-from fedloom.common.errors import FedLoomError
 from fedloom.data import sources
 from images_on_disk import build, dataset_spec, image_folder, noise, save
+from refusals import refused
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_damaged_cifar_is_refused(cifar, tmp_path):
     root, _ = cifar
     batch = root / "cifar-10-batches-py" / "data_batch_3"
     batch.write_bytes(batch.read_bytes()[:-1])
-    with pytest.raises(FedLoomError, match=r"CIFAR10: not there, or not whole .*corrupted"):
+    with refused("CIFAR10", root):
         build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
 
 
@@ -64,11 +64,11 @@ def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):
     assert about["classes"] == ["striped", "woven"]
     store, _ = build(tmp_path, name="DTD", **options, test={"split": "val"})
     assert (len(store), store.test.sum()) == (10, 2)
-    with pytest.raises(FedLoomError, match=r"DTD: .*'dev'.*set options, train or test"):
+    with refused("DTD", "'dev'", "test"):
         build(tmp_path, name="DTD", **options, test={"split": "dev"})
     broken = root / "dtd/dtd/images/woven/b_2.jpg"
     broken.write_bytes(broken.read_bytes()[:200])
-    with pytest.raises(FedLoomError, match=r"DTD train image 6 \(.*b_2.jpg\): unreadable image"):
+    with refused("DTD train image 6", "b_2.jpg"):
         build(tmp_path, name="DTD", **options)
     store, about = build(tmp_path, name="DTD", **options, skip_unreadable=True)
     assert (len(store), about["skipped"]) == (9, 1)
@@ -93,11 +93,11 @@ def test_omniglot_keeps_no_labels_and_is_read_for_them(tmp_path, monkeypatch):
     assert about["named"] is False
     _, about = build(tmp_path, **options, class_names=["alpha", "beta"])
     assert about["classes"] == ["alpha", "beta"] and "named" not in about
-    with pytest.raises(FedLoomError, match="class_names has 3 names for 2 classes"):
+    with refused("class_names", "3", "2"):
         build(tmp_path, **options, class_names=["alpha", "beta", "gamma"])
     broken = next(root.rglob("0002_02.png"))
     broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(FedLoomError, match=r"Omniglot: unreadable image .* none can be skipped"):
+    with refused("Omniglot: unreadable image"):
         build(tmp_path, **options)
 
 
@@ -125,21 +125,19 @@ def test_arguments_that_a_parent_class_takes():
     ],
 )
 def test_a_missing_dataset_says_what_to_put_where(name, place, tmp_path):
-    line = rf"torchvision {name}: not there, .* put its unpacked files at .*{place}[^ ]*, or set"
-    with pytest.raises(FedLoomError, match=line):
+    with refused(f"torchvision {name}", place, "download: true"):
         build(tmp_path, source="torchvision", name=name, root=str(tmp_path / "data"))
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
-    [("CIFAR1000", "no dataset 'CIFAR1000'; did you mean 'CIFAR100'"), ("__all__", "no dataset")],
+    ("name", "words"), [("CIFAR1000", ["'CIFAR1000'", "'CIFAR100'"]), ("__all__", ["'__all__'"])]
 )
-def test_an_unknown_torchvision_class(name, line, tmp_path):
-    with pytest.raises(FedLoomError, match=line):
+def test_an_unknown_torchvision_class(name, words, tmp_path):
+    with refused(*words):
         build(tmp_path, source="torchvision", name=name, root=str(tmp_path))
 
 
 def test_a_dataset_that_does_not_classify(tmp_path):
     coco = {"source": "torchvision", "name": "CocoDetection", "root": str(tmp_path)}
-    with pytest.raises(FedLoomError, match=r"CocoDetection: .*annFile.*; set options"):
+    with refused("CocoDetection", "annFile", "options"):
         build(tmp_path, **coco)

@@ -15,6 +15,7 @@ from fedloom.report import tables
 from fedloom.study import paths, study_runs
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import shown_runs
+from shown_runs import table_files
 
 
 def _config(**table):
@@ -38,7 +39,7 @@ T = SimpleNamespace(label="t")
 
 
 def _cells(job, tmp_path):
-    outputs = {kind: tmp_path / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    outputs = table_files(tmp_path)
     tables.write(job, shown_runs(job.shown), outputs)
     caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
     lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]

@@ -1,15 +1,15 @@
 """The backbone adapter: exactly timm's model, and weights in timm's own formats."""
 
-import numpy as np
 import pytest
 import safetensors.torch
 import timm
 import torch
+from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones import vit
 from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.vit import FrozenViT, insert, replace
-from fedloom.common.errors import FedLoomError
+from refusals import refused
 
 NAME = "vit_tiny_patch16_224"
 
@@ -88,65 +88,28 @@ def test_a_local_checkpoint_in_timms_format(model, images, tmp_path):
     assert larger.embed(images).shape == (2, 3, 17, 192), "position embeddings are resized"
 
 
-def test_googles_npz_checkpoint(tmp_path):
-    torch.manual_seed(0)
-    model = timm.create_model(NAME, num_classes=0).eval()
-    arrays = _as_jax(model)
-    np.savez(tmp_path / "model.npz", **arrays)
-    loaded = vit.load({"name": NAME, "weights": str(tmp_path / "model.npz")})
-    image = torch.randint(0, 256, (1, 224, 224, 3), dtype=torch.uint8)
-    torch.testing.assert_close(loaded.class_tokens(image), FrozenViT(model).class_tokens(image))
-
-
-def _as_jax(model):
-    """The model's tensors under the names and layouts of Google's original release."""
-    width, heads = model.embed_dim, model.blocks[0].attn.num_heads
-    side = width // heads
-    tensors = {k: v.detach().numpy() for k, v in model.state_dict().items()}
-    arrays = {
-        "embedding/kernel": tensors["patch_embed.proj.weight"].transpose(2, 3, 1, 0),
-        "embedding/bias": tensors["patch_embed.proj.bias"],
-        "cls": tensors["cls_token"],
-        "Transformer/posembed_input/pos_embedding": tensors["pos_embed"],
-        "Transformer/encoder_norm/scale": tensors["norm.weight"],
-        "Transformer/encoder_norm/bias": tensors["norm.bias"],
-    }
-    for i in range(len(model.blocks)):
-        ours, theirs = f"blocks.{i}.", f"Transformer/encoderblock_{i}/"
-        attention = theirs + "MultiHeadDotProductAttention_1/"
-        weights = np.split(tensors[ours + "attn.qkv.weight"], 3)
-        biases = np.split(tensors[ours + "attn.qkv.bias"], 3)
-        for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
-            arrays[f"{attention}{name}/kernel"] = weight.T.reshape(width, heads, side)
-            arrays[f"{attention}{name}/bias"] = bias.reshape(heads, side)
-        projection = tensors[ours + "attn.proj.weight"].T.reshape(heads, side, width)
-        arrays[f"{attention}out/kernel"] = projection
-        arrays[f"{attention}out/bias"] = tensors[ours + "attn.proj.bias"]
-        for number, norm in ((0, "norm1"), (2, "norm2")):
-            arrays[f"{theirs}LayerNorm_{number}/scale"] = tensors[f"{ours}{norm}.weight"]
-            arrays[f"{theirs}LayerNorm_{number}/bias"] = tensors[f"{ours}{norm}.bias"]
-        for number in (0, 1):
-            dense = f"{theirs}MlpBlock_3/Dense_{number}/"
-            arrays[dense + "kernel"] = tensors[f"{ours}mlp.fc{number + 1}.weight"].T
-            arrays[dense + "bias"] = tensors[f"{ours}mlp.fc{number + 1}.bias"]
-    return arrays
+def test_googles_npz_checkpoint_is_left_to_timm(tmp_path, monkeypatch):
+    (tmp_path / "model.npz").write_bytes(b"")
+    read = []
+    monkeypatch.setattr(VisionTransformer, "load_pretrained", lambda _, path: read.append(path))
+    vit.load({"name": NAME, "weights": str(tmp_path / "model.npz")})
+    assert read == [str(tmp_path / "model.npz")]
 
 
 @pytest.mark.parametrize(
-    ("spec", "line"),
+    ("spec", "words"),
     [
-        ({"name": "vit_tinny_patch16_224"}, "has no such model"),
-        ({"weights": "nowhere.safetensors"}, "no such file"),
-        ({"weights": "model.pth"}, "only .safetensors and .npz are read"),
-        ({"name": "resnet18"}, "cannot load weights"),
+        ({"name": "vit_tinny_patch16_224"}, ["vit_tinny_patch16_224", "no such model"]),
+        ({"weights": "nowhere.safetensors"}, [NAME, "nowhere.safetensors"]),
+        ({"weights": "model.pth"}, [NAME, "model.pth", ".safetensors and .npz"]),
+        ({"name": "resnet18"}, ["resnet18", "cannot load"]),
     ],
 )
-def test_bad_backbones_are_named(spec, line, tmp_path):
+def test_bad_backbones_are_named(spec, words, tmp_path):
     good = tmp_path / "model.safetensors"
     good.write_bytes(b"")
-    with pytest.raises(FedLoomError, match=line) as error:
+    with refused(*words):
         vit.load(_spec(good) | spec)
-    assert "\n" not in str(error.value)
 
 
 def test_a_truncated_or_foreign_checkpoint_is_refused(model, tmp_path):
@@ -154,17 +117,19 @@ def test_a_truncated_or_foreign_checkpoint_is_refused(model, tmp_path):
     safetensors.torch.save_file(model.state_dict(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FedLoomError, match=r"cannot load weights '.*model.safetensors'"):
+    with refused(path):
         vit.load(_spec(path))
     half = {k: v for k, v in model.state_dict().items() if "blocks.7" not in k}
     safetensors.torch.save_file(half, path)
-    with pytest.raises(FedLoomError, match=r"[Mm]issing key.*blocks\.7"):
+    with refused(path, "blocks.7"):
         vit.load(_spec(path))
 
 
 def test_a_model_without_class_token_is_refused():
-    with pytest.raises(FedLoomError, match="no class token"):
-        FrozenViT(timm.create_model("vit_base_patch16_siglip_224", num_classes=0))
+    with torch.device("meta"):
+        model = timm.create_model("vit_base_patch16_siglip_224", num_classes=0)
+    with refused("VisionTransformer", "class token"):
+        FrozenViT(model)
 
 
 def test_an_unreachable_hub_is_one_line(monkeypatch):
@@ -173,9 +138,8 @@ def test_an_unreachable_hub_is_one_line(monkeypatch):
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", offline)
     monkeypatch.setattr("timm.models._builder.has_hf_hub", lambda necessary=False: True)
-    with pytest.raises(FedLoomError, match=r"cannot load weights 'hub'") as error:
+    with refused("vit_tiny_patch16_224", "'hub'", "connect"):
         vit.load({"name": "vit_tiny_patch16_224.augreg_in21k", "weights": "hub"})
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

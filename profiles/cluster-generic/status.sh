@@ -1,14 +1,14 @@
 #!/bin/sh
-# Print running, success or failed: what has become of the Slurm job whose id is given.
+# Print the state of the Slurm job with the given id: running, success or failed.
 answer=$(scontrol -o show job "$1" 2>&1)
 case "$answer" in
-*"Invalid job id"*) # Slurm has forgotten it; its database may know
+*"Invalid job id"*) # Slurm no longer knows the job; its database may
   state=$(sacct -X -n -P -o State -j "$1" 2>/dev/null | tail -1)
   ;;
 *JobState=*)
   state=${answer#*JobState=}
   ;;
-*) # the controller does not answer: the next look will tell
+*) # the controller does not answer; the next check will tell
   state=RUNNING
   ;;
 esac
@@ -16,5 +16,5 @@ case "$state" in
 COMPLETED*) echo success ;;
 PENDING* | CONFIGURING* | RUNNING* | COMPLETING* | SUSPENDED* | STOPPED* | REQUEUE* | RESIZING* | \
   SIGNALING* | STAGE_OUT* | SPECIAL_EXIT*) echo running ;;
-*) echo failed ;; # also what nobody knows of: it is tried again, which costs little if it was done
+*) echo failed ;; # unknown jobs too: retrying a finished job costs little
 esac

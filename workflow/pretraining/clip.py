@@ -291,33 +291,33 @@ def _card(
     verdict = "The bound is met." if enough else "**The bound is missed: do not use it.**"
     return f"""# micro_clip
 
-The CLIP that ships with FedLoom: open_clip's `CLIP`, configured by `micro_clip.json`. Image
+The bundled CLIP: open_clip's `CLIP`, configured by `micro_clip.json`. Image
 tower: a micro ViT of {micro_clip.BLOCKS} blocks, width 96, for 32 px images of one channel (mean
 0.5, std 0.5). Text tower: 3 blocks of width 64, 77 positions, CLIP's own tokenizer. Joint space:
 64. {sum(p.numel() for p in model.parameters()):,} parameters, of which the vocabulary has
 {model.token_embedding.weight.numel():,}; {weights.stat().st_size / 1e6:.2f} MB in half precision,
-since the file holds only those rows of the vocabulary that were trained (the others are drawn
-again when it is loaded); sha256 `{sha256(weights)}`.
+since the file holds only the trained rows of the vocabulary (the others are drawn again when it is
+loaded); sha256 `{sha256(weights)}`.
 
 ## Training
 
     PYTHONPATH=workflow .venv/bin/python -m pretraining micro_clip
 
-Contrastive, as CLIP's (Radford et al., ICML 2021): within a batch of drawn characters and texts
+Contrastive, like CLIP's (Radford et al., ICML 2021): within a batch of drawn characters and texts
 with their Unicode names ("a photo of a greek small letter alpha."), the feature of each image is
-trained to be nearest to that of its own text, and the other way round. Half of the texts begin
-with up to {recipe.fillers} random filler words instead, so that the text tower knows names at all
+trained to be nearest to that of its own text, and vice versa. Half of the texts begin
+with up to {recipe.fillers} random filler words instead, so that the text tower learns names at all
 positions. The image tower starts from the first {micro_clip.BLOCKS} blocks of
 `micro_vit.safetensors`; drawings are augmented as in its training.
 
 It was trained on {len(chosen):,} characters: the {len(source):,} source classes of the micro ViT,
-and {len(chosen) - len(source):,} relatives of them, that is other Latin, Greek and Cyrillic
+and {len(chosen) - len(source):,} relatives of them, that is, other Latin, Greek and Cyrillic
 letters of the same fonts, accented, circled, mathematical. The source classes alone do not teach
 what the names of the data set `glyphs` mean, because most of its letters occur in none of their
-names. None of the 120 classes of that data set, no digit and nothing numeric is among the
-relatives, nor is any character of which a drawing, in whatever face, has a cosine of {APART} or
-more to a drawing of one of those, in whatever face. Variants that look different are among them:
-a circled, a script and a fraktur q, but no plain one. For {apart} of the first 100 classes, no
+names. The relatives include none of the 120 classes of that data set, no digits or numeric
+characters, and no character with a drawing, in any face, that has a cosine of {APART} or
+more to a drawing of one of those in any face. Variants that look different are included:
+a circled, a script and a fraktur q, but no plain q. For {apart} of the first 100 classes, no
 variant in any style was trained on. It took {minutes:.1f} minutes on {recipe.threads} CPU
 thread(s).
 
@@ -328,9 +328,9 @@ thread(s).
 Equal settings give equal bytes on one kind of machine; another processor or torch release may
 round differently and end in slightly different weights.
 
-## What the file reaches
+## Accuracy
 
-Measured on the saved file: accuracy among the first 100 classes of `glyphs`, none of which was
+Measured on the saved weights: accuracy among the first 100 classes of `glyphs`, none of which was
 trained on, one noisy drawing in each of twelve faces.
 
 | measure | accuracy | bound |
@@ -345,16 +345,16 @@ trained on, one noisy drawing in each of twelve faces.
 
 ## Limits
 
-Made so that the methods for CLIP run, and can be told apart, on two CPU cores without a download.
+It exists so that the CLIP methods run, and can be compared, on two CPU cores without a download.
 It knows white strokes on black and the names of characters. The embeddings of words that occur in
-no character's name, the digits' names included, are random. Nothing measured with it says
-anything about the accuracies that a real CLIP reaches.
+no character's name, the digits' names included, are random. Results with it say
+nothing about the accuracy of a real CLIP.
 
 ## Licences
 
 The weights were made from drawings of these fonts and contain no part of a font file. DejaVu:
 Bitstream Vera's licence, with changes in the public domain and glyphs from Arev under the same
-terms (`LICENSE_DEJAVU`). STIX 1.0: SIL Open Font License 1.1 (`LICENSE_STIX`). Both texts lie
+terms (`LICENSE_DEJAVU`). STIX 1.0: SIL Open Font License 1.1 (`LICENSE_STIX`). Both texts are
 beside the fonts in matplotlib's data folder. The weights themselves are under this repository's
 licence.
 """

@@ -184,7 +184,7 @@ def _card(
     verdict = "Both bounds are met." if reached(found) else "**A bound is missed: do not use it.**"
     return f"""# micro_vit
 
-The ViT that ships with FedLoom, the backbone of the default study: a timm `VisionTransformer`
+The bundled ViT, the backbone of the default study: a timm `VisionTransformer`
 with 12 blocks, width 96, 3 heads, 16 patch tokens of 8 x 8 pixels and a class token, a stem of
 three convolutions, for 32 px images of one channel (mean 0.5, std 0.5).
 {sum(p.numel() for p in model.parameters()):,} parameters, {weights.stat().st_size / 1e6:.2f} MB
@@ -196,11 +196,11 @@ in half precision, sha256 `{sha256(weights)}`.
 
 Supervised classification of {source:,} Unicode characters drawn in {len(glyphs.faces())} faces
 ({", ".join(families)}: a regular, a bold and an italic one
-of each) as matplotlib ships them; a face that lacks a character is left out. Cross-entropy on
+of each) bundled with matplotlib; a face without the character is skipped. Cross-entropy on
 the class token, AdamW, OneCycle. Stroke width, affine maps, smooth warps, loss of resolution
-down to 8 x 8, contrast and noise are varied on the fly. It saw no digit, no character whose drawing
-is near to a digit's in any face (Z and b, which only resemble one, are among the classes), and no
-image of any data set. It took {minutes:.1f} minutes on {recipe.threads} CPU threads.
+down to 8 x 8, contrast and noise are varied on the fly. It saw no digits, no characters that
+look nearly like a digit in any face (Z and b, which only resemble digits, are classes), and no
+images of any data set. It took {minutes:.1f} minutes on {recipe.threads} CPU threads.
 
 | setting | value |
 |---|---|
@@ -209,9 +209,9 @@ image of any data set. It took {minutes:.1f} minutes on {recipe.threads} CPU thr
 Equal settings give equal bytes on one kind of machine; another processor or torch release may
 round differently and end in slightly different weights.
 
-## What the file reaches
+## Accuracy
 
-Measured on the saved file.
+Measured on the saved weights.
 
 | measure | accuracy | bound |
 |---|---|---|
@@ -223,20 +223,20 @@ Measured on the saved file.
 {verdict}
 The probe is a logistic regression on the final norm's class token of the digits resized from 8
 to 32 px. Prototypes are means over the faces of DejaVu Sans and DejaVu Serif (two noisy draws
-each); the images to classify are drawn in DejaVu Sans Mono and STIX. No accented form or
-near-double of a target character was trained on either.
+each); the images to classify are drawn in DejaVu Sans Mono and STIX. Accented forms and
+near-doubles of target characters were not in the training set either.
 
 ## Limits
 
-Made so that the whole workflow runs, and its methods can be told apart, on two CPU cores
-without a download. It knows white strokes on black; it has seen no photograph, no colour and no
-texture. Nothing measured with it says anything about the accuracies that a ViT-B reaches.
+It exists so that the whole workflow runs, and its methods can be compared, on two CPU cores
+without a download. It knows white strokes on black; it has seen no photographs, colours or
+textures. Results with it say nothing about the accuracy of a ViT-B.
 
 ## Licences
 
 The weights were made from drawings of these fonts and contain no part of a font file. DejaVu:
 Bitstream Vera's licence, with changes in the public domain and glyphs from Arev under the same
-terms (`LICENSE_DEJAVU`). STIX 1.0: SIL Open Font License 1.1 (`LICENSE_STIX`). Both texts lie
+terms (`LICENSE_DEJAVU`). STIX 1.0: SIL Open Font License 1.1 (`LICENSE_STIX`). Both texts are
 beside the fonts in matplotlib's data folder. The weights themselves are under this repository's
 licence.
 """

@@ -133,8 +133,9 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
             raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
         for place in places:
             if place not in PLACES:
-                known = ", ".join(PLACES)
-                raise FedLoomError(f"inserts: no place '{place}' in a block; there are {known}")
+                raise FedLoomError(
+                    f"inserts: no place '{place}' in a block; there are {', '.join(PLACES)}"
+                )
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
@@ -148,14 +149,14 @@ def check_weights(weights: Weights | None, module: nn.Module) -> None:
     if module not in SHAPES:
         named = (*module.named_parameters(), *module.named_buffers())
         SHAPES[module] = {name: value.shape for name, value in named}
-    known = SHAPES[module]
+    shapes = SHAPES[module]
     for name, value in weights.items():
-        if name not in known:
+        if name not in shapes:
             raise FedLoomError(f"weights: the backbone has no parameter '{name}'")
-        if value.shape[1:] != known[name]:
+        if value.shape[1:] != shapes[name]:
             raise FedLoomError(
-                f"weights: '{name}' is {list(value.shape)}, but must be [clients, "
-                f"{', '.join(map(str, known[name]))}]"
+                f"weights: '{name}' must be [clients, {', '.join(map(str, shapes[name]))}], got "
+                f"{list(value.shape)}"
             )
 
 
@@ -334,10 +335,7 @@ def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
 def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
     """Apply any module to x [K, B, ...], each client's part with its own weights [K, ...]."""
 
-    def single(mine: dict[str, Tensor], given: Tensor) -> Tensor:
-        return functional_call(module, mine, (given,))
-
-    return torch.vmap(single)(dict(weights), x)
+    return torch.vmap(lambda own, x: functional_call(module, own, (x,)))(dict(weights), x)
 
 
 def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

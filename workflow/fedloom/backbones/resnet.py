@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.vit import linear
+from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -320,18 +321,10 @@ def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResN
         model, size = build(name, spec.get("image_size"))
     if weights != "none":
         path = resource(weights)
-        if path.suffix != ".safetensors" or not path.is_file():
-            raise FedLoomError(
-                f"backbone {name}: weights '{weights}': no such .safetensors file; write none for "
-                "untrained weights"
-            )
-        try:
+        check_file(name, path)
+        with loading(name, weights):
             tensors = safetensors.torch.load_file(path)
             model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("fc.")})
-        except Exception as error:  # safetensors and torch raise whatever they like
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            line = f"backbone {name}: cannot load weights '{weights}': {reason}"
-            raise FedLoomError(line) from error
     return FrozenResNet(model, size, device, spec.get("precision", "float32"))
 
 

@@ -33,6 +33,7 @@ from fedloom.backbones.blocks import (
     run_block,
 )
 from fedloom.backbones.pixels import Pixels
+from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -339,21 +340,13 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
         hint = f"; did you mean one of: {near}?" if near else ""
         raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model{hint}")
     path = None if weights == "hub" else resource(weights)
-    if path and path.suffix not in (".safetensors", ".npz"):
-        raise FedLoomError(
-            f"backbone {name}: weights '{weights}': only .safetensors and .npz are read (a pickle "
-            "runs code when it is opened); convert it with safetensors.torch.save_file"
-        )
-    if path and not path.is_file():
-        raise FedLoomError(f"backbone {name}: weights '{path}': no such file")
+    if path:
+        check_file(name, path, (".safetensors", ".npz"))
     size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
-    try:
+    with loading(name, weights):
         model = timm.create_model(name, num_classes=0, pretrained=path is None, **size)
         if path:
             _load_file(cast(VisionTransformer, model), path)
-    except Exception as error:  # timm, its hub and safetensors raise whatever they like
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
     return FrozenViT(
         model, device, spec.get("precision", "float32"), spec.get("gradient_checkpointing", False)
     )

@@ -75,7 +75,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
             if not [*filter_repo_objects(names, allow_patterns=[pattern])]:
                 raise FedLoomError(f"{where}: has no file '{pattern}'; mend the recipe")
         snapshot_download(**at, allow_patterns=files, local_dir=root)
-        found = HfApi().verify_repo_checksums(**at, local_dir=root)
+        compared = HfApi().verify_repo_checksums(**at, local_dir=root)
     # HTTPError is that of the library which sends the requests, another one with each major version
     # of the hub's client; a refused connection is one, and no OSError. hf_xet, which fetches large
     # files, raises RuntimeError.
@@ -85,7 +85,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
             f"{where}: {line or type(error).__name__}; run it again to go on from here, or set "
             "HF_ENDPOINT to a hub that can be reached"
         ) from None
-    wrong = sorted(mismatch["path"] for mismatch in found.mismatches)
+    wrong = sorted(mismatch["path"] for mismatch in compared.mismatches)
     for path in wrong:
         (root / path).unlink()
     if wrong:

@@ -19,9 +19,9 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
         counts: as a recipe has them, see workflow/schemas/recipe.schema.yaml.
     """
     lines = []
-    found = _cell(np.ones(len(ready.labels), bool), ready.test)
+    counted = _cell(np.ones(len(ready.labels), bool), ready.test)
     for key in IMAGES:
-        lines += _difference("", key, found[key], counts)
+        lines += _difference("", key, counted[key], counts)
     named = {"classes": trained_classes(ready), "domains": _domains(ready)}
     for key, names in named.items():
         if counts.get(key, len(names)) != len(names):
@@ -73,12 +73,12 @@ def _by_domain(ready: Prepared, expected: dict[str, dict[str, Any]]) -> list[str
     """Return a line for every domain that differs."""
     lines = []
     for name, cell in expected.items():
-        found = _cell(ready.domains == name, ready.test)
-        if not found["images"]:
+        counted = _cell(ready.domains == name, ready.test)
+        if not counted["images"]:
             lines.append(f"domain '{name}': missing")
             continue
         for key in IMAGES:
-            lines += _difference(f"domain '{name}': ", key, found[key], cell)
+            lines += _difference(f"domain '{name}': ", key, counted[key], cell)
     return lines
 
 
@@ -90,9 +90,9 @@ def _by_class(ready: Prepared, counts: dict[str, Any]) -> list[str]:
         lines.append(f"class '{name}': missing")
     for label, name in enumerate(ready.classes):
         cell = each | expected.get(name, {})
-        found = _cell(ready.labels == label, ready.test)
+        counted = _cell(ready.labels == label, ready.test)
         for key in IMAGES:
-            lines += _difference(f"class '{name}': ", key, found[key], cell)
+            lines += _difference(f"class '{name}': ", key, counted[key], cell)
     rest = len(lines) - MANY
     return lines if rest <= 0 else [*lines[:MANY], f"{rest} more such lines on classes"]
 
@@ -106,13 +106,13 @@ def _cell(rows: np.ndarray, test: np.ndarray) -> dict[str, int]:
     }
 
 
-def _difference(where: str, key: str, found: int, expected: dict[str, Any]) -> list[str]:
+def _difference(where: str, key: str, count: int, expected: dict[str, Any]) -> list[str]:
     """Return a line in a list if a count is not as expected, or less than it is at least."""
     least = expected.get("at_least", {}).get(key, 0)
-    wanted = expected.get(key, max(found, least))
-    if found == wanted:
+    due = expected.get(key, max(count, least))
+    if count == due:
         return []
-    change = found - wanted
+    change = count - due
     more = f"{abs(change):,} {'more' if change > 0 else 'fewer'}"
     has = "the recipe has" + ("" if key in expected else " at least")
-    return [f"{where}{found:,} {WORDS[key]}, {has} {wanted:,} ({more})"]
+    return [f"{where}{count:,} {WORDS[key]}, {has} {due:,} ({more})"]

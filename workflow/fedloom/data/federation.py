@@ -144,16 +144,16 @@ def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
 
     That begins when somebody has asked for a batch's images: a method may do without.
     """
-    asked, coming, following = False, None, next(batches, None)
+    reads, coming, following = False, None, next(batches, None)
     with ThreadPoolExecutor(1) as reader:
         while following is not None:
             batch, following = following, next(batches, None)
-            if asked:
-                mine = coming or reader.submit(batch.read)
+            if reads:
+                current = coming or reader.submit(batch.read)
                 coming = reader.submit(following.read) if following else None
-                batch.images = mine.result().to(batch.source.device, non_blocking=True)
+                batch.images = current.result().to(batch.source.device, non_blocking=True)
             yield batch
-            asked = "images" in vars(batch) and batch.source.streams
+            reads = "images" in vars(batch) and batch.source.streams
 
 
 def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -221,8 +221,8 @@ class Batch:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
         stored = self.source.patches()
         if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
-            mine = stored[torch.from_numpy(self.index)]
-            return mine.to(self.rows.device, non_blocking=True).float()
+            rows = stored[torch.from_numpy(self.index)]
+            return rows.to(self.rows.device, non_blocking=True).float()
         return stored[self.rows].float()
 
     def parts(self, size: int | None) -> Iterator["Batch"]:

@@ -31,8 +31,8 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
         part = find(name)
         steps += get(part, f"{root}/{folder_of(part)}")
     if how.get("torchvision"):
-        given = {"recipe": str(recipe.file), "root": root, "download": True}
-        settings = dataset_entry(recipe.name, given)
+        entry = {"recipe": str(recipe.file), "root": root, "download": True}
+        settings = dataset_entry(recipe.name, entry)
         read(settings.pop("source"), settings)
     if "hub" in how:
         fetch_from_hub(**how["hub"], root=folder)

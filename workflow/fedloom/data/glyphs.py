@@ -94,24 +94,11 @@ def draw(
 
 
 def classes(split: str, limit: int | None = None) -> list[Glyph]:
-    """Return the first `limit` classes of a split, or all.
+    """Return the first `limit` classes of a split, source or target, or all.
 
     The order is fixed, so that a smaller set is the beginning of a larger one.
-
-    Args:
-        split: source or target.
-
-    Raises:
-        ValueError: an unknown split, or a limit that is not in 1..number of classes.
     """
-    if split not in CLASSES:
-        raise ValueError(f"split must be 'source' or 'target', got {split!r}")
-    glyphs = [Glyph(char) for char in CLASSES[split]]
-    if limit is None:
-        return glyphs
-    if not 1 <= limit <= len(glyphs):
-        raise ValueError(f"{split} has {len(glyphs)} classes: limit {limit} is not in 1..")
-    return glyphs[:limit]
+    return [Glyph(char) for char in CLASSES[split][:limit]]
 
 
 def render_set(

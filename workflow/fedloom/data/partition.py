@@ -7,6 +7,8 @@ seen. In a partition by domains this holds within each domain: its clients divid
 Test images of no domain are divided over all clients.
 """
 
+import importlib
+import importlib.util
 import logging
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import write_table
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.held_out import held_out_count
-from fedloom.data.schemes import groups
+from fedloom.data import plugins
+from fedloom.data.schemes.base import Group
 from fedloom.data.validation import validation_split
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,22 @@ COLUMNS = pa.schema(
         ("domain", pa.string()),
     ]
 )
+
+
+def groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
+    """Return what the scheme divides by itself, the whole dataset unless it says otherwise.
+
+    Args:
+        domains: str [N] of the dataset's images.
+        scheme: the name of a module of `fedloom.data.schemes`, or of a plugin.
+    """
+    name = f"fedloom.data.schemes.{scheme}"
+    if importlib.util.find_spec(name) is None:
+        return plugins.groups(scheme, domains, settings)
+    module = importlib.import_module(name)
+    if hasattr(module, "groups"):
+        return module.groups(domains, settings)
+    return [Group("", np.ones(len(domains), bool), module.divide, settings)]
 
 
 def _held_out(clients: int, spec: dict, seed: int) -> np.ndarray:
@@ -153,9 +172,9 @@ def divide(
     for name, here, divide_group, inner in groups(domains, spec["scheme"], spec):
         train, held = here & ~test, here & test
         each = inner["clients"]
-        if 0 < train.sum() < each:
+        if train.sum() < each:
             line = f"{each} clients{name} must share {train.sum()} training images"
-            raise FedLoomError(f"{line}; use fewer clients")
+            raise FedLoomError(f"{line}; use fewer clients, or add images")
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own
         owner[held] = clients + _test_owners(labels[held], labels[train], own, each, rng, name)

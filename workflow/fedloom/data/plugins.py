@@ -1,11 +1,7 @@
-"""Sources and schemes of plugins: what they raise, or return amiss, becomes one line.
-
-It is imported by name, so that datasets and partitions without plugins do not depend on it.
-"""
+"""Sources and schemes of plugins: what they raise, or return amiss, becomes one line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,20 +10,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config.data_plugins import DataPlugin, find
 from fedloom.config.file_fingerprint import described
 from fedloom.data.image_list import ImageList, Item
-from fedloom.data.images import write_store
-from fedloom.data.schemes import Divide, Group
+from fedloom.data.schemes.base import Divide, Group
 from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.loader import import_plugin
-
-
-def build(source: str, settings: dict[str, Any], images: Path) -> None:
-    """Write the store of a dataset whose source is a plugin's.
-
-    Raises:
-        FedLoomError: there is no such plugin, or what it raises, with its file and line.
-    """
-    plugin = find("source", source)
-    guarded(lambda: write_store(_listed(plugin, settings), settings, images), [plugin], "read")
 
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:
@@ -37,14 +22,14 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
         FedLoomError: there is no such plugin, or what it raises, with its file and line.
     """
     plugin = find("source", source)
-    listed = guarded(lambda: _listed(plugin, settings), [plugin], "read")
+    images = guarded(lambda: _listed(plugin, settings), [plugin], "read")
 
     def items() -> Iterator[Item]:
-        iterator = iter(guarded(listed.items, [plugin], "read"))
+        iterator = iter(guarded(images.items, [plugin], "read"))
         while (item := guarded(lambda: next(iterator, None), [plugin], "read")) is not None:
             yield item
 
-    return replace(listed, items=items)
+    return replace(images, items=items)
 
 
 def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
@@ -59,11 +44,11 @@ def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[G
         divide = _function_of(plugin, "divide", "labels, settings, rng")
         return [Group("", np.ones(len(domains), bool), _checked(plugin, divide), settings)]
     function = _function_of(plugin, "groups", "domains, settings")
-    found = guarded(lambda: function(domains, settings), [plugin], "groups")
-    if not isinstance(found, list) or not all(isinstance(group, Group) for group in found):
+    groups = guarded(lambda: function(domains, settings), [plugin], "groups")
+    if not isinstance(groups, list) or not all(isinstance(group, Group) for group in groups):
         raise FedLoomError(f"{plugin.file}: groups must return a list of Group")
     held = np.zeros(len(domains), int)
-    for group in found:
+    for group in groups:
         if np.shape(group.images) != held.shape or np.asarray(group.images).dtype != bool:
             raise FedLoomError(f"{plugin.file}: images of a Group must be bool [{len(held)}]")
         if not isinstance(group.settings.get("clients"), int):
@@ -74,7 +59,7 @@ def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[G
             f"{plugin.file}: image {(held != 1).argmax()} is in {held[held != 1][0]} groups; must "
             "be in one"
         )
-    return [group._replace(divide=_checked(plugin, group.divide)) for group in found]
+    return [group._replace(divide=_checked(plugin, group.divide)) for group in groups]
 
 
 def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., Any]:
@@ -99,14 +84,14 @@ def _listed(plugin: DataPlugin, settings: dict[str, Any]) -> ImageList:
     Raises:
         FedLoomError: it returns something else.
     """
-    listed = _function_of(plugin, "read", "settings")(settings)
-    if not isinstance(listed, ImageList):
-        kind = type(listed).__name__
+    images = _function_of(plugin, "read", "settings")(settings)
+    if not isinstance(images, ImageList):
+        kind = type(images).__name__
         raise FedLoomError(f"{plugin.file}: read must return an ImageList, not {kind}")
     if plugin.paths:
         about = described(settings, plugin.paths)
-        listed = replace(listed, provenance=f"{listed.provenance}: {about}")
-    return listed
+        return replace(images, provenance=f"{images.provenance}: {about}")
+    return images
 
 
 def _checked(plugin: DataPlugin, divide: Divide) -> Divide:

@@ -72,11 +72,16 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
     if half == "test" and file.suffix.lower() == ".csv" and columns.domain is not None:
         header = next(csv.reader(text.splitlines()), [])
         columns = replace(columns, domain=columns.domain if columns.domain in header else None)
-    read = {".json": lambda: _json(file, text, half), ".csv": lambda: _csv(file, text, columns)}
-    found = list(read.get(file.suffix.lower(), lambda: _text(file, text, columns))())
-    if not found:
+    match file.suffix.lower():
+        case ".json":
+            images = list(_json(file, text, half))
+        case ".csv":
+            images = list(_csv(file, text, columns))
+        case _:
+            images = list(_text(file, text, columns))
+    if not images:
         raise FedLoomError(f"{file}: a list without images; fetch it again")
-    return found
+    return images
 
 
 def _text(file: Path, text: str, columns: Columns) -> Iterator[Row]:

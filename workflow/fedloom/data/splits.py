@@ -158,10 +158,10 @@ def _of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
         int [C], less than `sizes`, of which one at least is not 0.
     """
     shares = np.diff(np.floor(np.r_[0, np.cumsum(sizes)] * fraction + 0.5)).astype(int)
-    asked = max(1, shares.sum())
+    total = max(1, shares.sum())
     shares = np.minimum(shares, sizes - 1)
     short = fraction * sizes - shares
     able = np.flatnonzero((shares < sizes - 1) & (short > 0))
     able = able[np.argsort(-short[able], kind="stable")]
-    shares[able[: asked - shares.sum()]] += 1
+    shares[able[: total - shares.sum()]] += 1
     return shares

@@ -34,11 +34,11 @@ def of_classes(
             hint = schema.suggestion(name, classes)
             raise FedLoomError(f"keep_classes: no class '{name}'; {hint[:200]}")
         number[classes.index(name)] = new
-    found = number[labels]
-    empty = np.setdiff1d(np.arange(len(names)), found)
+    renumbered = number[labels]
+    empty = np.setdiff1d(np.arange(len(names)), renumbered)
     if len(empty):
         raise FedLoomError(f"keep_classes: no image of class '{names[empty[0]]}'; leave it out")
-    return found, found >= 0
+    return renumbered, renumbered >= 0
 
 
 def of_large_domains(domains: np.ndarray, training: np.ndarray, least: int) -> np.ndarray:

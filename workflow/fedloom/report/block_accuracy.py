@@ -22,7 +22,7 @@ def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[flo
             never near.
     """
     classes = int(labels.max()) + 1
-    tokens, train = tokens.float(), ~test
+    train = ~test
     count = torch.bincount(labels[train], minlength=classes)
     means = torch.zeros(classes, tokens.shape[1]).index_add_(0, labels[train], tokens[train])
     means /= count.clamp(min=1)[:, None]
@@ -33,31 +33,52 @@ def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[flo
     return 100 * hits[:, 0].float().mean().item(), 100 * hits.any(1).float().mean().item()
 
 
+def depth(features: Path) -> int:
+    """Return how many blocks the network has whose class tokens a file holds."""
+    with safetensors.safe_open(features, "pt") as file:
+        return file.get_slice("inputs").get_shape()[1]
+
+
+def class_tokens(features: Path, block: int) -> Tensor:
+    """Return the class tokens [N, d] of all images at the input of a block, in float32.
+
+    Args:
+        features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
+        block: counted from 1; M + 1 is the network's output.
+
+    Raises:
+        FedLoomError: the network has no such block, or the file is truncated.
+    """
+    try:
+        with safetensors.safe_open(features, "pt") as file:
+            inputs = file.get_slice("inputs")
+            last = inputs.get_shape()[1] + 1
+            if block > last:
+                raise FedLoomError(f"{features}: no block {block}; it has 1 to {last}")
+            if block == last:
+                return file.get_tensor("final").float()
+            return inputs[:, block - 1 : block].squeeze(1).float()
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FedLoomError(f"{features}: {error}; delete it and run again") from None
+
+
 def write(store: ImageStore, features: Path, out: Path) -> None:
     """Write a row per block: `block`, `top1` and `top5`.
 
     `block` is 1 to M for the inputs of the M blocks and M + 1 for the network's output.
 
     Args:
-        features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
+        features: see `class_tokens`.
 
     Raises:
         FedLoomError: the file is truncated, or made from another set of images.
     """
     labels, test = torch.from_numpy(store.labels), torch.tensor(store.test)
     rows = []
-    try:
-        with safetensors.safe_open(features, "pt") as file:
-            inputs = file.get_slice("inputs")
-            images, depth, _ = inputs.get_shape()
-            if images != len(labels):
-                raise FedLoomError(f"{features}: of {images} images, the store has {len(labels)}")
-            for block in range(depth):  # one at a time: all may not fit into memory
-                tokens = inputs[:, block : block + 1].squeeze(1)
-                rows.append((block + 1, *nearest_prototype(tokens, labels, test)))
-            tokens = file.get_tensor("final")
-            rows.append((depth + 1, *nearest_prototype(tokens, labels, test)))
-    except (safetensors.SafetensorError, OSError) as error:
-        raise FedLoomError(f"{features}: {error}; delete it and run again") from None
+    for block in range(1, depth(features) + 2):  # one at a time: all may not fit into memory
+        tokens = class_tokens(features, block)
+        if len(tokens) != len(labels):
+            raise FedLoomError(f"{features}: of {len(tokens)} images, the store has {len(labels)}")
+        rows.append((block, *nearest_prototype(tokens, labels, test)))
     columns = dict(zip(("block", "top1", "top5"), zip(*rows, strict=True), strict=True))
     write_table(out, pa.table(columns))

@@ -26,6 +26,7 @@ from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.backbones.pixels import Pixels
+from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 from fedloom.common.memory import training_bytes
@@ -224,13 +225,10 @@ class FrozenCLIP:
         length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
         check_weights(weights, self.model)
         inside = None
-        mine = below(
-            {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")},
-            self._text_prefix,
-        )
-        if mine or inserts:
-            contexts = len(flat) // len(context)
-            inside = Inside(mine, inserts, contexts, self.gradient_checkpointing)
+        of_text = {k: v for k, v in (weights or {}).items() if not k.startswith("visual.")}
+        if of_text or inserts:
+            contexts, own = len(flat) // len(context), below(of_text, self._text_prefix)
+            inside = Inside(own, inserts, contexts, self.gradient_checkpointing)
         endings = _endings(tuple(classes))
         features = F.normalize(self._text(flat, endings, length, eot_offset, inside), dim=-1)
         return features.view(*context.shape[:-2], *features.shape[1:])
@@ -353,24 +351,13 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
     path = weights_file("open_clip", weights)
     if path is None:
         _check_tag(name, weights)
-    elif path.suffix != ".safetensors":
-        raise FedLoomError(
-            f"backbone {name}: weights '{weights}': only .safetensors are read (a pickle runs code "
-            "when it is opened); convert it with safetensors.torch.save_file"
-        )
-    elif not path.is_file():
-        raise FedLoomError(f"backbone {name}: weights '{path}': no such file")
-    try:
-        with _quiet():
-            if name == micro_clip.NAME and path is not None:
-                model = micro_clip.build(path)
-            else:
-                model = open_clip.create_model(name, pretrained=str(path or weights))
-            tokenizer = open_clip.get_tokenizer(name)
-    except FedLoomError:
-        raise
-    except Exception as error:  # open_clip, its hub and safetensors raise whatever they like
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
+    else:
+        check_file(name, path)
+    with loading(name, weights), _quiet():
+        if name == micro_clip.NAME and path is not None:
+            model = micro_clip.build(path)
+        else:
+            model = open_clip.create_model(name, pretrained=str(path or weights))
+        tokenizer = open_clip.get_tokenizer(name)
     precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
     return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing))

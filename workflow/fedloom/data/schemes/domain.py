@@ -6,7 +6,8 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.data.image_list import NO_DOMAIN
-from fedloom.data.schemes import Group, dirichlet, iid, imbalance
+from fedloom.data.schemes import dirichlet, iid, imbalance
+from fedloom.data.schemes.base import Group
 
 
 def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:

@@ -113,22 +113,22 @@ def _hand_out(
     supply, allowed = supply[columns], allowed[rows][:, columns]
     demand = demand[rows]
 
-    def flow(given: np.ndarray, most: np.ndarray) -> np.ndarray:
-        """Return the greatest flow [K, C] of at most `given` [C] a class and `most` [K, C]."""
+    def flow(per_class: np.ndarray, per_pair: np.ndarray) -> np.ndarray:
+        """Return the greatest flow [K, C] of at most `per_class` [C] and `per_pair` [K, C]."""
         graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
         graph[-2, :clients] = demand
-        graph[:clients, clients:-2] = most
-        graph[clients:-2, -1] = given
-        found = maximum_flow(csr_array(graph), len(graph) - 2, len(graph) - 1).flow
-        return found.toarray()[:clients, clients:-2]
+        graph[:clients, clients:-2] = per_pair
+        graph[clients:-2, -1] = per_class
+        flows = maximum_flow(csr_array(graph), len(graph) - 2, len(graph) - 1).flow
+        return flows.toarray()[:clients, clients:-2]
 
-    per_class, per_client = np.maximum(allowed.sum(1), 1), np.maximum(allowed.sum(0), 1)
-    even = allowed * np.minimum.outer(demand / per_class, supply / per_client)
+    of_client, of_class = np.maximum(allowed.sum(1), 1), np.maximum(allowed.sum(0), 1)
+    even = allowed * np.minimum.outer(demand / of_client, supply / of_class)
     possible, slack = flow(supply, allowed * supply).sum(), 1.0
-    found = flow(largest_remainder(demand.sum(), supply), np.ceil(even))
-    while found.sum() < possible:
-        found = flow(supply, np.ceil(slack * even))
+    dealt = flow(largest_remainder(demand.sum(), supply), np.ceil(even))
+    while dealt.sum() < possible:
+        dealt = flow(supply, np.ceil(slack * even))
         slack *= 1.25
     counts = np.empty((clients, classes), int)
-    counts[np.ix_(rows, columns)] = found
+    counts[np.ix_(rows, columns)] = dealt
     return counts

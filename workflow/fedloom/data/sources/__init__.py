@@ -8,6 +8,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from fedloom.data import plugins
 from fedloom.data.image_list import ImageList
 from fedloom.data.images import write_store
 
@@ -23,9 +24,6 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
     Raises:
         FedLoomError: names the file that is missing or damaged, or the key to set.
     """
-    if _module(source) is None:
-        importlib.import_module("fedloom.data.plugins").build(source, settings, images)
-        return
     write_store(read(source, settings), settings, images)
 
 
@@ -38,13 +36,7 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
     Raises:
         FedLoomError: names the file that is missing or damaged, or the key to set.
     """
-    name = _module(source)
-    if name is None:
-        return importlib.import_module("fedloom.data.plugins").read(source, settings)
-    return importlib.import_module(name).read(settings)
-
-
-def _module(source: str) -> str | None:
-    """Return the module of a source of FedLoom's own, or None for a plugin's."""
     name = f"fedloom.data.sources.{source}"
-    return None if importlib.util.find_spec(name) is None else name
+    if importlib.util.find_spec(name) is None:
+        return plugins.read(source, settings)
+    return importlib.import_module(name).read(settings)

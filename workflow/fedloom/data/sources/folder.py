@@ -88,10 +88,10 @@ def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
         domains = _folders(base) if settings["domains"] else [base]
         for domain in domains:
             for folder in _class_folders(domain, settings):
-                found, left = _images(folder, settings)
+                paths, left = _images(folder, settings)
                 other += left
                 name = domain.name if settings["domains"] else "all"
-                files += [_File(path, folder.name, name, test) for path in found]
+                files += [_File(path, folder.name, name, test) for path in paths]
     if other:
         log.info("%d files are no images by their names and are left out", other)
     return files, bool(halves)
@@ -159,16 +159,16 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File
 
 def _split(root: Path, chosen: list[str] | None) -> list[str]:
     """Return the names of the training and the test folder, or [] without official split."""
-    found = {folder.name for folder in _folders(root)}
-    if chosen is None and found == {"train", "test"}:
+    names = {folder.name for folder in _folders(root)}
+    if chosen is None and names == {"train", "test"}:
         return ["train", "test"]
-    if chosen is None and "train" in found and found <= SPLITS:
+    if chosen is None and "train" in names and names <= SPLITS:
         raise FedLoomError(
-            f"{root} holds {', '.join(sorted(found))}: name the folders of training and test "
+            f"{root} holds {', '.join(sorted(names))}: name the folders of training and test "
             "images, as in split: [train, val], or set root to one of them"
         )
     for name in chosen or []:
-        if name not in found:
+        if name not in names:
             raise FedLoomError(f"{root / name}: no such folder, but split names it")
     return chosen or []
 
@@ -193,17 +193,23 @@ def _class_folders(folder: Path, settings: dict[str, Any]) -> list[Path]:
     Raises:
         FedLoomError: there are none, or there is another layer of folders than `settings` say.
     """
-    inside = settings.get("classes_in")
-    if inside is not None:
-        if not is_folder(folder / inside):
-            raise FedLoomError(f"{folder / inside}: no such folder, but classes_in names it")
-        folder = folder / inside
-    found = _folders(folder)
-    if not found:
+    folder = _layer(folder, settings, "classes_in")
+    folders = _folders(folder)
+    if not folders:
         domains = settings["domains"]
         hint = " (or is there no layer of domains? then set domains: false)" if domains else ""
         raise FedLoomError(f"{folder}: no class folders in it{hint}")
-    return found
+    return folders
+
+
+def _layer(folder: Path, settings: dict[str, Any], key: str) -> Path:
+    """Return the folder within another that a key names, or the other one without the key."""
+    if key not in settings:
+        return folder
+    folder = folder / settings[key]
+    if not is_folder(folder):
+        raise FedLoomError(f"{folder}: no such folder, but {key} names it")
+    return folder
 
 
 def _images(folder: Path, settings: dict[str, Any]) -> tuple[list[str], int]:
@@ -212,19 +218,15 @@ def _images(folder: Path, settings: dict[str, Any]) -> tuple[list[str], int]:
     Raises:
         FedLoomError: there are none, or there are folders where they should be.
     """
-    inside = settings.get("images_in")
-    if inside is not None:
-        if not is_folder(folder / inside):
-            raise FedLoomError(f"{folder / inside}: no such folder, but images_in names it")
-        folder = folder / inside
+    folder = _layer(folder, settings, "images_in")
     extensions = Image.registered_extensions()
     _, folders, files = next(walk(str(folder)))
     if folders:
         raise FedLoomError(_too_deep(folder, folders, bool(files), settings))
-    known = [f.path for f in files if Path(f.name).suffix.lower() in extensions]
-    if not known:
+    images = [f.path for f in files if Path(f.name).suffix.lower() in extensions]
+    if not images:
         raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
-    return known, len(files) - len(known)
+    return images, len(files) - len(images)
 
 
 def _too_deep(folder: Path, inner: list[str], files: bool, settings: dict[str, Any]) -> str:

@@ -80,10 +80,10 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
     Raises:
         FedLoomError: see `read`.
     """
-    given = settings["images"]
+    roots = settings["images"]
     folders = {
         name: _images(root / folder, settings["anywhere"])
-        for name, folder in (given if isinstance(given, dict) else {"": given}).items()
+        for name, folder in (roots if isinstance(roots, dict) else {"": roots}).items()
     }
     columns = Columns(settings["path_column"], settings["label_column"], settings["domain_column"])
     if settings["class_from"] == "folder":
@@ -93,9 +93,9 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
     shared = NO_DOMAIN if columns.domain is not None else "all"
     for half in ("train", "test"):
         for list_file, domain in _lists(settings.get(half, [])):
-            which = (domain or half) if isinstance(given, dict) else ""
+            which = (domain or half) if isinstance(roots, dict) else ""
             if which not in folders:
-                named = ", ".join(given)
+                named = ", ".join(roots)
                 raise FedLoomError(f"images names a folder for {named}, but not for '{which}'")
             images = folders[which]
             for row in rows(root / list_file, half, columns):
@@ -109,11 +109,11 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
     return files
 
 
-def _lists(given: str | list[str] | dict[str, str | list[str]]) -> list[tuple[str, str]]:
+def _lists(lists: str | list[str] | dict[str, str | list[str]]) -> list[tuple[str, str]]:
     """Return the list files of a split, each with the domain that it is of, or ""."""
-    if isinstance(given, dict):
-        return [(file, name) for name, lists in given.items() for file, _ in _lists(lists)]
-    return [(file, "") for file in ([given] if isinstance(given, str) else given)]
+    if isinstance(lists, dict):
+        return [(file, name) for name, each in lists.items() for file, _ in _lists(each)]
+    return [(file, "") for file in ([lists] if isinstance(lists, str) else lists)]
 
 
 def _images(folder: Path, anywhere: bool) -> _Images:
@@ -136,17 +136,17 @@ def _by_name(images: Path) -> dict[str, str]:
     Raises:
         FedLoomError: two files have one name.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for _, _, entries in walk(str(images)):
         for entry in entries:
             stem = Path(entry.name).stem
-            if stem in found:
+            if stem in paths:
                 raise FedLoomError(
-                    f"{printable(entry.path)}: has the name of {printable(found[stem])}; lists "
+                    f"{printable(entry.path)}: has the name of {printable(paths[stem])}; lists "
                     "name images by their names alone (anywhere: true), so keep one of them"
                 )
-            found[stem] = entry.path
-    return found
+            paths[stem] = entry.path
+    return paths
 
 
 def _path(row: Row, images: _Images) -> str:
@@ -181,13 +181,13 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
         FedLoomError: some labels are numbers and others words, or a label has two names.
     """
     if settings["class_from"] == "folder":
-        found = [Path(file.path).parent.name for file in files]
-        numbers = all(label.isdecimal() for label in found)
+        labels = [Path(file.path).parent.name for file in files]
+        numbers = all(label.isdecimal() for label in labels)
     else:
-        found, numbers = _labels([file.row for file in files])
-    keys = sorted(set(found), key=lambda label: int(label) if numbers else label)
+        labels, numbers = _labels([file.row for file in files])
+    keys = sorted(set(labels), key=lambda label: int(label) if numbers else label)
     names = dict.fromkeys(keys, "")
-    for file, label in zip(files, found, strict=True):
+    for file, label in zip(files, labels, strict=True):
         name = file.row.name
         if name is not None and names[label] not in ("", name):
             raise FedLoomError(
@@ -195,9 +195,9 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
             )
         names[label] = name or names[label]
     number = {label: index for index, label in enumerate(keys)}
-    labels = np.array([number[label] for label in found])
     named = not numbers or any(names.values())
-    return labels, [name or label for label, name in names.items()], named
+    classes = [name or label for label, name in names.items()]
+    return np.array([number[label] for label in labels]), classes, named
 
 
 def _labels(listed: list[Row]) -> tuple[list[str], bool]:

@@ -1,9 +1,7 @@
 """Parquet files as Hugging Face publishes them: a column of encoded images, one of labels."""
 
-import base64
 import io
 import json
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,6 @@ from fedloom.data.image_list import ImageList, Item
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
 HUGGING_FACE = b"huggingface"  # key of the metadata in which Hugging Face keeps the classes' names
-ARROW = b"ARROW:schema"  # key of the metadata in which Arrow keeps its schema, metadata included
 
 
 def read(settings: dict[str, Any]) -> ImageList:
@@ -76,10 +73,10 @@ def _files(settings: dict[str, Any]) -> list[tuple[Path, str]]:
     for key in ("train_files", "test_files"):
         patterns = settings.get(key, [])
         for pattern in [patterns] if isinstance(patterns, str) else patterns:
-            found = matching(pattern)
-            if not found:
+            matches = matching(pattern)
+            if not matches:
                 raise FedLoomError(f"{key}: no file matches '{pattern}'; correct the pattern")
-            for file in found:
+            for file in matches:
                 if not file.is_file():
                     raise FedLoomError(
                         f"{file}: a folder, pipe or broken link, no Parquet file ({key}); end the "
@@ -100,40 +97,11 @@ def _open(file: Path) -> pq.ParquetFile:
         FedLoomError: it is truncated, or its footer is damaged.
     """
     try:
-        parquet = pq.ParquetFile(
+        return pq.ParquetFile(
             file, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
         )
     except (pa.ArrowException, OSError, ValueError):
         raise FedLoomError(f"{file}: not a whole Parquet file; fetch it again") from None
-    _check_footer(file, parquet.metadata)
-    return parquet
-
-
-def _check_footer(file: Path, about: pq.FileMetaData) -> None:
-    """Require that what the footer says twice agrees: it has no checksum.
-
-    Raises:
-        FedLoomError: it does not.
-    """
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    if sum(group.num_rows for group in groups) != about.num_rows:
-        raise _damaged(file, "its footer counts other rows than its parts have")
-    metadata = about.metadata or {}
-    with file.open("rb") as stream:
-        stream.seek(-about.serialized_size - 8, os.SEEK_END)
-        footer = stream.read()
-    for key in (HUGGING_FACE, ARROW):  # as a key of the metadata is written, by Thrift
-        if b"\x18" + bytes([len(key)]) + key + b"\x18" in footer and key not in metadata:
-            raise _damaged(file, "the metadata in its footer cannot be read")
-    if ARROW not in metadata:
-        return  # written by another library, which does not repeat the metadata in a schema
-    try:
-        copy = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[ARROW]))).metadata or {}
-    except (pa.ArrowException, OSError, ValueError):
-        raise _damaged(file, "the schema in its footer cannot be read") from None
-    known = metadata.get(HUGGING_FACE)
-    if copy.get(HUGGING_FACE, known) != known:
-        raise _damaged(file, "its footer holds two versions of Hugging Face's metadata")
 
 
 def _damaged(file: Path, reason: object) -> FedLoomError:
@@ -249,10 +217,10 @@ def _column(
             values.append(value)
     if names is not None:
         return np.array(values), names, True
-    found = sorted(set(values))
-    number = {value: index for index, value in enumerate(found)}
+    distinct = sorted(set(values))
+    number = {value: index for index, value in enumerate(distinct)}
     numbers = np.array([number[value] for value in values])
-    return numbers, [str(value) for value in found], kind is str
+    return numbers, [str(value) for value in distinct], kind is str
 
 
 def _check_test_classes(
@@ -299,20 +267,14 @@ def _names(file: Path, column: str) -> list[str] | None:
         metadata = (parquet.metadata.metadata or {}).get(HUGGING_FACE)
     if metadata is None:
         return None
-    advice = "write the file again without it, and set class_names"
     try:
-        about = json.loads(metadata)
-        names = about["info"]["features"].get(column, {}).get("names")
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        line = f"{file}: metadata of Hugging Face that is not JSON ({reason}); {advice}"
-        raise FedLoomError(line) from None
-    except (TypeError, KeyError, AttributeError):
-        line = f"{file}: metadata of Hugging Face without info.features by column; {advice}"
-        raise FedLoomError(line) from None
-    if names is None:
-        return None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        line = f"{file}: the names of column '{column}' in its metadata are no list of text"
-        raise FedLoomError(f"{line}; {advice}")
-    return names
+        names = json.loads(metadata)["info"]["features"].get(column, {}).get("names")
+        if names is None or (isinstance(names, list) and all(type(name) is str for name in names)):
+            return names
+        reason = f"names of column '{column}' must be text"
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    raise FedLoomError(
+        f"{file}: metadata of Hugging Face must be JSON with info.features by column, and lists of "
+        f"names ({reason}); write the file again without it, and set class_names"
+    )

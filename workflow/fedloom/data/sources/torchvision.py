@@ -90,9 +90,9 @@ def _parameters(kind: type) -> set[str]:
     """Return the names of the arguments, with those that **kwargs hands to a parent class."""
     names: set[str] = set()
     for parent in kind.__mro__:
-        found = inspect.signature(parent.__init__).parameters.values()
-        names |= {p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        if not any(p.kind is p.VAR_KEYWORD for p in found):
+        parameters = inspect.signature(parent.__init__).parameters.values()
+        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names
 
@@ -100,8 +100,8 @@ def _parameters(kind: type) -> set[str]:
 def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Return arguments of the training and the test half, or of the whole without halves."""
     names = _parameters(kind)
-    given = {"root": str(resource(settings["root"])), "download": settings["download"]}
-    common = {key: value for key, value in given.items() if key in names} | settings["options"]
+    arguments = {"root": str(resource(settings["root"])), "download": settings["download"]}
+    common = {key: value for key, value in arguments.items() if key in names} | settings["options"]
     if settings["train"] or settings["test"]:
         halves = [settings["train"], settings["test"]]
     else:
@@ -188,12 +188,11 @@ def _number(dataset: Any, label: Any) -> int:
 
 def _labels(dataset: Any) -> np.ndarray:
     """Return class numbers [N]; images are read for them where torchvision keeps none apart."""
-    known = _targets(dataset)
-    if known is not None:
-        return known
+    targets = _targets(dataset)
+    if targets is not None:
+        return targets
     try:
-        targets = (dataset[row][1] for row in range(len(dataset)))
-        return np.array([_number(dataset, target) for target in targets], int)
+        return np.array([_number(dataset, dataset[row][1]) for row in range(len(dataset))], int)
     except FedLoomError:
         raise
     except UNREADABLE as error:
@@ -206,22 +205,22 @@ def _labels(dataset: Any) -> np.ndarray:
 def _targets(dataset: Any) -> np.ndarray | None:
     """Return class numbers [N], or None where torchvision keeps none apart from images."""
     for name in ("targets", "labels", "_labels", "y"):
-        found = getattr(dataset, name, None)
-        if found is not None and len(found) == len(dataset):
-            return np.array([_number(dataset, label) for label in found], int)
+        targets = getattr(dataset, name, None)
+        if targets is not None and len(targets) == len(dataset):
+            return np.array([_number(dataset, label) for label in targets], int)
     for name in ("samples", "_samples"):
-        found = getattr(dataset, name, None)
-        if isinstance(found, list) and all(isinstance(s, tuple) and len(s) == 2 for s in found):
-            return np.array([_number(dataset, label) for _, label in found], int)
+        targets = getattr(dataset, name, None)
+        if isinstance(targets, list) and all(isinstance(s, tuple) and len(s) == 2 for s in targets):
+            return np.array([_number(dataset, label) for _, label in targets], int)
     return None
 
 
 def _path(dataset: Any, row: int) -> str:
     """Return ' (file)' for an image, or '' where torchvision keeps no list of files."""
     for name in ("samples", "_samples", "_image_files", "_images"):
-        found = getattr(dataset, name, None)
-        if isinstance(found, list) and len(found) == len(dataset):
-            entry = found[row][0] if isinstance(found[row], tuple | list) else found[row]
+        files = getattr(dataset, name, None)
+        if isinstance(files, list) and len(files) == len(dataset):
+            entry = files[row][0] if isinstance(files[row], tuple | list) else files[row]
             return f" ({entry})" if isinstance(entry, str | Path) else ""
     return ""
 
@@ -229,7 +228,7 @@ def _path(dataset: Any, row: int) -> str:
 def _class_names(halves: list) -> list[str]:
     """Return the names of the classes, or [] where torchvision has none."""
     for name in ("classes", "categories"):
-        found = getattr(halves[0], name, None)
-        if found:
-            return [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in found]
+        names = getattr(halves[0], name, None)
+        if names:
+            return [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in names]
     return []

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import safetensors
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,41 +10,13 @@ from matplotlib.figure import Figure
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
 from fedloom.data.store import ImageStore
+from fedloom.report.block_accuracy import class_tokens, depth
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import POINTS, embed
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone
 
 KEYS = ("dataset", "backbone")
-
-
-def depth(features: Path) -> int:
-    """Return how many blocks the network has."""
-    with safetensors.safe_open(features, "pt") as file:
-        return file.get_slice("inputs").get_shape()[1]
-
-
-def class_tokens(features: Path, block: int, images: np.ndarray) -> np.ndarray:
-    """Return the class tokens [n, d] of some images at the input of a block.
-
-    Args:
-        features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
-        block: counted from 1; M + 1 is the network's output.
-
-    Raises:
-        FedLoomError: the network has no such block, or the file is truncated.
-    """
-    try:
-        with safetensors.safe_open(features, "pt") as file:
-            inputs = file.get_slice("inputs")
-            last = inputs.get_shape()[1] + 1
-            if block > last:
-                raise FedLoomError(f"{features}: no block {block}; it has 1 to {last}")
-            if block == last:
-                return file.get_tensor("final")[images].float().numpy()
-            return inputs[:, block - 1 : block].squeeze(1)[images].float().numpy()
-    except (safetensors.SafetensorError, OSError) as error:
-        raise FedLoomError(f"{features}: {error}; delete it and run again") from None
 
 
 def groups(labels: np.ndarray, store: Path, job: FigureJob) -> np.ndarray:
@@ -83,7 +54,7 @@ def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
             images = images[np.linspace(0, len(images) - 1, POINTS).round().astype(int)]
         labels = groups(store.labels[images], item.store, job)
         for axis, block in zip(row, blocks, strict=True):
-            points = embed(list(class_tokens(item.features, block, images)), item.features)
+            points = embed(class_tokens(item.features, block)[images].numpy(), item.features)
             _panel(axis, points, labels)
             output = block == depth(item.features) + 1
             axis.set_title("Output" if output else f"Input of block {block}")
