@@ -318,7 +318,7 @@ OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
 )
 def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
     values = {"type": "numeric" if "numeric" in words else "integer", "more": ""}
-    if "default of options.beta" in words:
+    if "options.beta.default" in words:
         values["more"] = 'default = "z"'
     _write(tmp_path / "plugins", kind, "", toml.format(**values))
     with refused(f"plugins/own{'' if 'folder' in words else f'/{kind}.toml'}", *words):

@@ -9,7 +9,7 @@ group `fedloom.sources` or `fedloom.schemes` (see fedloom.config.data_plugins).
 import importlib.util
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -57,7 +57,6 @@ Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
 Several = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
 Place = tuple[Path, str | None]  # a plugin's folder, and its package if it is installed
-Condition = bool | dict[str, Any]
 Several = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
 
 
@@ -315,12 +314,12 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
     """Read and check the method.toml of a folder."""
     file = folder / "method.toml"
     content = read_toml(file)
-    family = content.get("family")
-    if isinstance(family, str):
-        content.setdefault("forward_inputs", FORWARD_INPUTS.get(family, ()))
+    family = str(content.get("family"))
     try:
-        plugin = Plugin(**content, folder=folder, module=module)
-        _check(plugin, content)
+        _check_keys(content)
+        inputs = {"forward_inputs": FORWARD_INPUTS.get(family, ())}
+        plugin = Plugin(**inputs | content, folder=folder, module=module)
+        _check(plugin)
     except ValidationError as error:
         raise FedLoomError(f"{file}: {_first_problem(error)}") from None
     except FedLoomError as error:
@@ -337,33 +336,37 @@ def _first_problem(error: ValidationError) -> str:
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)[1:]
     if problem["type"] == "missing":
         return f"{where}: is missing"
-    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        sections: dict[Any, Any] = {
-            "paper": Paper,
-            "artefacts": Artefact,
-            "look": Look,
-            "cost": Cost,
-        }
-        keys = [field.alias or name for name, field in Plugin.__pydantic_fields__.items()]
-        if path[0] in sections:
-            keys = list(sections[path[0]].__annotations__)
-        return f"{where}: unknown key; {suggestion(str(path[-1]), keys)}"
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: unknown key"
     message = problem["msg"].replace("Input should be", "must be", 1)
     return shortened(f"{where}: {message}, got {problem['input']!r}")
 
 
-def _check(plugin: Plugin, keys: Iterable[str]) -> None:
+def _check_keys(content: dict[str, Any]) -> None:
+    """Check that a method.toml has only keys that there are, and that its kind declares.
+
+    Raises:
+        FedLoomError: begins with the key.
+    """
+    fields = Plugin.__pydantic_fields__
+    known = [fields[name].alias or name for name in fields.keys() - {"folder", "module"}]
+    kind = content.get("kind")
+    for key in content:
+        if key not in known:
+            raise FedLoomError(f"{key}: unknown key; {suggestion(key, known)}")
+        if kind == "method" and key in OF_WRAPPERS:
+            raise FedLoomError(f"{key}: only a wrapper declares it; remove it")
+        if kind == "wrapper" and key not in OF_WRAPPERS + OF_BOTH:
+            raise FedLoomError(f"{key}: only a method declares it; remove it")
+
+
+def _check(plugin: Plugin) -> None:
     """Check what the keys of a method.toml say together.
 
     Raises:
         FedLoomError: begins with the key.
     """
     is_method, options = plugin.kind == "method", plugin.option_schemas
-    for key in keys:
-        if is_method and key in OF_WRAPPERS:
-            raise FedLoomError(f"{key}: only a wrapper declares it; remove it")
-        if not is_method and key not in OF_WRAPPERS + OF_BOTH:
-            raise FedLoomError(f"{key}: only a method declares it; remove it")
     if is_method and plugin.family is None:
         raise FedLoomError('family: is missing; a method needs "vit" or "clip"')
     available = NEEDS.get(plugin.family or "", ())
