@@ -460,7 +460,9 @@ def gather(
             path, module = place()
             plugin = read(path, module)
         except FedLoomError as error:
-            found.broken[(path and _name_in(path / f"{kind}.toml")) or name] = error
+            if path and kind == "method":  # FedLoom has sources and schemes of its own, whose name
+                name = _name_in(path / "method.toml") or name  # a broken plugin must not take
+            found.broken[name] = error
             continue
         other = found.setdefault(plugin.name, plugin).folder
         if other != path:
