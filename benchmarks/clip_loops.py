@@ -132,6 +132,7 @@ def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str)
         clients_per_round=len(data.participating),
         method=name,
         features_only=method.features_only,
+        aggregation=method.aggregation_with(method.options({}, name)),
         forward_inputs=method.forward_inputs,
     ).at(1)
 

@@ -94,6 +94,7 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
         clients_per_round=cohort,
         method=name,
         features_only=method.features_only,
+        aggregation=method.aggregation_with(method.options(options, name)),
         forward_inputs=method.forward_inputs,
         warm_start=WarmStart(
             mean=torch.randn(*shape, backbone.width),

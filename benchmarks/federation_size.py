@@ -90,6 +90,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
         clients_per_round=SAMPLED,
         method=name,
         features_only=method.features_only,
+        aggregation=method.aggregation_with(method.options({}, name)),
     )
     return task, seconds
 

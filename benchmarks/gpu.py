@@ -113,6 +113,7 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         clients_per_round=COHORT,
         method=name,
         features_only=method.features_only,
+        aggregation=method.aggregation_with(method.options({}, name)),
         forward_inputs=method.forward_inputs,
         warm_start=prototypes,
     )

@@ -80,6 +80,7 @@ def main() -> None:
                     clients_per_round=10,
                     method=name,
                     features_only=method.features_only,
+                    aggregation=method.aggregation_with(method.options({}, name)),
                     forward_inputs=method.forward_inputs,
                     warm_start=WarmStart(**prototypes),
                 )
