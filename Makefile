@@ -1,11 +1,11 @@
-# make run    the study in config.yaml, or one that ships:  make run STUDY=pep_fedpt/table1
-# make report the same, and results/report/<study>.html: all tables and figures, with captions
-# make test   everything of make lint, and all tests; one of them builds the documentation
+# make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
+# make report the same, and results/report/<study>.html with all tables, figures and captions
+# make test   make lint, and all tests; one of them builds the documentation
 # make lint   style, spelling, plain English, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
-# make bench  timings beside other tools', as ratios, and a roofline: minutes on idle cores
-# make kills  30 kills at random moments, here and on a Slurm of one node: the same results
-# Each makes .venv first if it is missing, or older than the versions pinned in constraints.txt.
+# make bench  timings relative to other tools, and a roofline: minutes on idle cores
+# make kills  30 kills at random moments, here and on a single-node Slurm, with equal results
+# Each first makes .venv if it is missing or older than the versions pinned in constraints.txt.
 
 PYTHON ?= python3.11
 # a name that `fedloom studies` prints
@@ -14,9 +14,9 @@ FILE = $(if $(STUDY),--configfile workflow/studies/$(STUDY).yaml)
 VENV := .venv/bin/python
 # the files whose English is checked by the patterns in .prose (Perl's regular expressions)
 PROSE := '*.md' '*.yaml' '*.yml' '*.rst' containers profiles ':!workflow/claims' ':!workflow/schemas'
-# What .venv was made from: it is stale when this changes, or when the folder moves. Each state has
-# a folder of its own, built beside and then linked to, so that a build that fails, or a run that is
-# still at work, leaves the old one as it is. The last two are not removed.
+# The digest of the inputs of .venv, which is stale when this changes or the folder moves. Each digest
+# has a separate folder, which is built first and then linked, so that a failed build leaves the old
+# one in place and a running study keeps its own. The last two are kept.
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR); \
   } | sha256sum | cut -c1-12)
 
@@ -50,7 +50,7 @@ bench: peers
 	PYTHONPATH=workflow $(VENV) benchmarks/peers.py --figure results/bench/peers.png $(ARGS)
 	PYTHONPATH=workflow $(VENV) benchmarks/roofline.py
 
-# The tools that `make bench` compares with, over the packages of .venv. Without them it goes on.
+# The tools for comparison in `make bench`, added to the packages of .venv. It also runs without them.
 peers: venv
 	@test -f build/peers/$(STAMP) -a build/peers/$(STAMP) -nt benchmarks/peers.txt || { \
 	  echo "making build/peers from benchmarks/peers.txt (400 MB)" && rm -rf build/peers && \

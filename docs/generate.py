@@ -1,4 +1,4 @@
-"""MkDocs hooks: make pages from schemas, plugins and code, so that none can be stale."""
+"""MkDocs hooks: make pages from schemas, plugins and code, so that they cannot go stale."""
 
 import re
 from pathlib import Path

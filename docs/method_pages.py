@@ -34,7 +34,7 @@ def link(paper: dict) -> str:
 
 
 def facts(plugin: Plugin) -> str:
-    """Return what a plugin is, as a table."""
+    """Return the facts of a plugin as a table."""
     kind = {"vit": "method for vision transformers", "clip": "method for CLIP"}.get(
         plugin.family, "wrapper: changes what a method's hooks return"
     )
@@ -55,7 +55,7 @@ def facts(plugin: Plugin) -> str:
 
 
 def settings(values: dict) -> str:
-    """Return keys and values as they would stand in YAML, in one line."""
+    """Return keys and values as in YAML, in one line."""
     return ", ".join(f"`{key}: {plain(item)}`" for key, item in values.items())
 
 
@@ -71,13 +71,14 @@ def options(plugin: Plugin) -> str:
 
 
 def card(plugin: Plugin) -> str:
-    """Return what follows the hand-written text: options, training values, choices."""
+    """Return the sections after the hand-written text: options, training values, choices."""
     parts = []
     if plugin.option_schemas:
         parts.append(f"## Options\n\n{options(plugin)}")
     if plugin.training_defaults:
         values = settings(plugin.training_defaults)
-        parts.append(f"## Training values\n\nOf the paper, or ours where it is silent: {values}.")
+        about = f"The paper's values, or ours if it states none: {values}."
+        parts.append(f"## Training values\n\n{about}")
     parts.append(f"## Choices\n\n{said_in(plugin.file)}")
     released = plugin.folder / "released.py"
     if released.exists():
@@ -86,7 +87,7 @@ def card(plugin: Plugin) -> str:
 
 
 def said_in(file: Path) -> str:
-    """Return the docstring of a plugin's module, and where it stands."""
+    """Return the docstring of a plugin's module, and its file."""
     where = file.relative_to(file.parents[1])
     return f"From `plugins/{where}`:\n\n{as_markdown(docstring(file))}"
 

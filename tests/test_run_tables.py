@@ -114,3 +114,12 @@ def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):
         assert set(frame["dataset"]) == {"digits"}
         joined = read_table(tmp_path / kind / "b3.parquet")
         assert joined.drop_columns(labels).equals(pa.concat_tables([one, one]))
+
+
+def test_a_method_may_say_itself_what_guessing_loses(tiny):
+    """FedCLIP tells the images of a batch apart, whatever the number of classes."""
+    task, hooks = tiny("fedclip")
+    vars(task.training).update(batch_size=3)
+    assert task.num_classes == 4
+    _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
+    assert row["guessing_loss"] == pytest.approx(np.log(3))

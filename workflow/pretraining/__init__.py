@@ -1,1 +1,1 @@
-"""How the micro backbones that ship were made. No study runs it."""
+"""The training of the bundled micro backbones. No study runs it."""

@@ -1,4 +1,4 @@
-"""Pretrain a micro backbone on drawn characters, beside the one that ships.
+"""Pretrain a micro backbone on drawn characters, without replacing the bundled one.
 
 PYTHONPATH=workflow .venv/bin/python -m pretraining micro_vit
 """

@@ -1,14 +1,14 @@
-"""How the micro CLIP was made: drawn characters and their Unicode names, by contrast.
+"""Pretrain the micro CLIP on drawn characters and their names, with CLIP's contrastive loss.
 
 Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021:
-of a batch of images and texts, each image's feature is to find its own text and the other way
-round. The image tower starts from the shipped micro ViT's first blocks.
+in a batch of images and texts, each image's feature must be nearest to that of its own text, and
+vice versa. The image tower starts from the bundled micro ViT's first blocks.
 
-No class of the data set `glyphs`, no drawing that comes near one of theirs and no digit is trained
-on, but variants of some of its letters in other styles are (see `strangers`). The source classes of
-the micro ViT alone are too few for a name to mean something (of all that was tried, linear maps on
-the micro ViT's tokens found most of the unseen classes: 27%): most letters of the target classes
-are in none of their names. So their relatives are taken in: see `relatives`.
+The training set has no class of the data set `glyphs`, no drawing similar to one of them and no
+digit, but it has variants of some of its letters in other styles (see `strangers`). The source
+classes of the micro ViT are too few to learn the meaning of names: most letters of the target
+classes are in none of their names (the best attempt, linear maps on the micro ViT's tokens,
+recognised 27% of the unseen classes). So their relatives are added: see `relatives`.
 """
 
 import logging
@@ -37,10 +37,10 @@ from fedloom.data import glyphs
 from pretraining.loop import augment, descend, digest, write
 
 ZERO_SHOT_AT_LEAST = 0.5
-APART = 0.9  # a relative and every target class: the greatest cosine that is allowed
+APART = 0.9  # the greatest cosine allowed between a relative and a target class
 TEMPLATE = "a photo of a {}."
 TRUNK = ROOT / "workflow/resources/micro_vit.safetensors"
-# stand in front of a name when it is not in the template, to train all places of a sequence
+# precede a name that is not in the template, to train all positions of a sequence
 FILLERS = tuple(
     """a the this one photo image picture drawing scan print of in on with very quite small large
     dark bright white black clean bad good old new plain simple blurry sharp""".split()  # noqa: SIM905
@@ -51,24 +51,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the weights, with the values of the shipped file."""
+    """The settings that determine the weights; the defaults are those of the bundled file."""
 
     seed: int = 0
     steps: int = 2400
     batch: int = 192  # classes; one image and one text of each
-    classes: int | None = None  # the first so many; None is all of them
+    classes: int | None = None  # the first `classes` of them; None: all
     peak_rate: float = 2e-3  # AdamW, OneCycle: up over 5% of the steps, then a cosine to 0
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     template: float = 0.5  # share of the batches whose texts are in TEMPLATE
-    fillers: int = 32  # in the others they begin with 0 to so many FILLERS
-    threads: int = 1  # torch's threads: sums are split among them, so they bear on the last bit
+    fillers: int = 32  # the most FILLERS at the beginning of the other texts
+    threads: int = 1  # torch's threads; they change the last bits, since sums are split among them
 
 
 def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[str, float]:
-    """Train, save, measure what was saved, write the card, and return `quality`'s numbers.
+    """Train, save, measure the saved weights, write the card, and return `quality`'s numbers.
 
-    As fedloom.backbones.pretrain_vit.pretrain.
+    See `pretraining.vit.pretrain`.
     """
     recipe = Recipe(seed=seed, **changes)
     torch.set_num_threads(recipe.threads)
@@ -85,7 +85,7 @@ def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[s
     return found
 
 
-# ---- what is trained on -----------------------------------------------------------------------
+# ---- the training set -------------------------------------------------------------------------
 
 
 def classes(limit: int | None = None) -> list[glyphs.Glyph]:
@@ -152,7 +152,7 @@ def strangers() -> set[str]:
 
 
 class Texts:
-    """Token sequences of class names, in the rows of a small vocabulary of their own.
+    """Token sequences of class names, as rows of a small vocabulary.
 
     Attributes:
         rows: [R] of CLIP's vocabulary, ascending.

@@ -1,8 +1,8 @@
-"""How the micro ViT was made: supervised classification of *source* glyphs, nothing else.
+"""Pretrain the micro ViT by supervised classification of *source* glyphs.
 
 No image of a data set is used, and no digit (see `fedloom.data.glyphs`). `pretrain`
 writes the half-precision weights and the card that describes them; `quality` measures a
-file of weights as it lies on disk, in half precision, since that is what every run will load.
+file of weights as it is on disk, in half precision, since every run loads it so.
 """
 
 import logging
@@ -32,24 +32,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the weights, with the values of the shipped file."""
+    """The settings that determine the weights; the defaults are those of the bundled file."""
 
     seed: int = 0
     steps: int = 4500
     batch: int = 128  # images
-    classes: int | None = None  # the first so many source classes; None is all of them
+    classes: int | None = None  # the first `classes` source classes; None: all
     peak_rate: float = 1.5e-3  # AdamW, OneCycle: up over 5% of the steps, then a cosine to 0
     weight_decay: float = 0.05
     label_smoothing: float = 0.1
     clip_norm: float = 1.0
     ramp: float = 0.4  # share of the steps over which the augmentation grows to its full strength
-    threads: int = 2  # torch's threads: sums are split among them, so they bear on the last bit
+    threads: int = 2  # torch's threads; they change the last bits, since sums are split among them
 
 
 def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[str, float]:
-    """Train, save, measure what was saved, write the card, and return `quality`'s numbers.
+    """Train, save, measure the saved weights, write the card, and return `quality`'s numbers.
 
-    `changes` are other fields of :class:`Recipe`, for trials; the shipped file has none.
+    `changes` are other values for fields of `Recipe`, for trials; the bundled file has none.
     Sets torch's number of threads and flush-denormal for the process. Each file appears under
     its name only once it is complete. Equal recipes give equal bytes of weights on one kind of
     machine. A file that misses a bound is still written, with a warning: the card says so, and

@@ -197,15 +197,12 @@ def _check_tar(file: Path, compressed: bool, seen: int) -> None:
         seen: where tarfile saw the end, in bytes.
 
     Raises:
-        tarfile.ReadError: there are no two blocks of zeros at the end.
+        tarfile.ReadError: there is no block of zeros, which ends a whole one.
         zlib.error, gzip.BadGzipFile, EOFError: the compressed stream is broken.
     """
     with gzip.open(file) if compressed else file.open("rb") as stream:
         stream.seek(seen)
         if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError("a header is broken")
-        last = b""
-        while piece := stream.read(PIECE):
-            last = (last + piece)[-tarfile.BLOCKSIZE :]
-    if last != bytes(tarfile.BLOCKSIZE):
-        raise tarfile.ReadError("it ends early")
+        while stream.read(PIECE):  # a compressed stream has its checksum at the end
+            pass

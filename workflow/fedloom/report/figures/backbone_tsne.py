@@ -54,7 +54,8 @@ def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
             images = images[np.linspace(0, len(images) - 1, POINTS).round().astype(int)]
         labels = groups(store.labels[images], item.store, job)
         for axis, block in zip(row, blocks, strict=True):
-            points = embed(class_tokens(item.features, block)[images].numpy(), item.features)
+            tokens = class_tokens(item.features, block)[images].numpy()
+            points = embed(list(tokens), item.features)
             _panel(axis, points, labels)
             output = block == depth(item.features) + 1
             axis.set_title("Output" if output else f"Input of block {block}")
