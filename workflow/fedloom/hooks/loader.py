@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pluggy
@@ -166,15 +166,27 @@ def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
     modules = _import_anew(plugins)
     for each, module in zip(plugins, modules, strict=True):
         check_hooks(module, each)
-    packing = _relay(*modules)
-    unpacking = _relay(*reversed(modules))
+    behind = _defaults_behind(modules[0])
+    packing = _relay(behind, *modules)
+    unpacking = _relay(behind, *reversed(modules))
     return Hooks(packing, unpacking, plugins)
 
 
+def _defaults_behind(method: ModuleType) -> SimpleNamespace:
+    """Return the default hooks, without `aggregate` if the method has its own.
+
+    The default would take its place where it returns None: one that lacks a `return` is an error.
+    """
+    hooks = {name: getattr(defaults, name) for name in HOOKS if hasattr(defaults, name)}
+    if hasattr(method, "aggregate"):
+        del hooks["aggregate"]
+    return SimpleNamespace(**hooks)
+
+
 def _relay(*modules: object) -> pluggy.HookRelay:
-    """Register the modules behind the defaults: the last is asked first, or wraps the rest."""
+    """Register the modules in this order: the last is asked first, or wraps the rest."""
     manager = pluggy.PluginManager("fedloom")
     manager.add_hookspecs(hookspecs)
-    for module in (defaults, *modules):
+    for module in modules:
         manager.register(module)
     return manager.hook

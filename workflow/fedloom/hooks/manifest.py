@@ -10,11 +10,11 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypeVar
 
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError, with_config
@@ -46,6 +46,7 @@ PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the check
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
+ALIASES = {"training_defaults": "training", "option_schemas": "options"}  # fields, by their keys
 OF_WRAPPERS = ("preserves", "updates")  # keys that only a wrapper declares
 OF_BOTH = ("kind", "name", "title", "paper", "look", "options")  # all others are a method's
 
@@ -55,9 +56,8 @@ STRICT = ConfigDict(
 Name = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
-Several = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
+Several: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
 Place = tuple[Path, str | None]  # a plugin's folder, and its package if it is installed
-Several = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
 
 
 class Found(dict[str, Item]):
@@ -266,7 +266,10 @@ class Plugin(Located):
         """
         if not isinstance(self.aggregation, dict):
             return self.aggregation
-        return next((k for k, held in self.aggregation.items() if _holds(held, options)), None)
+        for kind in ("plain", "weighted"):
+            if _holds(self.aggregation.get(kind, False), options):
+                return kind
+        return None
 
     def trains_weights(self, options: dict) -> bool:
         """Return True if clients may train all of the backbone's weights, with these options."""
@@ -348,8 +351,8 @@ def _check_keys(content: dict[str, Any]) -> None:
     Raises:
         FedLoomError: begins with the key.
     """
-    fields = Plugin.__pydantic_fields__
-    known = [fields[name].alias or name for name in fields.keys() - {"folder", "module"}]
+    names = {field.name for field in fields(Plugin)} - {"folder", "module"}
+    known = [ALIASES.get(name, name) for name in names]
     kind = content.get("kind")
     for key in content:
         if key not in known:
