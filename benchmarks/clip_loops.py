@@ -43,7 +43,7 @@ from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.hooks.hook_caller import Hooks
 
 MICRO = {"name": "micro_clip", "weights": "workflow/resources/micro_clip.safetensors"}
@@ -132,7 +132,8 @@ def make_task(backbone: clip.FrozenCLIP, data: federation.Federation, name: str)
         clients_per_round=len(data.participating),
         method=name,
         features_only=method.features_only,
-        encodes=method.encodes,
+        aggregation=method.aggregation_with(method.options({}, name)),
+        forward_inputs=method.forward_inputs,
     ).at(1)
 
 
@@ -191,7 +192,7 @@ def compare(task: Task, backbone: str, caching: float, pairs: int) -> str:
         caching: seconds that the cache took.
         pairs: timed rounds of each arm.
     """
-    hooks = loader.load_hooks(manifest.find(task.method), defaults)
+    hooks = loader.load_hooks(manifest.find(task.method))
     received, arms = arms_of(task, hooks)
     times: dict[str, list[float]] = {arm: [] for arm in arms}
     for _ in range(pairs):

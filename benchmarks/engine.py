@@ -40,7 +40,7 @@ from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import Task, WarmStart
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 Arm = Callable[[], Any]  # returns a context in which a part of the engine is off
 
@@ -95,14 +95,15 @@ def task_of(name: str, data: Federation, cohort: int, batch: int, **options: Any
         clients_per_round=cohort,
         method=name,
         features_only=method.features_only,
-        encodes=method.encodes,
+        aggregation=method.aggregation_with(method.options(options, name)),
+        forward_inputs=method.forward_inputs,
         warm_start=WarmStart(
             mean=torch.randn(*shape, backbone.width),
             spread=torch.ones(shape),
             count=torch.ones(data.num_classes, dtype=torch.int64),
         ),
     )
-    return task.at(1), loader.load_hooks(method, defaults)
+    return task.at(1), loader.load_hooks(method)
 
 
 def every_token() -> Any:

@@ -38,7 +38,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.hooks.hook_caller import Hooks
 
 CLASSES, TRAIN, TEST, SAMPLED = 10, 4, 2, 10
@@ -89,6 +89,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
         clients_per_round=SAMPLED,
         method=name,
         features_only=method.features_only,
+        aggregation=method.aggregation_with(method.options({}, name)),
     )
     return task, seconds
 
@@ -108,7 +109,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
         folder = Path(name_of_folder)
         task, seconds = _task(name, clients, folder)
         times["read, s"].append(seconds)
-        hooks = loader.load_hooks(manifest.find(name), defaults)
+        hooks = loader.load_hooks(manifest.find(name))
         state, nothing = _everybody_trained(task, hooks), Confusion().table()
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", "benchmark")
         for number in range(1, rounds + 2):

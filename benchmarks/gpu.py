@@ -31,7 +31,7 @@ from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 CLASSES, CLIENTS, IMAGES, TESTED, COHORT, EPOCHS, BATCH = 100, 100, 500, 100, 5, 5, 64
 METHODS = ["fedvpt", "pep_fedpt", "sgpt", "pfpt", "fedpha"]
@@ -113,10 +113,11 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         clients_per_round=COHORT,
         method=name,
         features_only=method.features_only,
-        encodes=method.encodes,
+        aggregation=method.aggregation_with(method.options({}, name)),
+        forward_inputs=method.forward_inputs,
         warm_start=prototypes,
     )
-    return task, loader.load_hooks(method, defaults)
+    return task, loader.load_hooks(method)
 
 
 def wait(device: torch.device) -> None:

@@ -4,13 +4,14 @@
     mutants.py run NOTES RESULTS --seed 1     try a random sample of mutants
     mutants.py again NOTES RESULTS            try those once more that were not killed
     mutants.py score RESULTS                  print survivors, and the share killed by folder
+    mutants.py named                          try those of NAMED, which once lived, each on its test
 
-Needs `pip install --constraint constraints.txt --editable ".[test,mutants]"`; the operators are
-those of cosmic-ray. From every file of FOLDERS `run` draws places, and of each place one mutant, so
-that a place with twelve mutants counts as much as one with two. A mutant meets those tests that
-enter the function it lies in (the file, if it lies in none), up to BUDGET seconds of them: the
-share killed is a lower bound. It is killed by the first test that fails, or by taking longer than
-the tests may.
+All but `named` needs `pip install --constraint constraints.txt --editable ".[test,mutants]"`; the
+operators are those of cosmic-ray. From every file of FOLDERS `run` draws places, and of each place
+one mutant, so that a place with twelve mutants counts as much as one with two. A mutant meets those
+tests that enter the function it lies in (the file, if it lies in none), up to BUDGET seconds of
+them: the share killed is a lower bound. It is killed by the first test that fails, or by taking
+longer than the tests may.
 
 All runs on a copy of the files that git tracks, each mutant in a process of its own that is forked
 from one which has imported torch, timm and open_clip.
@@ -31,17 +32,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import coverage
 import open_clip  # noqa: F401  imported before the fork
 import pandas  # noqa: F401
 import pytest
 import scipy.stats  # noqa: F401
 import sklearn.cluster  # noqa: F401
 import timm  # noqa: F401
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.operators.provider import OperatorProvider
+
+if TYPE_CHECKING:
+    import coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("plugins", "workflow/fedloom/toolbox", "workflow/fedloom/federated")
@@ -50,10 +51,79 @@ NOT_RECORDED = ("test_workflow.py", "test_docs.py", "test_glyphs.py", "test_figu
 BUDGET = 30.0
 
 
+DATA, REPORT = "workflow/fedloom/data", "workflow/fedloom/report"
+# mutants that lived until someone read the code: file, what stands there, what the mutant has, and
+# the test that kills it
+NAMED = [
+    (
+        "plugins/dp_gaussian/plugin.py",
+        "len(task.data.participating) if poisson else 1.0",
+        "len(task.data.participating)",
+        "test_robust_private.py::test_epsilon_after_every_round_is_a_column_and_grows",
+    ),
+    (
+        "plugins/secure_mask/plugin.py",
+        'task.generator("secure_mask", low, high)',
+        'task.at(1).generator("secure_mask", low, high)',
+        "test_robust_private.py::test_every_round_has_masks_of_its_own",
+    ),
+    (
+        "plugins/fedlora/plugin.py",
+        'task.at(0).generator("lora")',
+        'task.generator("lora")',
+        "test_trained_insides.py::test_a_frozen_a_is_the_same_in_every_round",
+    ),
+    (
+        "plugins/quantize/plugin.py",
+        'task.generator("quantize", clients.ids[k])',
+        'task.generator("quantize")',
+        "test_compression.py::test_clients_and_rounds_draw_by_themselves",
+    ),
+    (
+        "plugins/fedpha/released.py",
+        "int((1 - rho) * context.shape[-2])",
+        "round((1 - rho) * context.shape[-2])",
+        "test_clip_fedpha.py::test_the_released_projection_lies_inside_the_row_space",
+    ),
+    (
+        "workflow/fedloom/toolbox/model.py",
+        "task.backbone.width**-0.5",
+        "task.backbone.width**-1.0",
+        "test_pfedpg.py::test_an_untrained_head_is_the_clients_own_from_round_to_round",
+    ),
+    (
+        "workflow/fedloom/toolbox/transport.py",
+        "math.log(torch.finfo(cost.dtype).tiny) / 2",
+        "math.log(torch.finfo(cost.dtype).tiny)",
+        "test_clip_transport.py::"
+        "test_logarithms_begin_where_a_product_of_two_kernels_would_leave_the_range",
+    ),
+    (
+        f"{DATA}/schemes/dirichlet.py",
+        "wanted[client] * (left > 0)",
+        "wanted[client] * left",
+        "test_schemes.py::"
+        "test_dirichlet_per_client_draws_by_its_proportions_however_much_of_a_class_is_left",
+    ),
+    (
+        f"{DATA}/schemes/dirichlet.py",
+        "held < len(column) / clients",
+        "held <= len(column) / clients",
+        "test_schemes.py::test_a_capped_client_that_holds_its_equal_share_gets_nothing_more",
+    ),
+    (
+        f"{REPORT}/metrics.py",
+        'percent(rows).groupby(rows["round"]).mean().mean()',
+        "percent(rows).mean()",
+        "test_tables.py::test_accuracies_are_means_over_clients_then_rounds",
+    ),
+]
+
+
 class Tests:
     """A pytest plugin: keep the tests of `only`, in its order; record seconds and failures."""
 
-    def __init__(self, only: list[str] | None = None, measured: coverage.Coverage | None = None):
+    def __init__(self, only: list[str] | None = None, measured: "coverage.Coverage | None" = None):
         self.order = None if only is None else {name: place for place, name in enumerate(only)}
         self.measured = measured
         self.seconds: dict[str, float] = {}
@@ -128,6 +198,8 @@ def run_tests(tree: Path, tests: Tests, files: list[str], *options: str) -> int:
 
 def record(tree: Path, files: list[str]) -> dict:
     """Return the seconds of all tests that pass, and the lines of each file that they execute."""
+    import coverage  # of the extra `mutants`, as cosmic-ray
+
     include = [str(tree / folder / "*") for folder in FOLDERS]
     measured = coverage.Coverage(data_file=None, include=include, config_file=False)
     tests = Tests(measured=measured)
@@ -209,6 +281,9 @@ def annotations(code: str) -> set[tuple[int, int]]:
 
 def mutants(code: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
     """Return operator and occurrence of every mutant, by line and column."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.operators.provider import OperatorProvider
+
     places: dict[tuple[int, int], list[tuple[str, int]]] = {}
     provider, ignored = OperatorProvider(), annotations(code)
     nodes = list(ast_nodes(get_ast(code)))
@@ -225,6 +300,9 @@ def mutants(code: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
 
 def draw(code: str, count: int, rng: random.Random) -> Iterator[tuple[int, str, str]]:
     """Yield line, operator and code of at most `count` mutants in different places."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.operators.provider import OperatorProvider
+
     places = mutants(code)
     for place in rng.sample(sorted(places), len(places)):
         if not count:
@@ -312,6 +390,26 @@ def run(tree: Path, notes: dict, results: Path, options: argparse.Namespace) -> 
             handle.write(json.dumps(row) + "\n")
 
 
+def named(tree: Path) -> list[str]:
+    """Return the mutants of NAMED that their test lets live, or whose place is gone."""
+    alive = []
+    for file, old, new, test in NAMED:
+        path, code = tree / file, (tree / file).read_text()
+        name = f"{file}: {new}"
+        if code.count(old) != 1:
+            alive.append(f"{name}: '{old}' stands there {code.count(old)} times")
+            continue
+        for mutant, dies in ((code, False), (code.replace(old, new), True)):
+            path.write_text(mutant)
+            status = in_a_fork(
+                tree, lambda test=test: {"end": run_tests(tree, Tests(), [f"tests/{test}"])}
+            )
+            if (status != {"end": 0}) != dies:
+                alive.append(f"{name}: {test} {'passes' if dies else 'fails without it'}")
+        path.write_text(code)
+    return alive
+
+
 def score(results: list[Path]) -> None:
     """Print all mutants that were not killed, and the share of killed ones by folder."""
     rows = [json.loads(line) for path in results for line in path.read_text().splitlines()]
@@ -342,12 +440,16 @@ def main() -> None:
     sub.add_argument("results", type=Path)
     sub = commands.add_parser("score")
     sub.add_argument("results", type=Path, nargs="+")
+    commands.add_parser("named")
     options = parser.parse_args()
     if options.command == "score":
         return score(options.results)
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         copy_tree(tree)
+        if options.command == "named":
+            alive = named(tree)
+            sys.exit("\n".join(alive) or None)
         if options.command == "run":
             return run(tree, json.loads(options.notes.read_text()), options.results, options)
         if options.command == "again":

@@ -28,7 +28,7 @@ from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox.prototypes import warm_start
 
 
@@ -68,7 +68,7 @@ def main() -> None:
         prototypes = warm_start(tokens[:, :-1], data.labels, rows, 10)
         for name in ("head_tuning", "fedvpt", "pep_fedpt"):
             method = manifest.find(name)
-            hooks = loader.load_hooks(method, defaults)
+            hooks = loader.load_hooks(method)
             for batch in (4, 16, 64):
                 training = method.training({"epochs": 1, "batch_size": batch, "lr": 0.3})
                 task = Task(
@@ -80,7 +80,8 @@ def main() -> None:
                     clients_per_round=10,
                     method=name,
                     features_only=method.features_only,
-                    encodes=method.encodes,
+                    aggregation=method.aggregation_with(method.options({}, name)),
+                    forward_inputs=method.forward_inputs,
                     warm_start=WarmStart(**prototypes),
                 )
                 state = initial_state(task, hooks)

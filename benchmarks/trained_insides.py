@@ -26,7 +26,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common import memory
 from fedloom.common.device import prepare_torch
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 MODEL = "vit_base_patch16_224"
 CASES = {  # label: plugin, options, clients at once, gradient checkpointing
@@ -67,7 +67,7 @@ def run(label: str, batch: int) -> dict[str, float]:
             clients_per_round=2,
             training=SimpleNamespace(**training),
         )
-        hooks = loader.load_hooks(method, defaults)
+        hooks = loader.load_hooks(method)
         state = initial_state(task, hooks)
         before, started = _peak(), time.process_time()
         _, row = train_round(task.at(1), hooks, state)

@@ -1,9 +1,14 @@
-"""The reference of config.yaml and of method.toml, from their JSON Schemas."""
+"""The reference of config.yaml, from its JSON Schema, and of method.toml, from its model."""
 
+import ast
+import inspect
 import json
+import re
+from itertools import pairwise
 
 from fedloom.common import schema
 from fedloom.config.data_plugins import entries
+from fedloom.hooks import manifest
 
 SECTIONS = {  # of config.yaml, whose entries are of a kind: the key that names it
     "datasets": "source",
@@ -144,10 +149,49 @@ def config_page() -> str:
 
 
 def method_page() -> str:
-    """Return the reference of method.toml."""
-    root = schema.load("method")
+    """Return the reference of method.toml, from the types and docstrings of the manifest."""
+    head = ["| key | value | default | meaning |", "|---|---|---|---|"]
     return (
-        "# method.toml\n\nWhat a plugin says of itself, from `workflow/schemas/method.schema.yaml`;"
-        " the keys of `[training]` are those of [config.yaml](config.md#training).\n\n"
-        + table(root, root)
+        "# method.toml\n\nWhat a plugin says of itself, from `workflow/fedloom/hooks/manifest.py`;"
+        " the keys of `[training]` are those of [config.yaml](config.md#training). A condition is"
+        " `true`, or the values of options with which something holds.\n\n"
+        + "\n".join(head + fields(manifest.Plugin))
     )
+
+
+def fields(model: type, prefix: str = "") -> list[str]:
+    """Return a table row per key of a model, with what stands below it in its source."""
+    body = ast.parse(inspect.getsource(model)).body[0].body
+    meanings = {
+        field.target.id: ast.literal_eval(text.value)
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    lines = []
+    for field in (entry for entry in body if isinstance(entry, ast.AnnAssign)):
+        name, default = field.target.id, ast.unparse(field.value) if field.value else ""
+        alias = re.search(r"alias='(\w+)'", default)
+        key = alias[1] if alias else name
+        if default and default != "None" and not default.startswith("Field"):
+            default = value(json.loads(json.dumps(ast.literal_eval(default))))
+        else:
+            default = ""
+        words = type_in_words(ast.unparse(field.annotation))
+        lines.append(f"| `{prefix}{key}` | {words} | {default} | {cell(meanings.get(name, ''))} |")
+        section = {"paper": manifest.Paper, "cost": manifest.Cost, "look": manifest.Look}.get(key)
+        lines += fields(section, f"{key}.") if section else []
+    return lines
+
+
+TYPES = {"str": "text", "bool": "true or false", "int": "integer", "Condition": "condition"}
+
+
+def type_in_words(annotation: str) -> str:
+    """Return the type of a key of method.toml in words, from its annotation."""
+    text = re.sub(r"NotRequired\[(.*)\]|Annotated\[(\w+),.*\]", r"\1\2", annotation)
+    text = re.sub(r"Several\[(.*)\]", r"list: \1", text)
+    text = re.sub(r"Literal\[(.*?)\]", lambda m: re.sub(r"'([^']*)'", r"`\1`", m[1]), text)
+    parts = [part for part in text.split(" | ") if part != "None"]
+    is_mapping = re.compile(r"dict|[A-Z]\w+$")
+    words = [TYPES.get(part) or (is_mapping.match(part) and "mapping") or part for part in parts]
+    return " or ".join(words)

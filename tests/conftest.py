@@ -4,7 +4,7 @@ import torch
 
 from fedloom import contract
 from fedloom.config import data_plugins
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 # how long an example takes says more of what else the machine does
 hypothesis.settings.register_profile("fedloom", deadline=None)
@@ -27,7 +27,7 @@ def tiny(tmp_path):
 
     def make(name: str, **options: object):
         method = manifest.find(name)
-        return contract.tiny_task(method, tmp_path, **options), loader.load_hooks(method, defaults)
+        return contract.tiny_task(method, tmp_path, **options), loader.load_hooks(method)
 
     return make
 

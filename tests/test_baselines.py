@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import contract
 from fedloom.commands.downlink import downlink_floats
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import stack
@@ -17,32 +16,10 @@ from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import SERVER_MODEL, Update, tensor_map, train_locally
 
-# beside the defaults, which test_contract.py holds to the contract
-PICKING = {"selection": True, "prompts": 3, "pool": 6}
-VARIANTS = [
-    ("fedavg_pt", PICKING),
-    ("fedprox_pt", PICKING | {"variant": "released"}),
-    ("fedopt_pt", PICKING),
-    ("fedopt_pt", {"variant": "released"}),
-    ("gmm_pt", PICKING),
-    ("gmm_pt", {"variant": "released", "prompts": 2}),
-]
-
 
 def _module(name):
     loader.load_hooks(manifest.find(name))
     return sys.modules[f"fedloom_plugins.{name}.plugin"]
-
-
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_contract_of_variants(name, options, check, tmp_path):
-    method = manifest.find(name)
-    known = {
-        option: about | {"default": options.get(option, about["default"])}
-        for option, about in method.option_schemas.items()
-    }
-    check(replace(method, option_schemas=known), tmp_path)
 
 
 @pytest.mark.parametrize(

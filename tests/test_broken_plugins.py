@@ -20,8 +20,11 @@ OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaa
 BROKEN = {
     "pattern": ('pattern = "("', r"method.toml: options.rate.pattern: unknown key"),
     "slow pattern": ('pattern = "^(a+)+$"', r"method.toml: options.rate.pattern: unknown key"),
-    "type": ('items = {type = "numeric"}', r"method.toml: options.rate.items.type: 'numeric'"),
-    "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: 'x' is not of type 'number'"),
+    "type": (
+        'items = {type = "numeric"}',
+        r"options.rate.items.type: must be .*'numeric'",
+    ),
+    "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: must be number, got 'x'"),
     "$ref": ('"$ref" = "#/no"', r"method.toml: options.rate.\$ref: unknown key"),
 }
 
@@ -64,6 +67,16 @@ def test_an_option_that_is_no_schema(folder, case, tmp_path, capsys):
     toml = folder / "method.toml"
     toml.write_text(f'{toml.read_text()}{OPTION}description = "x"\n{text}\n')
     _told(capsys, tmp_path, line)
+
+
+def test_a_broken_plugin_is_found_by_its_name_whatever_its_folder_is_called(tmp_path):
+    shutil.copytree(ROOT / "plugins/head_tuning", tmp_path / "folder")
+    toml = tmp_path / "folder/method.toml"
+    toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"') + "\n[options.")
+    found = manifest.discover(tmp_path)
+    assert found.broken.keys() == {"mine"}
+    with pytest.raises(FedLoomError, match=r"folder/method.toml: "):
+        found["mine"]
 
 
 def test_a_method_toml_that_is_a_folder(folder, tmp_path, capsys):

@@ -51,9 +51,10 @@ def test_the_projection_is_on_the_weakest_directions():
 def test_the_released_projection_lies_inside_the_row_space():
     context = torch.randn(16, 40, generator=torch.Generator().manual_seed(0)).double()
     _, _, rows = np.linalg.svd(context.numpy(), full_matrices=False)
-    expected = rows[3:].T @ rows[3:]  # int(0.2 * 16) = 3: 13 of 16 columns
-    found = _module("released").projection(context, 0.8)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
+    for rho, dropped in ((0.8, 3), (0.4, 9)):  # int(3.2), int(9.6)
+        found = _module("released").projection(context, rho)
+        expected = rows[dropped:].T @ rows[dropped:]
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("variant", ["paper", "algorithm_1", "released"])

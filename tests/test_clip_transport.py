@@ -7,7 +7,7 @@ import torch
 
 import clip_by_hand
 from fedloom.common.errors import FedLoomError
-from fedloom.toolbox import transport_plan
+from fedloom.toolbox import transport, transport_plan
 
 SHAPE = (2, 3, 2, 6, 2)  # [K, B, C, M, N]
 
@@ -40,6 +40,21 @@ def _as_authors(cost, mass, eps, iterations, threshold, balanced):
 
 
 # ---- solutions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("eps", "logarithms"), [(0.0465, False), (0.0450, True)])
+def test_logarithms_begin_where_a_product_of_two_kernels_would_leave_the_range(
+    monkeypatch, eps, logarithms
+):
+    """In float32 at a cost of 2, exp(-2 / eps) squared is the smallest number at eps 0.0458."""
+    calls = []
+    scale = transport._scale_logarithms
+    monkeypatch.setattr(
+        transport, "_scale_logarithms", lambda *given: calls.append(1) or scale(*given)
+    )
+    cost, mask = _costs(dtype=torch.float32)
+    transport_plan(cost, mask, 0.8, eps, iterations=2)
+    assert bool(calls) == logarithms
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.002])

@@ -11,8 +11,8 @@ from fedloom import contract
 from fedloom.common.tensors import leaves
 from fedloom.federated.round import download_to, initial_state, train_round
 from fedloom.federated.task import cohort
-from fedloom.hooks import defaults, loader, manifest
-from fedloom.toolbox import stack
+from fedloom.hooks import loader, manifest
+from fedloom.toolbox import Update, stack
 
 
 def module(name):
@@ -28,8 +28,8 @@ def run(tmp_path):
         method, around = manifest.find("fedvpt"), manifest.find(wrapper)
         task = contract.tiny_task(method, tmp_path, (around,))
         vars(task.wrappers[wrapper]).update(options)
-        hooks = loader.load_hooks(method, defaults, wrappers=(around,))
-        plain = loader.load_hooks(method, defaults)
+        hooks = loader.load_hooks(method, wrappers=(around,))
+        plain = loader.load_hooks(method)
         return task, hooks, plain
 
     return make
@@ -202,14 +202,23 @@ def test_quantize_counts_bits_and_norms(run):
 
 
 def test_clients_and_rounds_draw_by_themselves(run):
+    """Two clients with the same change send different levels, and others in the next round."""
     task, _, _ = run("quantize", bits=2)
-    change = torch.linspace(-1, 1, 50)
-    packed = [
-        module("quantize").quantised(change, 2, 50, task.at(number).generator("quantize", client))
-        for number, client in ((1, 1), (1, 2), (2, 1), (1, 1))
-    ]
-    assert torch.equal(packed[0]["levels"], packed[3]["levels"])
-    assert all(not torch.equal(packed[0]["levels"], packed[k]["levels"]) for k in (1, 2))
+    received = {"params": {"head": torch.zeros(2, 50)}}
+    clients = cohort(task, [1, 2], [{}] * 2)
+
+    def levels(number):
+        update = Update({"params": {"head": torch.linspace(-1, 1, 50)}}, {}, 1, {})
+        packing = module("quantize").client_update(task.at(number), received, clients)
+        next(packing)
+        with pytest.raises(StopIteration) as end:
+            packing.send([update, update])
+        return [sent.payload["quantize"]["head"]["levels"] for sent in end.value.value]
+
+    first, again, later = levels(1), levels(1), levels(2)
+    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], later[0])
 
 
 def test_a_bucket_of_zeros_stays_zero():

@@ -9,7 +9,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks import manifest
 
-OLD = "    return cross_entropy(linear(batch.features"
+OLD = "    return fl.cross_entropy(fl.linear(batch.features"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_other_values_of_an_option(schema, values):
 def test_an_option_that_breaks_the_method_is_named(changed, tmp_path):
     method = changed(OLD, "    assert not task.options.weighted\n" + OLD)
     for check in contract.CHECKS:
-        if check.__name__ == "uses_sum_as_declared":
+        if check.__name__ == "aggregates_as_declared":
             continue  # the one check beside that varies options
         (tmp_path / check.__name__).mkdir()
         check(method, tmp_path / check.__name__)

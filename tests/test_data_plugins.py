@@ -313,12 +313,12 @@ OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
         ("source", OWN.replace("own", "folder"), ["folder"]),
         ("source", f"{OWN}[options.image_size]\n{OPTION}", ["options.image_size"]),
         ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.type", "numeric"]),
-        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["default of options.beta"]),
+        ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.default"]),
     ],
 )
 def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
     values = {"type": "numeric" if "numeric" in words else "integer", "more": ""}
-    if "default of options.beta" in words:
+    if "options.beta.default" in words:
         values["more"] = 'default = "z"'
     _write(tmp_path / "plugins", kind, "", toml.format(**values))
     with refused(f"plugins/own{'' if 'folder' in words else f'/{kind}.toml'}", *words):

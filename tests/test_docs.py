@@ -30,7 +30,7 @@ from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
-from fedloom.hooks.manifest import discover
+from fedloom.hooks.manifest import Plugin, discover
 from fedloom.study import bundled_studies
 from pretraining.__main__ import MODELS
 
@@ -97,7 +97,7 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
             schema.check(content, schema.load(kind), f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    schema.check(template | content, schema.load("method"), f"{_name(block)}: ")
+    Plugin(**(template | content), folder=block.page.parent, module=None)
 
 
 def _pages_with(language: str):

@@ -13,7 +13,7 @@ from fedloom.config.resolve import resolve
 from fedloom.config.settings import FixedSeeds
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.study.plan import Plan
 
 
@@ -31,7 +31,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hooks():
-    return loader.load_hooks(manifest.find("fedvpt"), defaults)
+    return loader.load_hooks(manifest.find("fedvpt"))
 
 
 def _selected(task, hooks):

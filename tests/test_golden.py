@@ -20,7 +20,7 @@ from fedloom import contract
 from fedloom.common.tensors import leaves
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 FILE = Path(__file__).parent / "golden.json"
 ROUNDS = 2
@@ -84,7 +84,7 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
     numbers = {}
     with tempfile.TemporaryDirectory() as folder:
         task = contract.tiny_task(method, Path(folder), around, **options)
-        hooks = loader.load_hooks(method, defaults, wrappers=around)
+        hooks = loader.load_hooks(method, wrappers=around)
         state = initial_state(task, hooks)
         server = state.server
         for number in range(1, ROUNDS + 1):

@@ -48,7 +48,7 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
     assert groups.clients_at_once(task, PROMPTS) == 3
     parts = replace(task, training=type(task.training)(**vars(task.training) | {"micro_batch": 2}))
     assert groups.clients_at_once(parts, PROMPTS) == 6, "half a batch is in flight"
-    assert groups.clients_at_once(replace(task, encodes=()), PROMPTS) > 1000, "caches alone"
+    assert groups.clients_at_once(replace(task, forward_inputs=()), PROMPTS) > 1000, "caches alone"
     assert groups.clients_at_once(replace(task, stacked=False), PROMPTS) == 1
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 1)
     assert groups.clients_at_once(task, PROMPTS) == 1, "at least one"
@@ -135,7 +135,7 @@ def test_clients_train_at_once_whose_prompts_for_all_classes_fit(tiny, monkeypat
     assert groups.clients_at_once(task, PROMPTS) == 3
     assert groups.clients_evaluated_at_once(task, PROMPTS) == 3
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 6 * 4 * task.backbone.image_floats)
-    both = replace(task, encodes=("images", "texts"))
+    both = replace(task, forward_inputs=("images", "texts"))
     assert groups.clients_at_once(both, PROMPTS) == 2, "a third for texts, a sixth for images"
 
 

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.config import line_style
-from fedloom.hooks.manifest import discover
+from fedloom.hooks.manifest import Look, discover
 from fedloom.report.figures import style
 
 LIBRARY = ROOT / "workflow/fedloom"
@@ -117,8 +117,7 @@ def _python_of_snakefile() -> str:
 
 def test_looks_of_the_plan_are_looks_that_figures_can_draw():
     assert len(style.LINES) == line_style.LINES
-    enum = schema.load("method")["properties"]["look"]["properties"]["marker"]["enum"]
-    assert set(enum) == set(line_style.MARKERS)
+    assert set(get_args(Look.__annotations__["marker"])) == set(line_style.MARKERS)
 
 
 def test_the_floors_in_the_documentation_are_those_of_the_contract():

@@ -15,7 +15,7 @@ from fedloom import contract
 from fedloom.backbones import resnet
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
 
 LAST = r"^blocks\.11\.mlp\.fc2\.|^norm\."
@@ -276,7 +276,7 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
         manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options
     )
     task = replace(task, backbone=backbone)
-    hooks = loader.load_hooks(manifest.find(name), defaults)
+    hooks = loader.load_hooks(manifest.find(name))
     start = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, start)
     before, after = (s.server["params"]["statistics"] for s in (start, state))

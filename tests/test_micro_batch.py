@@ -181,7 +181,7 @@ def test_a_loss_that_is_of_a_batch_as_a_whole_refuses_parts():
             _study({"m": entry | MICRO})
         _study({"m": entry})
     assert _study({"m": {"plugin": "sgpt"} | MICRO}).methods["m"].training["micro_batch"] == 2
-    assert manifest.find("fedotp").whole_batches is True
+    assert manifest.find("fedotp").couples_images is True
     with pytest.raises(FedLoomError, match=r"micro_batch: 0 is less than the minimum"):
         _study({"m": {"plugin": "fedvpt", "training": {"micro_batch": 0}}})
 

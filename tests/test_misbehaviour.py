@@ -16,7 +16,7 @@ from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import evaluate, round, training_job
-from fedloom.hooks import defaults, hookspecs, loader, manifest
+from fedloom.hooks import hookspecs, loader, manifest
 from fedloom.toolbox import Update
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
@@ -49,7 +49,7 @@ class Fickle:
             around = [manifest.discover(folder / "plugins")[name]]
         self.file = folder / "plugins" / name / "plugin.py"
         self.method = manifest.discover(folder / "plugins")["fickle"]
-        self.hooks = loader.load_hooks(self.method, defaults, wrappers=around)
+        self.hooks = loader.load_hooks(self.method, wrappers=around)
         self.task = contract.tiny_task(self.method, folder, tuple(around))
         self.change = sys.modules[f"fedloom_plugins.{name}.plugin"].CHANGE
 
@@ -452,7 +452,7 @@ def test_a_wrapper_must_yield(tmp_path):
     wrapper = manifest.discover(tmp_path / "plugins")["dp_laplace"]
     method = manifest.find("pep_fedpt")
     with pytest.raises(FedLoomError, match="'aggregate' of a wrapper must yield once"):
-        loader.load_hooks(method, defaults, wrappers=[wrapper])
+        loader.load_hooks(method, wrappers=[wrapper])
 
 
 def test_wrapper_and_method_are_told_apart(tmp_path):
@@ -460,7 +460,7 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
     method = manifest.find("pep_fedpt")
     wrapper = manifest.find("dp_laplace")
     task = contract.tiny_task(method, tmp_path, (wrapper,))
-    hooks = loader.load_hooks(method, defaults, wrappers=[wrapper])
+    hooks = loader.load_hooks(method, wrappers=[wrapper])
     current = round.initial_state(task, hooks)
     task.wrappers["dp_laplace"].eps = torch.nan
     with pytest.raises(

@@ -12,7 +12,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated.evaluate import evaluate, received_by
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 WRAPPER = """
 kind = "wrapper"
@@ -36,7 +36,7 @@ def wrapper(folder, name, source):
 def run(folder, *wrappers, method="head_tuning"):
     plugin = manifest.find(method)
     task = contract.tiny_task(plugin, folder, wrappers)
-    return task, loader.load_hooks(plugin, defaults, wrappers=wrappers)
+    return task, loader.load_hooks(plugin, wrappers=wrappers)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_evaluation_sees_what_was_unpacked(tmp_path, halves):
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     packed = evaluate(task.at(1), hooks, state)
     state.server["params"]["head"] = state.server["params"]["head"].half().float()
-    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    plain = loader.load_hooks(manifest.find("head_tuning"))
     assert packed == evaluate(task.at(1), plain, state)
 
 
@@ -139,7 +139,7 @@ def test_a_method_has_no_hook_of_wrappers(tmp_path, hook, instead):
     folder = tmp_path / "plugins" / "head_tuning"
     shutil.copytree(ROOT / "plugins/head_tuning", folder)
     with (folder / "plugin.py").open("a") as file:
-        file.write(f"\n\n@hookimpl\ndef {hook}(task):\n    return None\n")
+        file.write(f"\n\n@fl.hookimpl\ndef {hook}(task):\n    return None\n")
     method = manifest.discover(tmp_path / "plugins")["head_tuning"]
     line = f"plugin.py: '{hook}' is a hook of wrappers; do this in {instead}$"
     with pytest.raises(FedLoomError, match=line):
@@ -167,15 +167,15 @@ def client_update(task, clients):
 
 
 @pytest.mark.parametrize("check", [contract.stacks, contract.ignores_order])
-def test_what_is_exact_in_the_sum_alone_is_compared_within_a_tolerance(tmp_path, check):
+def test_a_wrapper_that_preserves_the_sum_alone_is_compared_within_a_tolerance(tmp_path, check):
     """Masks that cancel leave rounding errors behind, which grow with the masks."""
     method = manifest.find("head_tuning")
     for name, size, declared, holds in (
         ("small", 2000.0, "sum", True),
-        ("undeclared", 2000.0, "each", False),
+        ("undeclared", 2000.0, None, False),
         ("large", 1e5, "sum", False),
     ):
-        mask = replace(wrapper(tmp_path / name, name, SUM.format(size=size)), exact_in=declared)
+        mask = replace(wrapper(tmp_path / name, name, SUM.format(size=size)), preserves=declared)
         if holds:
             check(method, tmp_path / name, mask)
         elif check is contract.ignores_order:

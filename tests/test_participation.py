@@ -16,7 +16,7 @@ from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.rows import CLIENTS, with_metrics
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import cross_entropy, linear, stack, train_locally
 
@@ -31,7 +31,7 @@ def run(tmp_path):
         plugin = manifest.find(method)
         task = contract.tiny_task(plugin, tmp_path, (DROPOUT,))
         vars(task.wrappers["dropout"]).update({"lost": 0.0} | options)
-        return task, loader.load_hooks(plugin, defaults, wrappers=(DROPOUT,))
+        return task, loader.load_hooks(plugin, wrappers=(DROPOUT,))
 
     return make
 
@@ -62,7 +62,7 @@ def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     assert row["bytes_up"] == row["clients"] * sent, "what is lost was sent"
     assert row["bytes_up_used"] == sent
     alone = replace(task, selected=tuple(arrived), wrappers={})
-    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    plain = loader.load_hooks(manifest.find("head_tuning"))
     clients = cohort(task, arrived, [{}])
     received = stack([{"params": initial_state(task, hooks).server["params"]}])
     (update,) = plain.client_update(task=alone.at(number), received=received, clients=clients)
@@ -102,10 +102,7 @@ def test_partial_work_is_a_share_of_the_steps_rounded_up(run, monkeypatch):
 
 def test_partial_work_stacks(tmp_path):
     task = {"partial": 0.6, "lost": 0.2, "trace": []}
-    options = DROPOUT.option_schemas
-    wrapper = replace(
-        DROPOUT, option_schemas={k: v | {"default": task[k]} for k, v in options.items()}
-    )
+    wrapper = DROPOUT.with_defaults(task)
     contract.stacks(manifest.find("scaffold_pt"), tmp_path, wrapper)
 
 
@@ -149,7 +146,7 @@ def greedy(tmp_path):
 
 
 def test_selection_sees_losses_counts_and_rounds(greedy, tmp_path):
-    task, hooks = contract.tiny_task(greedy, tmp_path), loader.load_hooks(greedy, defaults)
+    task, hooks = contract.tiny_task(greedy, tmp_path), loader.load_hooks(greedy)
     _, rows = rounds(task, hooks, 4)
     seen = sys.modules["fedloom_plugins.head_tuning.plugin"].SEEN
     assert seen[0].train_loss == seen[0].last_round == {}
@@ -176,7 +173,7 @@ def test_a_lost_update_tells_the_server_no_loss(run):
 
 
 def test_what_is_remembered_survives_disk(greedy, tmp_path):
-    task, hooks = contract.tiny_task(greedy, tmp_path), loader.load_hooks(greedy, defaults)
+    task, hooks = contract.tiny_task(greedy, tmp_path), loader.load_hooks(greedy)
     state, _ = rounds(task, hooks, 2)
     tensor_files.save(tmp_path / "x", state.tree())
     again = State.of(tensor_files.load(tmp_path / "x")[0])

@@ -18,7 +18,7 @@ from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
 from fedloom.federated.task import cohort
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import linear
 
@@ -36,7 +36,7 @@ def fickle(tmp_path):
 
 @pytest.fixture
 def run(fickle, tmp_path):
-    hooks = loader.load_hooks(fickle, defaults)
+    hooks = loader.load_hooks(fickle)
     task = contract.tiny_task(fickle, tmp_path)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     change = sys.modules["fedloom_plugins.fickle.plugin"].CHANGE
@@ -76,7 +76,7 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     whole = evaluate(task, hooks, state)
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
-    apart = evaluate(replace(task, encodes=("images",)), hooks, state)
+    apart = evaluate(replace(task, forward_inputs=("images",)), hooks, state)
     assert asked == [6, 2, 2, 2], "two clients of four images"
     for one, other in zip(whole, apart, strict=True):
         assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
@@ -181,7 +181,7 @@ def test_a_method_without_the_hook_has_one_row_per_client(tiny):
 
 
 def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle, tmp_path):
-    loader.load_hooks(fickle, defaults)
+    loader.load_hooks(fickle)
     file = fickle.file
     own = "    params = received["
     assert file.read_text().count(own) == 2, "client_update and personalize"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.commands.downlink import downlink_floats
 from fedloom.common import tensor_files as files
 from fedloom.common.checkout import ROOT
@@ -17,7 +16,6 @@ from fedloom.config.reading import read
 from fedloom.federated.evaluate import artefact, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.hooks import manifest
 from fedloom.toolbox import SERVER_MODEL, gather_prompts, prompt_history, top_prompts
 from pfpt_cases import (
     SMALL,
@@ -28,32 +26,6 @@ from pfpt_cases import (
     moved_prompts,
     small_nets,
 )
-
-# beside the defaults, which test_contract.py holds to the contract
-VARIANTS = {
-    "released": SMALL | {"variant": "released"},
-    "personal": SMALL | {"head": "personal"},
-    "as printed": SMALL | {"unused_prompts": "penalised"},
-}
-# 500 Adam steps a round make much of a last bit, and 0.05 is too high a rate for two layers: tests
-# below train one round, and at a lower rate
-NOT_RELEASED = (contract.stacks, contract.learns)
-CHECKED = [
-    pytest.param(options, check, id=f"{name}-{check.__name__}")
-    for name, options in VARIANTS.items()
-    for check in contract.CHECKS
-    if name != "released" or check not in NOT_RELEASED
-]
-
-
-@pytest.mark.parametrize(("options", "check"), CHECKED)
-def test_contract_of_variants(options, check, tmp_path):
-    method = manifest.find("pfpt")
-    known = {
-        name: about | {"default": options.get(name, about["default"])}
-        for name, about in method.option_schemas.items()
-    }
-    check(replace(method, option_schemas=known), tmp_path)
 
 
 @pytest.mark.parametrize("distance", [0.1, 100.0])

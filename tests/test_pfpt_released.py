@@ -13,7 +13,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.optimizers import make_optimizer
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import tensor_map
 from pfpt_cases import SMALL, after_training, loaded, moved_prompts, networks, released
 
@@ -267,7 +267,7 @@ def test_the_released_variant_learns(tmp_path, monkeypatch):
     options = SMALL | {"variant": "released"}
     task = contract.tiny_task(method, tmp_path, partition=contract.ALIKE, **options)
     task.training.lr = 0.005
-    hooks, losses = loader.load_hooks(method, defaults), []
+    hooks, losses = loader.load_hooks(method), []
     monkeypatch.setattr(loaded(), "TURNS", 10)
     state = initial_state(task, hooks)
     for number in range(1, 7):

@@ -14,7 +14,7 @@ from fedloom.backbones.clip import text
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.federated.task import cohort
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import adapter, deep_prompts, prefix, stack
 
 K, B, T, D, P = 2, 3, 5, 16, 2
@@ -102,7 +102,7 @@ OPTIONS = {"fedmix": {"train": "prompts"}}
 def test_methods_ask_the_last_block_for_what_they_read(name, tmp_path, monkeypatch):
     method = manifest.find(name)
     task = contract.tiny_task(method, tmp_path, **OPTIONS.get(name, {}))
-    hooks = loader.load_hooks(method, defaults)
+    hooks = loader.load_hooks(method)
     sizes, last = [], task.backbone.model.blocks[-1]
     last.norm2.register_forward_hook(lambda module, given, out: sizes.append(out.shape[-2]))
     server, ids = hooks.init_server(task=task), [1, 2]

@@ -25,7 +25,7 @@ from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
 from fedloom.federated.build_task import cached_patches
 from fedloom.federated.round import initial_state
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.study import backbone_sizes, resources, work
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.plan import Plan
@@ -108,7 +108,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     method = manifest.find(name)
     task = contract.tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
     task.training.batch_size = batch
-    hooks = loader.load_hooks(method, defaults)
+    hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
     assert planned == min(5, groups.clients_at_once(task, received))
 

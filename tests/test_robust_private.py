@@ -20,7 +20,7 @@ from fedloom.common.tensors import leaves
 from fedloom.config.settings import FixedSeeds
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
 from shown_runs import shown, table_job
@@ -40,7 +40,7 @@ def run(tmp_path):
         task = contract.tiny_task(plugin, tmp_path, around)
         task = replace(task, secret=bytes(32))  # so that no test fails by chance
         vars(task.wrappers[names[0]]).update(options)
-        return task, loader.load_hooks(plugin, defaults, wrappers=around)
+        return task, loader.load_hooks(plugin, wrappers=around)
 
     return make
 
@@ -129,7 +129,7 @@ def test_a_method_that_uploads_more_than_parameters_is_refused(name):
 @pytest.mark.parametrize("name", ["trimmed_mean", "dp_gaussian"])
 def test_methods_whose_server_uses_each_update_are_refused(name):
     line = contract.refusal(manifest.find(name), manifest.find("pfedmoap"))
-    assert line.startswith(f"{name}: method pfedmoap declares no uses_sum")
+    assert line.startswith(f"{name}: method pfedmoap declares no aggregation")
 
 
 # ---- secure_mask ----------------------------------------------------------------------------
@@ -148,9 +148,9 @@ def sent_by(task, hooks, ids):
 def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, lost):
     ids = [1, 2, 3, 4]
     task, hooks = run("secure_mask")
-    task = replace(task, sum_of_updates="weighted" if weighted else "plain")
+    task = replace(task, aggregation="weighted" if weighted else "plain")
     now, masked = sent_by(task, hooks, ids)
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning"), defaults), ids)
+    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), ids)
     arrived = [u for u in masked if u.client not in lost]
     found = hooks.receive(task=now, server={}, updates=arrived)
     kept = [u for u in plain if u.client not in lost]
@@ -168,7 +168,7 @@ def test_the_server_gets_the_mean_of_those_whose_upload_arrives(run, weighted, l
 def test_the_sum_of_what_is_sent_is_that_of_the_rounded_parameters_modulo_r(run):
     task, hooks = run("secure_mask", fraction_bits=10)
     _, masked = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning"), defaults), [1, 2, 3])
+    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
     total = sum(u.payload["params"]["head"].numpy().astype(object) for u in masked)
     exact = sum(
         np.rint(u.payload["params"]["head"].double().numpy() * 2**10).astype(int) for u in plain
@@ -188,6 +188,16 @@ def test_what_a_client_sends_is_uniform_and_its_pairs_masks_differ(run):
     for sum_of_two in (first + second, first + third, second + third):
         reduced = (sum_of_two + 2**31) % 2**32 - 2**31
         assert (reduced.abs() > 2**24).double().mean() > 0.9, "the third one's masks are left"
+
+
+def test_every_round_has_masks_of_its_own(run):
+    task, _ = run("secure_mask")
+    zeros = {"head": torch.zeros(64, dtype=torch.int64)}
+    first, second = (
+        module("secure_mask").add_masks(task.at(number), 1, [2, 3], zeros, 1)["head"]
+        for number in (1, 2)
+    )
+    assert (first != second).all()
 
 
 def test_integers_take_four_bytes_as_floats_do(run):
@@ -213,7 +223,7 @@ def test_masks_survive_lost_uploads_in_a_run(run):
     arrived = [entry["client_id"] for entry in row["updates"] if entry["received"]]
     assert 0 < len(arrived) < 3
     ids = [entry["client_id"] for entry in row["updates"]]
-    plain = loader.load_hooks(manifest.find("head_tuning"), defaults)
+    plain = loader.load_hooks(manifest.find("head_tuning"))
     runner = contract.checks.TinyRun.__new__(contract.checks.TinyRun)
     runner.task, runner.hooks = task, plain
     _, updates = runner.upload(2, initial_state(task, plain), ids)
@@ -228,7 +238,7 @@ def test_masks_survive_lost_uploads_in_a_run(run):
 def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
     task, hooks = run("dp_gaussian", method="fedvpt", clip=0.05, sampling="study")
     now, clipped = sent_by(task, hooks, [1, 2, 3])
-    plain_hooks = loader.load_hooks(manifest.find("fedvpt"), defaults)
+    plain_hooks = loader.load_hooks(manifest.find("fedvpt"))
     _, plain = sent_by(task, plain_hooks, [1, 2, 3])
     start = dict(leaves(initial_state(task, hooks).server["params"]))
     for u, other in zip(clipped, plain, strict=True):
@@ -252,7 +262,7 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
 def test_a_small_change_is_not_clipped(run):
     task, hooks = run("dp_gaussian", clip=1e6)
     _, clipped = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning"), defaults), [1, 2, 3])
+    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
     for u, other in zip(clipped, plain, strict=True):
         torch.testing.assert_close(u.payload["params"]["head"], other.payload["params"]["head"])
         assert u.metrics["clipped"] == 0.0
@@ -264,7 +274,7 @@ def almost_noiseless(tmp_path_factory):
     method, wrapper = manifest.find("head_tuning"), manifest.find("dp_gaussian")
     task = contract.tiny_task(method, tmp_path_factory.mktemp("private"), (wrapper,))
     vars(task.wrappers["dp_gaussian"]).update(noise=1e-9, sampling="study")
-    hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+    hooks = loader.load_hooks(method, wrappers=(wrapper,))
     return replace(task.at(1), selected=tuple(range(64))), hooks
 
 
@@ -387,7 +397,7 @@ def test_rounds_of_secret_noise_that_are_saved_stay_when_a_killed_job_goes_on(tm
     def train(kill_in):
         task = contract.tiny_task(method, tmp_path, (wrapper,))  # a job makes one of its own
         task.wrappers["dp_gaussian"].randomness = "secret"
-        hooks = loader.load_hooks(method, defaults, wrappers=(wrapper,))
+        hooks = loader.load_hooks(method, wrappers=(wrapper,))
 
         def aggregate(task, **known):
             server = hooks.aggregate(task=task, **known)
@@ -450,13 +460,15 @@ def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):
     assert (state.server["params"]["head"] - heads[0]).abs().max() > 1e-3
 
 
-def test_epsilon_after_every_round_is_a_column_and_grows(run):
-    task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4)
+@pytest.mark.parametrize(("sampling", "q"), [("poisson", 3 / 5), ("study", 1.0)])
+def test_epsilon_after_every_round_is_a_column_and_grows(run, sampling, q):
+    """With `study`, selection is no part of the mechanism: epsilon is that of all clients."""
+    task, hooks = run("dp_gaussian", noise=2.0, delta=1e-4, sampling=sampling)
     state, spent = initial_state(task, hooks), []
     for number in (1, 2, 3):
         state, row = train_round(task.at(number), hooks, state)
         spent.append(row["epsilon"])
-    expected = [gaussian_epsilon(2.0, 3 / 5, t, 1e-4) for t in (1, 2, 3)]
+    expected = [gaussian_epsilon(2.0, q, t, 1e-4) for t in (1, 2, 3)]
     assert spent == expected and 0 < spent[0] < spent[1] < spent[2]
     assert initial_state(task, hooks).server["metrics"]["epsilon"] == 0.0
 

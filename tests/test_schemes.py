@@ -53,6 +53,41 @@ def test_dirichlet_per_class_follows_the_drawn_proportions():
         assert np.abs(found - drawn).max() <= 1e-3
 
 
+class Draws:
+    """A generator of given proportions that notes the odds of every choice."""
+
+    def __init__(self, *proportions):
+        self.proportions, self.odds = iter(proportions), []
+        self.rng = np.random.default_rng(0)
+
+    def dirichlet(self, alpha, size=None):
+        return np.array(next(self.proportions))
+
+    def permutation(self, values):
+        return self.rng.permutation(values)
+
+    def choice(self, count, p):
+        self.odds.append(p.tolist())
+        return self.rng.choice(count, p=p)
+
+
+def test_dirichlet_per_client_draws_by_its_proportions_however_much_of_a_class_is_left():
+    labels = np.repeat([0, 1], [90, 10])
+    draws = Draws([[0.25, 0.75], [0.75, 0.25]])
+    dirichlet.divide(labels, {"clients": 2, "alpha": 1.0, "kind": "client"}, draws)
+    used_up = draws.odds.index([1.0, 0.0])
+    assert used_up >= 10
+    assert all(odds in ([0.25, 0.75], [0.75, 0.25]) for odds in draws.odds[:used_up])
+
+
+def test_a_capped_client_that_holds_its_equal_share_gets_nothing_more():
+    labels = np.repeat([0, 1], 10)
+    draws = Draws([1.0, 0.0], [0.5, 0.5])
+    spec = {"clients": 2, "alpha": 1.0, "kind": "class_capped"}
+    owner = dirichlet.divide(labels, spec, draws)
+    np.testing.assert_array_equal(owner, labels)
+
+
 def _held(spec, labels, seed):
     """Images by client and class [K, C] of an imbalance partition."""
     rng = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from fedloom.config.settings import Wrapper
 from fedloom.federated import build_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import WarmStart
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.study import paths
 from fedloom.study.jobs import MethodSpec
 
@@ -59,7 +59,7 @@ def files(tmp_path, monkeypatch):
             path = paths.at(paths.PROTOTYPES, spec.run)
             tensor_files.save(path, vars(task.warm_start))
             write_receipt(path)
-        return task, loader.load_hooks(method, defaults, wrappers=list(around)), spec
+        return task, loader.load_hooks(method, wrappers=list(around)), spec
 
     return make
 

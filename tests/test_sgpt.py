@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.commands.downlink import downlink_floats
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -416,17 +415,6 @@ def test_stacked_clients_equal_single_ones(tiny, options):
         states.append(dict(leaves(state.server)))
     for path, value in states[0].items():
         torch.testing.assert_close(value, states[1][path], atol=1e-4, rtol=1e-4)
-
-
-# `stacks` asks that clients train alone as in a cohort, but here each sees those before it
-IN_TURN = [check for check in contract.CHECKS if check is not contract.stacks]
-
-
-@pytest.mark.parametrize("check", IN_TURN)
-def test_contract_of_the_released_variant(check, tmp_path):
-    method = manifest.find("sgpt")
-    variant = method.option_schemas["variant"] | {"default": "released"}
-    check(replace(method, option_schemas=method.option_schemas | {"variant": variant}), tmp_path)
 
 
 def test_the_majority_is_of_no_account_at_inference(drawn):

@@ -11,7 +11,7 @@ from default_config import default_config
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config.resolve import resolve
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.study import staleness
 from fedloom.study.plan import Plan
 
@@ -163,10 +163,10 @@ def test_so_do_the_packages_that_they_lie_in_and_what_these_import(theirs):
 def test_a_job_has_the_modules_that_plugins_share_anew_and_once(theirs):
     """What a job left in them is gone in the next; a method and its wrapper have the same ones."""
     mine, around = (manifest.find(name) for name in ("mine", "around"))
-    loader.load_hooks(mine, defaults, wrappers=[around])
+    loader.load_hooks(mine, wrappers=[around])
     first = sys.modules["theirs.maths"]
     first.near = "left behind"
-    loader.load_hooks(mine, defaults, wrappers=[around])
+    loader.load_hooks(mine, wrappers=[around])
     shared = sys.modules["theirs.maths"]
     assert shared is not first and shared.near == 1
     assert sys.modules["theirs.methods.mine.plugin"].maths is shared

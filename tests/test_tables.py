@@ -74,6 +74,8 @@ def test_accuracies_are_means_over_clients_then_rounds():
         "held_out_worst": 50,
     }
     assert accuracies(frame, Reported((2,)))["held_out_mean"] == 70
+    absent = frame[(frame["round"] == 2) | (frame["client_id"] != 1)]  # one client in round 1
+    assert accuracies(absent, Reported((1, 2)))["participating_mean"] == (100 + 75) / 2
     nobody = frame[frame["participating"]]
     assert accuracies(nobody, Reported((1,))).keys() == {
         "participating_mean",

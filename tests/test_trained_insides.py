@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from clip_by_hand import first_cohort
 from default_config import default_config
-from fedloom import contract
 from fedloom.backbones import vit as vit_module
 from fedloom.commands.downlink import downlink_floats
 from fedloom.common import memory
@@ -19,31 +18,10 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config.resolve import resolve
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.hooks import manifest
 from fedloom.study.jobs import to_json
 from fedloom.study.plan import Plan
 from fedloom.study.study_runs import runs
 from fedloom.toolbox import leaves, tensor_map
-
-# beside the defaults, which test_contract.py holds to the contract
-VARIANTS = [
-    ("fedavg", {"mu": 0.1, "train": "bias$"}),
-    ("fedavg_adapter", {"mu": 0.1, "form": "adaptformer"}),
-    ("fedlora", {"freeze_a": True, "targets": ["proj", "k"]}),
-    ("per_fedavg", {"variant": "hf", "train": r"^blocks\.11\."}),
-    ("singleset_full", {"train": r"^blocks\.11\."}),
-]
-
-
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda c: c.__name__)
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_contract_of_variants(name, options, check, tmp_path):
-    method = manifest.find(name)
-    known = {
-        option: about | {"default": options.get(option, about["default"])}
-        for option, about in method.option_schemas.items()
-    }
-    check(replace(method, option_schemas=known), tmp_path)
 
 
 def _double(task):
@@ -99,6 +77,12 @@ def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, freeze):
                     block.attn.qkv.weight.data[number * d : (number + 1) * d] += change
         expected = model(_pixels(task, batch, k)) @ params["head"][k].T
         torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
+
+
+def test_a_frozen_a_is_the_same_in_every_round(tiny):
+    task, _ = tiny("fedlora", freeze_a=True)
+    first, later = (_plugin("fedlora").initial_a(task.at(number)) for number in (1, 2))
+    assert all(torch.equal(first[target], later[target]) for target in first)
 
 
 @pytest.mark.parametrize("freeze", [False, True])

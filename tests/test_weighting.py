@@ -30,11 +30,26 @@ OPTIONAL = sorted(
     for name, p in manifest.discover().items()
     if p.kind == "method" and "weighted" in p.option_schemas
 )
-CASES = [
+ALL_CASES = [
     *((name, {"weighted": weighted}, weighted) for name in OPTIONAL for weighted in (True, False)),
     *((name, {}, True) for name in BY_IMAGES),
     *((name, {}, False) for name in ALIKE),
 ]
+# of the methods without an aggregate of their own, two stand for all: the hook is the same
+BY_DEFAULT = {
+    name
+    for name, p in manifest.discover().items()
+    if p.kind == "method" and "def aggregate" not in p.file.read_text()
+}
+CASES = [case for case in ALL_CASES if case[0] not in BY_DEFAULT or case[0] in ("fedvpt", "fedpgp")]
+
+
+@pytest.mark.parametrize(("name", "options", "weighted"), ALL_CASES)
+def test_the_declared_mean_is_the_one_that_the_default_hook_takes(name, options, weighted):
+    plugin = manifest.find(name)
+    declared = plugin.aggregation_with(plugin.options(options, name))
+    if name in BY_DEFAULT or declared is not None:
+        assert declared == ("weighted" if weighted else "plain")
 
 
 def test_every_method_is_here():

@@ -1,31 +1,23 @@
 """Say in one line what the method does; then name the paper and the choices that it leaves open.
 
-This template shares prompts by federated averaging, and every client keeps a head of its own.
+This template shares prompts by federated averaging, and every client keeps a head of its own. The
+server takes the mean that method.toml declares as `aggregation`; write a hook `aggregate` for any
+other step.
 """
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     prompts = task.backbone.init_prompts(task.options.prompts, task.generator("prompts"))  # [P, d]
     return {"params": {"prompts": prompts}}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes)}  # [C, d], never uploaded
 
@@ -33,22 +25,17 @@ def init_client(task: ViTTask, client: int) -> Tree:
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the loss [K, B] of every example; `params` are what is trained, [K, ...]."""
     logits = task.backbone.forward_prompted(batch.images, params["prompts"], params["head"])
-    return cross_entropy(logits, batch.labels)
+    return fl.cross_entropy(logits, batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state  # prompts [K, P, d], head [K, C, d]
-    trained = train_locally(task, loss, received, clients, params=start)
-    return make_updates(trained, clients, kept=["head"])
+    trained = fl.train_locally(task, loss, received, clients, params=start)
+    return fl.make_updates(trained, clients, kept=["head"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, weighted=True)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # the server has no head, so there is no model of its own

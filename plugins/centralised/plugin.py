@@ -17,34 +17,19 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    extend_history,
-    history_rows,
-    hookimpl,
-    init_model,
-    make_updates,
-    mean,
-    model_logits,
-    model_loss,
-    start_history,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    params = init_model(task)
+    params = fl.init_model(task)
     if "shared_prompts" not in params:
         return {"params": params}
-    return {"params": params, "history": start_history(params["shared_prompts"])}
+    return {"params": params, "history": fl.start_history(params["shared_prompts"])}
 
 
-@hookimpl
+@fl.hookimpl
 def select_clients(available: list[int]) -> list[int]:
     return available[:1]
 
@@ -55,24 +40,26 @@ def pooled(task: ViTTask) -> ViTTask:
     return replace(task, data=replace(task.data, train=[union] * task.data.num_clients))
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(pooled(task), model_loss, received, clients), clients)
+    return fl.make_updates(
+        fl.train_locally(pooled(task), fl.model_loss, received, clients), clients
+    )
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    params, history = mean(updates), server.get("history")
+    params, history = fl.mean(updates), server.get("history")
     if history is None:
         return {"params": params}
-    return {"params": params, "history": extend_history(task, history, params["shared_prompts"])}
+    return {"params": params, "history": fl.extend_history(task, history, params["shared_prompts"])}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return model_logits(task, received["params"], batch)  # [K, B, C]
+    return fl.model_logits(task, received["params"], batch)  # [K, B, C]
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(server: Tree) -> dict[str, list]:
-    return history_rows(server["history"])
+    return fl.history_rows(server["history"])

@@ -29,32 +29,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    hookimpl,
-    init_model,
-    iterate_examples,
-    linear,
-    make_updates,
-    mean,
-    model_features,
-    model_logits,
-    random_head,
-    train_model,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     shape = task.num_classes, task.options.features, task.backbone.width
     features = torch.randn(shape, generator=task.generator("federated features"))
     return {
-        "params": init_model(task),
-        "constants": {"retrained": random_head(task)},
+        "params": fl.init_model(task),
+        "constants": {"retrained": fl.random_head(task)},
         "features": features.to(task.backbone.device),  # [C, m, d]
     }
 
@@ -70,10 +55,10 @@ def real_gradients(task: Task, received: Tree, clients: Cohort) -> tuple[Tensor,
     params, head = received["params"], received["constants"]["retrained"]
     total = head.new_zeros(*head.shape[:2], *head.shape[1:])
     count = head.new_zeros(head.shape[:2])
-    for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
-        features = model_features(task, params, batch.images)  # [K, B, d]
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+        features = fl.model_features(task, params, batch.images)  # [K, B, d]
         labels = F.one_hot(batch.labels, task.num_classes).to(features.dtype)  # [K, B, C]
-        error = linear(features, head).softmax(-1) - labels
+        error = fl.linear(features, head).softmax(-1) - labels
         mine = labels * batch.mask[..., None]
         total += torch.einsum("kbc,kbj,kbd->kcjd", mine, error, features)
         count += mine.sum(1)
@@ -112,7 +97,7 @@ def retrain(task: Task, features: Tensor) -> Tensor:
     options, stream = task.options, task.generator("re-training")
     labels = torch.eye(len(features), device=features.device)
     labels = labels.repeat_interleave(features.shape[1], 0)  # [C m, C]
-    examples, head = features.flatten(0, 1), random_head(task, task.round)
+    examples, head = features.flatten(0, 1), fl.random_head(task, task.round)
     for _ in range(options.retraining_epochs):
         order = torch.randperm(len(examples), generator=stream).to(features.device)
         for rows in order.split(options.retraining_batch):
@@ -121,14 +106,14 @@ def retrain(task: Task, features: Tensor) -> Tensor:
     return head
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     found, known = real_gradients(task, received, clients)
-    trained = train_model(task, received, clients, received["params"])
-    return make_updates(trained, clients, gradients=found, known=known)
+    trained = fl.train_model(task, received, clients, received["params"])
+    return fl.make_updates(trained, clients, gradients=found, known=known)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     updates = sorted(updates, key=lambda update: update.client)
     known = torch.stack([update.payload["known"] for update in updates]).sum(0)  # clients: [C]
@@ -137,13 +122,13 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     old = server["constants"]["retrained"]
     features = match(task, server["features"], old, target, known > 0)
     return {
-        "params": mean(updates, task.options.weighted),
+        "params": fl.mean(updates, task.options.weighted),
         "constants": {"retrained": retrain(task, features)},
         "features": features,
     }
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     params = received["params"] | {"head": received["constants"]["retrained"]}
-    return model_logits(task, params, batch)  # [K, B, C]
+    return fl.model_logits(task, params, batch)  # [K, B, C]

@@ -15,62 +15,44 @@ as in FedVPT. Choices:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    make_updates,
-    mean,
-    shallow_logits,
-    shallow_loss,
-    shallow_params,
-    squared_distance,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": shallow_params(task, task.options.prompts)}
+    return {"params": fl.shallow_params(task, task.options.prompts)}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
-    return {"personal": shallow_params(task, task.options.prompts)}  # as the server's
+    return {"personal": fl.shallow_params(task, task.options.prompts)}  # as the server's
 
 
 def personal_loss(
     task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute the cross-entropy [K, B] plus lambda / 2 times the squared distance to w."""
-    entropy = shallow_loss(task, params, received, clients, batch)
-    apart = squared_distance(params, received["params"])  # [K]
+    entropy = fl.shallow_loss(task, params, received, clients, batch)
+    apart = fl.squared_distance(params, received["params"])  # [K]
     return entropy + task.options.lam / 2 * apart[:, None], {"reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    shared = train_locally(task, shallow_loss, received, clients)
-    own = train_locally(
+    shared = fl.train_locally(task, fl.shallow_loss, received, clients)
+    own = fl.train_locally(
         task, personal_loss, received, clients, params=clients.state["personal"], phase=1
     )
     metrics = {"personal_loss": torch.tensor(own.loss, dtype=torch.float64)}
-    return make_updates(shared, clients, state={"personal": own.params}, metrics=metrics)
+    return fl.make_updates(shared, clients, state={"personal": own.params}, metrics=metrics)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def unseen_client_state(task: ViTTask, client: int, received: Tree) -> Tree:
     return {"personal": received["params"]}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return shallow_logits(task, clients.state["personal"], batch)  # w for the server's model
+    return fl.shallow_logits(task, clients.state["personal"], batch)  # w for the server's model

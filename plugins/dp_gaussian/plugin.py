@@ -33,21 +33,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Cohort,
-    FedLoomError,
-    Task,
-    Tree,
-    Update,
-    flatten,
-    gaussian_epsilon,
-    hookimpl,
-    require_params_alone,
-    secret_uniform,
-    split_known,
-    unflatten,
-    unstack,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
 
 
 def expected_clients(task: Task) -> int:
@@ -59,7 +46,7 @@ def drawn(task: Task) -> set[int]:
     """Draw the clients that take part in this round, each with probability q."""
     ids, purpose = task.data.participating, "dp_gaussian: sampling"
     if task.wrappers["dp_gaussian"].randomness == "secret":
-        uniform = secret_uniform(task, purpose, [len(ids)])
+        uniform = fl.secret_uniform(task, purpose, [len(ids)])
     else:
         uniform = torch.rand(len(ids), generator=task.selecting().generator(purpose))
     q = expected_clients(task) / len(ids)
@@ -70,25 +57,25 @@ def normal(task: Task, count: int) -> Tensor:
     """Draw this round's noise [D] from N(0, 1), float64."""
     purpose = "dp_gaussian: noise"
     if task.wrappers["dp_gaussian"].randomness == "secret":
-        return torch.special.ndtri(secret_uniform(task, purpose, [count]))
+        return torch.special.ndtri(fl.secret_uniform(task, purpose, [count]))
     return torch.randn(count, generator=task.generator(purpose)).double()
 
 
 def change_of(task: Task, update: Update, received: Tree) -> tuple[Tensor, Tree]:
     """Return what training changed, as a vector [D] of float64, and the parameters before."""
-    params = require_params_alone(task, "dp_gaussian", update)
+    params = fl.require_params_alone(task, "dp_gaussian", update)
     if "statistics" in params:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"dp_gaussian: method {task.method} uploads batch norm's running statistics, whose "
             "size would decide how far weights are clipped; use a backbone without batch norm"
         )
-    known, start, rest = split_known(params, received.get("params", {}))
+    known, start, rest = fl.split_known(params, received.get("params", {}))
     if rest:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"dp_gaussian: method {task.method} uploads '{next(iter(rest))}', which its clients "
             "had not received, so that there is no change of it to clip; remove the wrapper"
         )
-    return flatten(known).double() - flatten(start), start
+    return fl.flatten(known).double() - fl.flatten(start), start
 
 
 def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
@@ -97,7 +84,7 @@ def clipped(change: Tensor, bound: float) -> tuple[Tensor, float]:
     return change * min(1.0, bound / max(norm, 1e-30)), norm
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def select_clients(task: Task, available: list[int]) -> Generator[None, list[int], list[int]]:
     chosen = yield
     if task.wrappers["dp_gaussian"].sampling == "study":
@@ -106,37 +93,37 @@ def select_clients(task: Task, available: list[int]) -> Generator[None, list[int
     return [k for k in available if k in mine] or available[:1]
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
     bound, sent = task.wrappers["dp_gaussian"].clip, []
     for k, update in enumerate((yield)):
-        change, start = change_of(task, update, unstack(received, k))
+        change, start = change_of(task, update, fl.unstack(received, k))
         change, norm = clipped(change, bound)
-        params = unflatten(flatten(start) + change, start)
+        params = fl.unflatten(fl.flatten(start) + change, start)
         metrics = update.metrics | {"update_norm": norm, "clipped": float(norm > bound)}
         sent.append(replace(update, payload={"params": params}, metrics=metrics))
     return sent
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates, options = (yield), task.wrappers["dp_gaussian"]
     start = change_of(task, updates[0], updates[0].received)[1]
-    before = flatten(start)
+    before = fl.flatten(start)
     taking_part = set(task.selected) if options.sampling == "study" else drawn(task)
     total = options.noise * options.clip * normal(task, before.numel()).to(before.device)
     for update in updates:
         change, own = change_of(task, update, update.received)
-        if not torch.equal(before, flatten(own)):
-            raise FedLoomError(
+        if not torch.equal(before, fl.flatten(own)):
+            raise fl.FedLoomError(
                 f"dp_gaussian: method {task.method} sends clients different parameters, so that "
                 "the sum of their changes does not change the server; remove the wrapper"
             )
         if update.client in taking_part:
             total = total + clipped(change, options.clip)[0]
-    payload = {"params": unflatten(before + total / expected_clients(task), start)}
+    payload = {"params": fl.unflatten(before + total / expected_clients(task), start)}
     return [replace(update, payload=payload) for update in updates]
 
 
@@ -145,22 +132,22 @@ def with_epsilon(task: Task, server: Tree) -> Tree:
     options = task.wrappers["dp_gaussian"]
     poisson = options.sampling == "poisson"
     q = expected_clients(task) / len(task.data.participating) if poisson else 1.0
-    epsilon = gaussian_epsilon(options.noise, q, task.round, options.delta)
+    epsilon = fl.gaussian_epsilon(options.noise, q, task.round, options.delta)
     spent = {"epsilon": epsilon, "secret_noise": float(options.randomness == "secret")}
     return {**server, "metrics": {**server.get("metrics", {}), **spent}}
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def init_server(task: Task) -> Generator[None, Tree, Tree]:
     others = sorted(task.wrappers.keys() - {"dp_gaussian"})
     if others:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"dp_gaussian: the wrapper {others[0]} may change what was clipped, or make a client's "
             "part of the sum depend on the others', and epsilon would be false; use it alone"
         )
     return with_epsilon(task, (yield))
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def aggregate(task: Task) -> Generator[None, Tree, Tree]:
     return with_epsilon(task, (yield))

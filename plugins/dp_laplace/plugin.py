@@ -22,7 +22,8 @@ from collections.abc import Generator
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import FedLoomError, Task, Tree, Update, hookimpl, secret_uniform
+import fedloom.toolbox as fl
+from fedloom.toolbox import Task, Tree, Update
 
 
 def sensitivity(spread: Tensor, count: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def laplace(scale: Tensor, uniform: Tensor) -> Tensor:
 def uniform(task: Task, shape: torch.Size) -> Tensor:
     """Draw from (0, 1), float64, for this round's noise."""
     if task.wrappers["dp_laplace"].randomness == "secret":
-        return secret_uniform(task, "dp_laplace", shape)
+        return fl.secret_uniform(task, "dp_laplace", shape)
     return torch.rand(shape, generator=task.generator("dp_laplace"), dtype=torch.float64)
 
 
@@ -72,19 +73,19 @@ def empty_window(prototypes: Tensor) -> Tree:
     return {"spread": spread, "count": torch.zeros_like(spread[0], dtype=torch.int64)}
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def init_server(task: Task) -> Generator[None, Tree, Tree]:
     server = yield
     constants = server.get("constants", {})
     if "prototypes" not in constants or "prototypes" not in server.get("side_channel", {}):
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"dp_laplace: method {task.method} uploads no prototypes to protect; remove the wrapper"
         )
     noisy = add_noise(task, constants["prototypes"], server["side_channel"]["prototypes"])
     return with_noise(task, server, noisy, empty_window(noisy))
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Generator[None, Tree, Tree]:
     result = yield
     prototypes, before = result["constants"]["prototypes"], server["constants"]["prototypes"]

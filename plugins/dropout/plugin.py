@@ -15,7 +15,8 @@ from collections.abc import Generator
 
 import torch
 
-from fedloom.toolbox import Task, Update, hookimpl
+import fedloom.toolbox as fl
+from fedloom.toolbox import Task, Update
 
 
 def draw(task: Task, purpose: str, client: int) -> float:
@@ -23,7 +24,7 @@ def draw(task: Task, purpose: str, client: int) -> float:
     return torch.rand((), generator=task.generator(f"dropout: {purpose}", client)).item()
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def available_clients(task: Task) -> Generator[None, list[int], list[int]]:
     clients, trace = (yield), task.wrappers["dropout"].trace
     if not trace:
@@ -31,7 +32,7 @@ def available_clients(task: Task) -> Generator[None, list[int], list[int]]:
     return sorted(set(clients) & set(trace[(task.round - 1) % len(trace)]))
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def local_work(task: Task, client: int) -> Generator[None, float, float]:
     share = yield
     if draw(task, "partial", client) < task.wrappers["dropout"].partial:
@@ -39,7 +40,7 @@ def local_work(task: Task, client: int) -> Generator[None, float, float]:
     return share
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     luck = [draw(task, "lost", update.client) for update in updates]

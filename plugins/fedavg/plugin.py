@@ -19,37 +19,25 @@ open:
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Task,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    make_updates,
-    mean,
-    squared_distance,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 TRAINED = ("head", "weights")
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     pattern = task.options.train
     weights = task.backbone.init_weights(pattern)  # {name: [...]}
     if not weights:
-        raise FedLoomError(f"fedavg: option train: no weight has '{pattern}' in its name")
+        raise fl.FedLoomError(f"fedavg: option train: no weight has '{pattern}' in its name")
     params = {"head": task.backbone.init_head(task.num_classes), "weights": weights}
     if _has_statistics(task) and task.options.statistics == "averaged":
         params["statistics"] = task.backbone.init_statistics()
     return {"params": params}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     keeps = _has_statistics(task) and task.options.statistics == "kept"
     return {"statistics": task.backbone.init_statistics()} if keeps else {}
@@ -69,34 +57,29 @@ def loss(
         logits, moments = model.forward_batch(*given, batch.mask)
     else:
         logits = model.forward(*given)  # [K, B, C]
-    entropy = cross_entropy(logits, batch.labels)  # [K, B]
+    entropy = fl.cross_entropy(logits, batch.labels)  # [K, B]
     if not task.options.mu:
         return entropy, moments
     start = {name: received["params"][name] for name in TRAINED}
     now = {name: params[name] for name in TRAINED}
-    penalty = task.options.mu / 2 * squared_distance(now, start)  # [K]
+    penalty = task.options.mu / 2 * fl.squared_distance(now, start)  # [K]
     return entropy + penalty[:, None], {**moments, "reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     if not _has_statistics(task):
-        return make_updates(train_locally(task, loss, received, clients), clients)
+        return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
     counters = task.backbone.init_counters(len(clients))
     start = received["params"] | clients.state
-    trained = train_locally(
+    trained = fl.train_locally(
         task, loss, received, clients, params=start, train=TRAINED, counters=counters
     )
     trained.params["statistics"] = task.backbone.statistics(trained.counters)
-    return make_updates(trained, clients, kept=tuple(clients.state))
+    return fl.make_updates(trained, clients, kept=tuple(clients.state))
 
 
-@hookimpl
-def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and clients.state:
         return None  # statistics are on the clients alone

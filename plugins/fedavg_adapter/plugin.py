@@ -15,32 +15,20 @@ FedProx-Adapter of PFPT's Table 8. Choices where PFPT leaves one open:
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    adapter,
-    at_block,
-    cross_entropy,
-    hookimpl,
-    init_adapters,
-    make_updates,
-    mean,
-    parallel_adapter,
-    squared_distance,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
-FORMS = {"houlsby": (("attention", "mlp"), adapter), "adaptformer": (("mlp",), parallel_adapter)}
+FORMS = {
+    "houlsby": (("attention", "mlp"), fl.adapter),
+    "adaptformer": (("mlp",), fl.parallel_adapter),
+}
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     places, _ = FORMS[task.options.form]
     adapters = {
-        place: init_adapters(task, task.options.hidden, task.generator("adapters", number))
+        place: fl.init_adapters(task, task.options.hidden, task.generator("adapters", number))
         for number, place in enumerate(places)
     }
     return {"params": {"head": task.backbone.init_head(task.num_classes), "adapters": adapters}}
@@ -50,7 +38,7 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with adapters {place: {name: [K, M, ...]}} of M blocks."""
     _, form = FORMS[task.options.form]
     inserts = {
-        j: {place: form(at_block(own, j - 1)) for place, own in params["adapters"].items()}
+        j: {place: form(fl.at_block(own, j - 1)) for place, own in params["adapters"].items()}
         for j in range(1, task.backbone.depth + 1)
     }
     return task.backbone.forward(batch.images, params["head"], inserts=inserts)
@@ -60,23 +48,18 @@ def loss(
     task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
-    entropy = cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
+    entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
     if not task.options.mu:
         return entropy, {}
-    penalty = task.options.mu / 2 * squared_distance(params, received["params"])  # [K]
+    penalty = task.options.mu / 2 * fl.squared_distance(params, received["params"])  # [K]
     return entropy + penalty[:, None], {"reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

@@ -16,35 +16,25 @@ leaves one open:
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    init_params,
-    mean_of_picked,
-    predict_picked,
-    train_picked,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": init_params(task)}
+    return {"params": fl.init_params(task)}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return train_picked(task, received, clients)
+    return fl.train_picked(task, received, clients)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean_of_picked(server["params"], updates, task.options.weighted)}
+    return {"params": fl.mean_of_picked(server["params"], updates, task.options.weighted)}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return predict_picked(task, received, clients, batch)  # [K, B, C]
+    return fl.predict_picked(task, received, clients, batch)  # [K, B, C]

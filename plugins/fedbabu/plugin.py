@@ -18,58 +18,39 @@ epochs. Choices where the papers leave one open:
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    init_body,
-    make_updates,
-    mean,
-    model_logits,
-    model_loss,
-    random_head,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    body = init_body(task)
+    body = fl.init_body(task)
     if not body:
-        raise FedLoomError("fedbabu: option train: a head alone has no body to train")
+        raise fl.FedLoomError("fedbabu: option train: a head alone has no body to train")
     return {"params": body}
 
 
 def model(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     """Return the received body and the fixed head, or what the client was fine-tuned to."""
-    head = random_head(task).expand(len(clients), -1, -1)  # [K, C, d]
+    head = fl.random_head(task).expand(len(clients), -1, -1)  # [K, C, d]
     return received["params"] | {"head": head} | clients.state
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     start, body = model(task, received, clients), tuple(received["params"])
-    trained = train_locally(task, model_loss, received, clients, params=start, train=body)
+    trained = fl.train_locally(task, fl.model_loss, received, clients, params=start, train=body)
     del trained.params["head"]
-    return make_updates(trained, clients)
+    return fl.make_updates(trained, clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     start = model(task, received, clients)
     names = ("head",) if task.options.tuned == "head" else tuple(start)
-    trained = train_locally(
+    trained = fl.train_locally(
         task,
-        model_loss,
+        fl.model_loss,
         received,
         clients,
         params=start,
@@ -81,6 +62,6 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return {name: trained.params[name] for name in names}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return model_logits(task, model(task, received, clients), batch)  # [K, B, C]
+    return fl.model_logits(task, model(task, received, clients), batch)  # [K, B, C]

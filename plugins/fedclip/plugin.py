@@ -22,19 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    CLIPTask,
-    Cohort,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    linear,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
 
 
 def texts(task: CLIPTask) -> Tensor:
@@ -42,7 +31,7 @@ def texts(task: CLIPTask) -> Tensor:
     return task.backbone.zero_shot(task.data.classes, [task.options.template])
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
     width, generator = texts(task).shape[1], task.generator("adapter")
 
@@ -56,8 +45,8 @@ def init_server(task: CLIPTask) -> Tree:
 
 def adapted(params: Tree, features: Tensor) -> Tensor:
     """Return att(I) * I, of unit length [K, B, d], of image features [K, B, d]."""
-    hidden = torch.tanh(linear(features, params["w1"]) + params["b1"][:, None])
-    weights = (linear(hidden, params["w2"]) + params["b2"][:, None]).softmax(-1)
+    hidden = torch.tanh(fl.linear(features, params["w1"]) + params["b1"][:, None])
+    weights = (fl.linear(hidden, params["w2"]) + params["b2"][:, None]).softmax(-1)
     return F.normalize(weights * features, dim=-1)
 
 
@@ -79,27 +68,22 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
     """Compute the loss [K, B] of images."""
     images = adapted(params, batch.features)
     if task.options.loss == "classes":
-        return cross_entropy(task.backbone.logits(images, received["texts"]), batch.labels)
+        return fl.cross_entropy(task.backbone.logits(images, received["texts"]), batch.labels)
     own = received["texts"][0][batch.labels]  # [K, B, d], texts are alike for all clients
     return contrast(task.backbone.logits(images, own), batch.mask)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "texts": texts(task).expand(len(clients), -1, -1)}
     if task.options.loss == "classes":
-        return make_updates(train_locally(task, loss, known, clients), clients)
-    updates = make_updates(train_locally(task, loss, known, clients, fewest=2), clients)
+        return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+    updates = fl.make_updates(fl.train_locally(task, loss, known, clients, fewest=2), clients)
     for update in updates:  # each image is told from the others of its batch
         update.metrics["guessing_loss"] = math.log(task.training.batch_size)
     return updates
 
 
-@hookimpl
-def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
     return task.backbone.logits(adapted(received["params"], batch.features), texts(task))

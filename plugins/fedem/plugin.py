@@ -29,35 +29,19 @@ probabilities under pi. Choices where the papers leave one open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    init_model,
-    iterate_examples,
-    make_updates,
-    mean,
-    model_logits,
-    random_head,
-    stack,
-    tensor_map,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    drawn, zero = task.options.head == "drawn", init_model(task)
+    drawn, zero = task.options.head == "drawn", fl.init_model(task)
     numbers = range(task.options.components)
-    models = [zero | ({"head": random_head(task, m)} if drawn else {}) for m in numbers]
-    return {"params": tensor_map(torch.clone, stack(models))}  # {name: [M, ...]}
+    models = [zero | ({"head": fl.random_head(task, m)} if drawn else {}) for m in numbers]
+    return {"params": fl.tensor_map(torch.clone, fl.stack(models))}  # {name: [M, ...]}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     if task.options.head == "drawn":
         return uniform(task)
@@ -66,7 +50,7 @@ def init_client(task: ViTTask, client: int) -> Tree:
     return {"weights": (parts / parts.sum()).to(task.backbone.device)}  # pi
 
 
-@hookimpl
+@fl.hookimpl
 def unseen_client_state(task: ViTTask) -> Tree:
     return uniform(task)
 
@@ -79,23 +63,23 @@ def uniform(task: ViTTask) -> Tree:
 def apart(models: Tree) -> dict[str, Tree]:
     """Return the models {name: [K, M, ...]} as M trees {name: [K, ...]}, by their numbers."""
     count = models["head"].shape[1]
-    return {str(m): tensor_map(lambda v, m=m: v[:, m], models) for m in range(count)}
+    return {str(m): fl.tensor_map(lambda v, m=m: v[:, m], models) for m in range(count)}
 
 
 def together(models: dict[str, Tree]) -> Tree:
     """Return M trees {name: [K, ...]} as one {name: [K, M, ...]}, the inverse of `apart`."""
-    return tensor_map(lambda *each: torch.stack(each, 1), *models.values())
+    return fl.tensor_map(lambda *each: torch.stack(each, 1), *models.values())
 
 
 def logits(task: ViTTask, models: dict[str, Tree], batch: Batch) -> Tensor:
     """Compute the logits [K, B, M, C] of every model."""
-    return torch.stack([model_logits(task, own, batch) for own in models.values()], 2)
+    return torch.stack([fl.model_logits(task, own, batch) for own in models.values()], 2)
 
 
 def losses(task: ViTTask, models: dict[str, Tree], batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B, M] of every model."""
     each = logits(task, models, batch).unbind(2)
-    return torch.stack([cross_entropy(own, batch.labels) for own in each], -1)
+    return torch.stack([fl.cross_entropy(own, batch.labels) for own in each], -1)
 
 
 @torch.no_grad()
@@ -106,7 +90,7 @@ def losses_by_row(task: ViTTask, models: Tree, clients: Cohort) -> Tensor:
         [N, M] by row of the image store; rows of other clients are zero.
     """
     table = models["head"].new_zeros(len(task.data.store), task.options.components)
-    for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
         table[batch.rows[batch.mask]] = losses(task, apart(models), batch)[batch.mask]
     return table
 
@@ -125,7 +109,7 @@ def m_step(task: ViTTask, clients: Cohort, weights: Tensor, table: Tensor) -> Te
     return torch.cat(own)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     table = losses_by_row(task, received["params"], clients)  # [N, M]
 
@@ -134,18 +118,15 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
         return (q * losses(task, params, batch)).sum(-1)  # [K, B]
 
     models = apart(received["params"])
-    trained = train_locally(task, loss, received, clients, params=models, clip_apart=tuple(models))
+    trained = fl.train_locally(
+        task, loss, received, clients, params=models, clip_apart=tuple(models)
+    )
     trained.params = together(trained.params)
     weights = m_step(task, clients, clients.state["weights"], table)
-    return make_updates(trained, clients, state={"weights": weights})
+    return fl.make_updates(trained, clients, state={"weights": weights})
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     table, weights = losses_by_row(task, received["params"], clients), clients.state["weights"]
     for _ in range(task.options.newcomer_steps):
@@ -153,7 +134,7 @@ def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return {"weights": weights}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     chances = logits(task, apart(received["params"]), batch).log_softmax(-1)  # [K, B, M, C]
     weights = clients.state["weights"].clamp(min=1e-12).log()[:, None, :, None]

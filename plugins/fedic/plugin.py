@@ -34,25 +34,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Task,
-    Tree,
-    Update,
-    hookimpl,
-    init_model,
-    leaves,
-    linear,
-    make_updates,
-    mean,
-    model_features,
-    model_logits,
-    stack,
-    tensor_map,
-    train_model,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 from .calibration import calibrated, init_calibration
 
@@ -60,14 +43,14 @@ DECAY = 2e-4  # of the model's weights on the server, as in the released code
 FIXED = "statistics"  # of batch norm, which the server does not train
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     if not server_rows(task).size:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             "fedic: its server needs images, which are those of held-out clients; set held_out in "
             "the partition"
         )
-    return {"params": init_model(task)}
+    return {"params": fl.init_model(task)}
 
 
 def server_rows(task: Task) -> np.ndarray:
@@ -87,9 +70,9 @@ def outputs(task: Task, models: Tree, rows: np.ndarray) -> tuple[Tensor, Tensor]
     count, parts = len(models["head"]), []
     for start in range(0, len(rows), 64):
         batch = task.data.batch([rows[start : start + 64]] * count)
-        parts.append(model_features(task, models, batch.images))
+        parts.append(fl.model_features(task, models, batch.images))
     features = torch.cat(parts, 1)
-    return features, linear(features, models["head"])
+    return features, fl.linear(features, models["head"])
 
 
 def descend(
@@ -107,15 +90,15 @@ def descend(
         decay: of the weights.
     """
     options, stream = task.options, task.generator(purpose)
-    params = tensor_map(lambda value: value.detach().clone().requires_grad_(), params)
-    flat = [value for _, value in leaves(params)]
+    params = fl.tensor_map(lambda value: value.detach().clone().requires_grad_(), params)
+    flat = [value for _, value in fl.leaves(params)]
     optimizer = torch.optim.Adam(flat, options.server_lr, weight_decay=decay)
     for _ in range(options.server_steps):
         some = torch.randperm(len(rows), generator=stream)[: options.server_batch]
         optimizer.zero_grad()
         loss(params, some).backward()
         optimizer.step()
-    return tensor_map(torch.Tensor.detach, params)
+    return fl.tensor_map(torch.Tensor.detach, params)
 
 
 def train_on_server(
@@ -131,7 +114,7 @@ def train_on_server(
 
     def of_batch(params: Tree, some: Tensor) -> Tensor:
         batch = task.data.batch([rows[some.numpy()]])
-        logits = model_logits(task, stack([params | fixed]), batch)[0]
+        logits = fl.model_logits(task, fl.stack([params | fixed]), batch)[0]
         return loss(logits, batch.labels[0], some.to(logits.device))
 
     return descend(task, trained, rows, purpose, of_batch, DECAY) | fixed
@@ -148,7 +131,7 @@ def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
         lambda logits, labels, _: F.cross_entropy(logits, labels),
     )
     features, logits = outputs(task, models, rows)
-    middle, own = features.mean(0), outputs(task, stack([tuned]), rows)[1][0]
+    middle, own = features.mean(0), outputs(task, fl.stack([tuned]), rows)[1][0]
 
     def loss(params: Tree, some: Tensor) -> Tensor:
         some = some.to(logits.device)
@@ -159,16 +142,16 @@ def teach(task: Task, average: Tree, models: Tree, rows: np.ndarray) -> Tensor:
     return calibrated(params, middle, logits, own)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_model(task, received, clients, received["params"]), clients)
+    return fl.make_updates(fl.train_model(task, received, clients, received["params"]), clients)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     updates, rows = sorted(updates, key=lambda update: update.client), server_rows(task)
-    average = mean(updates, weighted=True)
-    models = stack([update.payload["params"] for update in updates])
+    average = fl.mean(updates, weighted=True)
+    models = fl.stack([update.payload["params"] for update in updates])
     wanted, t = teach(task, average, models, rows), task.options.temperature
 
     def loss(logits: Tensor, labels: Tensor, some: Tensor) -> Tensor:
@@ -180,6 +163,6 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
     return {"params": train_on_server(task, average, rows, "distillation", loss)}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
-    return model_logits(task, received["params"], batch)  # [K, B, C]
+    return fl.model_logits(task, received["params"], batch)  # [K, B, C]

@@ -14,19 +14,8 @@ of the means, which it is not otherwise. Choices where the papers leave one open
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    lora,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
 def initial_a(task: ViTTask) -> Tree:
@@ -37,7 +26,7 @@ def initial_a(task: ViTTask) -> Tree:
     return {target: (a / vit.width**0.5).to(vit.device) for target, a in drawn.items()}
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     vit, options = task.backbone, task.options
     shape = (vit.depth, vit.width, options.rank)
@@ -55,7 +44,7 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
         a = params["a"]
     b, scale = params["b"], options.alpha / options.rank
     inserts = {
-        j: {t: lora(a[t][:, j - 1], b[t][:, j - 1], scale) for t in options.targets}
+        j: {t: fl.lora(a[t][:, j - 1], b[t][:, j - 1], scale) for t in options.targets}
         for j in range(1, task.backbone.depth + 1)
     }
     return task.backbone.forward(batch.images, params["head"], inserts=inserts)
@@ -63,19 +52,14 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
-    return cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

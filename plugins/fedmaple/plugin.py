@@ -22,27 +22,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    CLIPTask,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    check_lengths,
-    cross_entropy,
-    deep_prompts,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
     clip, length = task.backbone, task.options.length
-    check_lengths(task, [length], "")
+    fl.check_lengths(task, [length], "")
     depth = min(task.options.depth, clip.text_depth, clip.image_depth)
     drawn = [clip.init_context(length, task.generator("text", j)) for j in range(depth)]
     text = torch.stack(drawn)  # [J, L, d]
@@ -74,7 +61,7 @@ def names(task: CLIPTask) -> Sequence[str]:
     if options.length >= sizes[-1]:
         return classes
     if options.length not in sizes:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"fedmaple: options.length must end with a word of options.words, '{options.words}', "
             f"got {options.length}; its words end after {sizes[1:]} tokens"
         )
@@ -89,8 +76,8 @@ def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     if task.options.variant == "released":
         image = torch.cat([clip.first_norm(image[:, :1]), image[:, 1:]], 1)
     blocks = range(1, text.shape[1] + 1)
-    of_text = {j: {"input": deep_prompts(text[:, j - 1], first=False)} for j in blocks if j > 1}
-    of_image = {j: {"input": deep_prompts(image[:, j - 1], first=j == 1)} for j in blocks}
+    of_text = {j: {"input": fl.deep_prompts(text[:, j - 1], first=False)} for j in blocks if j > 1}
+    of_image = {j: {"input": fl.deep_prompts(image[:, j - 1], first=j == 1)} for j in blocks}
     classes = clip.text_features(text[:, 0], names(task), inserts=of_text)  # [K, C, d_joint]
     images, _ = clip.image_features(batch.images, inserts=of_image)  # [K, B, d_joint]
     return clip.logits(images, classes)
@@ -98,19 +85,14 @@ def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
 
 def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
-    return cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, weighted=True)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

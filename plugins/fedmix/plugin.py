@@ -31,25 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    init_model,
-    insert,
-    linear,
-    make_updates,
-    mean,
-    model_logits,
-    model_loss,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     clients, count, device = task.data.num_clients, task.options.means, task.backbone.device
     means = {
@@ -57,10 +43,10 @@ def init_server(task: ViTTask) -> Tree:
         "labels": torch.zeros(clients, count, task.num_classes, device=device),
         "known": torch.zeros(clients, dtype=torch.bool, device=device),
     }
-    return {"params": init_model(task), "means": means}
+    return {"params": fl.init_model(task), "means": means}
 
 
-@hookimpl
+@fl.hookimpl
 def download(task: ViTTask, server: Tree, client: int) -> Tree:
     known = server["means"]["known"]
     means = {name: server["means"][name][known] for name in ("images", "labels")}  # [M, n, ...]
@@ -101,8 +87,8 @@ def logits_of_tokens(task: ViTTask, params: Tree, tokens: Tensor) -> Tensor:
     """Compute logits [K, B, C] of what enters the first block [K, B, T, d]."""
     vit, weights = task.backbone, params.get("weights")
     if "shared_prompts" in params:
-        tokens = insert(tokens, params["shared_prompts"])
-    return linear(vit.pool(vit.blocks(tokens, weights=weights, read=1), weights), params["head"])
+        tokens = fl.insert(tokens, params["shared_prompts"])
+    return fl.linear(vit.pool(vit.blocks(tokens, weights=weights, read=1), weights), params["head"])
 
 
 def loss(
@@ -124,26 +110,26 @@ def loss(
         return mixed + (slope * change).sum((-2, -1)), {"reported_loss": mixed}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     first = received["constants"]["means"]["images"].shape[1] == 0  # nobody has sent means yet
-    mixed = model_loss if first else loss
-    updates = make_updates(train_locally(task, mixed, received, clients), clients)
+    mixed = fl.model_loss if first else loss
+    updates = fl.make_updates(fl.train_locally(task, mixed, received, clients), clients)
     for client, update in zip(clients.ids, updates, strict=True):
         update.payload["means"] = own_means(task, client)
     return updates
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     means = {name: value.clone() for name, value in server["means"].items()}
     for update in updates:
         means["images"][update.client] = update.payload["means"]["images"]
         means["labels"][update.client] = update.payload["means"]["labels"]
         means["known"][update.client] = True
-    return {"params": mean(updates, task.options.weighted), "means": means}
+    return {"params": fl.mean(updates, task.options.weighted), "means": means}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return model_logits(task, received["params"], batch)  # [K, B, C]
+    return fl.model_logits(task, received["params"], batch)  # [K, B, C]

@@ -24,54 +24,40 @@ leave one open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    SERVER_MODEL,
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    init_moments,
-    init_params,
-    mean_of_picked,
-    predict_picked,
-    server_step,
-    tensor_map,
-    train_picked,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    params = init_params(task)
+    params = fl.init_params(task)
     options = task.options
-    moments = init_moments(
+    moments = fl.init_moments(
         options.server_optimizer, params, options.server_momentum, options.server_eps
     )
     adapted = {"adapted": params} if task.options.variant == "released" else {}
     return {"params": params, "moments": moments} | adapted
 
 
-@hookimpl
+@fl.hookimpl
 def download(task: ViTTask, server: Tree, client: int) -> Tree:
-    if client == SERVER_MODEL and task.options.variant == "released":
+    if client == fl.SERVER_MODEL and task.options.variant == "released":
         return {"params": server["adapted"]}
     return {"params": server["params"]}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return train_picked(task, received, clients)
+    return fl.train_picked(task, received, clients)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     options = task.options
-    mean = mean_of_picked(server["params"], updates, options.weighted)
+    mean = fl.mean_of_picked(server["params"], updates, options.weighted)
     own = server.get("adapted", server["params"])
-    pseudo_gradient = tensor_map(torch.sub, own, mean)
-    own, moments = server_step(
+    pseudo_gradient = fl.tensor_map(torch.sub, own, mean)
+    own, moments = fl.server_step(
         options.server_optimizer,
         own,
         pseudo_gradient,
@@ -87,6 +73,6 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": own, "moments": moments}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return predict_picked(task, received, clients, batch)  # [K, B, C]
+    return fl.predict_picked(task, received, clients, batch)  # [K, B, C]

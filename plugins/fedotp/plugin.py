@@ -22,41 +22,28 @@ client. Equation numbers are the paper's. Choices that the paper leaves open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Task,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    init_context,
-    make_updates,
-    mean,
-    train_locally,
-    transport_plan,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 
 def fresh_context(task: Task, which: str) -> Tensor:
     """Return a fresh context [L, d], "global" or "local"."""
     options = task.options
-    return init_context(task, options.length, options.words, task.generator(f"{which} context"))
+    return fl.init_context(task, options.length, options.words, task.generator(f"{which} context"))
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     """Return a fresh global context [L, d]."""
     options = task.options
     if options.balanced and options.mass != 1:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"fedotp: option balanced moves all mass, but mass is {options.mass}; set it to 1.0"
         )
     return {"params": {"context": fresh_context(task, "global")}}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     """Return the local context [L, d], the same for all clients."""
     return {"local": fresh_context(task, "local")}
@@ -69,30 +56,24 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     text = clip.text_features(contexts, task.data.classes)  # [K, N, C, d_joint]
     similarity = torch.einsum("kbmd,kncd->kbcmn", batch.patches, text)  # [K, B, C, M, N]
     cost = 1 - similarity.detach()
-    plan = transport_plan(cost, batch.mask, options.mass, options.eps, balanced=options.balanced)
+    plan = fl.transport_plan(cost, batch.mask, options.mass, options.eps, balanced=options.balanced)
     return clip.logit_scale * (plan * similarity).sum((-2, -1))  # [K, B, C]
 
 
 def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return the cross-entropy [K, B]."""
-    return cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train both contexts; upload the global one and keep the local one."""
     start = received["params"] | clients.state
-    trained = train_locally(task, loss, received, clients, params=start)
-    return make_updates(trained, clients, kept=clients.state)
+    trained = fl.train_locally(task, loss, received, clients, params=start)
+    return fl.make_updates(trained, clients, kept=clients.state)
 
 
-@hookimpl
-def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    """Average the global contexts, weighted by training images."""
-    return {"params": mean(updates, weighted=True)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     """Return logits [K, B, C] with both contexts; None for the server's model."""
     if clients.is_server_model:

@@ -17,29 +17,18 @@ U [L, r] and V [r, d] never leave the client. Choices that the paper leaves open
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    init_context,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     """Return a fresh sigma [L, d]."""
-    sigma = init_context(task, task.options.length, "", task.generator("sigma"))
+    sigma = fl.init_context(task, task.options.length, "", task.generator("sigma"))
     return {"params": {"sigma": sigma}}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     """Return fresh U [L, r] and V [r, d], the same for all clients."""
     clip, options, generator = task.backbone, task.options, task.generator("low rank")
@@ -79,27 +68,21 @@ def loss(
     contexts = torch.stack([params["sigma"], personal(params)], 1)  # [K, 2, L, d]
     text = clip.text_features(contexts, task.data.classes)  # [K, 2, C, d_joint]
     of_sigma, of_own = text.unbind(1)
-    entropy = cross_entropy(clip.logits(batch.features, of_own), batch.labels)  # [K, B]
+    entropy = fl.cross_entropy(clip.logits(batch.features, of_own), batch.labels)  # [K, B]
     apart = contrast(task, received["written"], of_sigma, of_own)
     return entropy + task.options.mu * apart[:, None], {"reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train sigma, U and V; upload sigma and keep the others."""
     start = received["params"] | clients.state
     known = {**received, "written": written(task).expand(len(clients), -1, -1)}
-    trained = train_locally(task, loss, known, clients, params=start)
-    return make_updates(trained, clients, kept=clients.state)
+    trained = fl.train_locally(task, loss, known, clients, params=start)
+    return fl.make_updates(trained, clients, kept=clients.state)
 
 
-@hookimpl
-def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    """Average sigma, weighted by training images."""
-    return {"params": mean(updates, weighted=True)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with sigma + U V; the server's model has sigma alone."""
     params, clip = received["params"], task.backbone

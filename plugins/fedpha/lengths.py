@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import torch
 
-from fedloom.toolbox import FedLoomError, Task, check_lengths, entry_of
+import fedloom.toolbox as fl
+from fedloom.toolbox import Task
 
 
 def possible_lengths(options: SimpleNamespace) -> list[int]:
@@ -27,7 +28,7 @@ def length_of(task: Task, client: int) -> int:
         low, high = options.random_lengths
         return int(torch.randint(low, high + 1, (), generator=task.generator("length", client)))
     if options.lengths:
-        entry = entry_of(max(client, 0), task.data.num_clients, len(options.lengths))
+        entry = fl.entry_of(max(client, 0), task.data.num_clients, len(options.lengths))
         return options.lengths[entry]
     return options.length
 
@@ -40,13 +41,13 @@ def check_options(task: Task) -> None:
     """
     options, clients = task.options, task.data.num_clients
     if options.random_lengths and options.lengths:
-        raise FedLoomError("fedpha: options lengths and random_lengths; set one of them")
+        raise fl.FedLoomError("fedpha: options lengths and random_lengths; set one of them")
     if options.lengths and clients % len(options.lengths):
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"fedpha: option lengths has {len(options.lengths)} entries, which {clients} clients "
             "cannot share evenly"
         )
     drawn = options.random_lengths
     if drawn and (len(drawn) == 1 or drawn[0] > drawn[1]):
-        raise FedLoomError(f"fedpha: option random_lengths {drawn}: give the least and the most")
-    check_lengths(task, possible_lengths(options), options.words)
+        raise fl.FedLoomError(f"fedpha: option random_lengths {drawn}: give the least and the most")
+    fl.check_lengths(task, possible_lengths(options), options.words)

@@ -29,19 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    init_context,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 from . import released
 from .lengths import check_options, length_of, longest
@@ -49,25 +38,25 @@ from .projection import directions_kept, project_on_weakest
 from .timings import timings
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     """Return a fresh global context [T_g, d]."""
     check_options(task)
     options, generator = task.options, task.generator("global context")
-    context = init_context(task, options.global_length, options.words, generator)
+    context = fl.init_context(task, options.global_length, options.words, generator)
     return {"params": {"context": context}}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: Task, client: int) -> Tree:
     """Return a fresh local context [L, d], padded to the longest of all clients, and its length."""
     options, length, most = task.options, length_of(task, client), longest(task.options)
     if options.same_start:
         generator = task.generator("local context")
-        context = init_context(task, most, options.words, generator)[:length]
+        context = fl.init_context(task, most, options.words, generator)[:length]
     else:
         generator = task.generator("local context", client)
-        context = init_context(task, length, options.words, generator)
+        context = fl.init_context(task, length, options.words, generator)
     return {
         "local": F.pad(context, (0, 0, 0, most - length)),
         "length": torch.tensor(length, device=context.device),
@@ -105,7 +94,7 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
     text = text_features(task, [local, context, projected], [length, full, length])
     of_local, of_global, of_projected = text.unbind(1)  # [K, C, d_joint] each
     losses = sum(
-        cross_entropy(clip.logits(batch.features, features), batch.labels)
+        fl.cross_entropy(clip.logits(batch.features, features), batch.labels)
         for features in (of_local, of_global)
     )
     pull = (of_local - of_projected).square().mean((1, 2))  # [K], Eq. 11
@@ -121,23 +110,19 @@ def projection(task: Task, context: Tensor) -> Tensor:
     return project_on_weakest(context, kept)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train both contexts (Algorithm 1); upload the global one and keep the local one."""
     start, options = received["params"] | clients.state, task.options
     if options.variant != "released":
         received = {**received, "projection": projection(task, received["params"]["context"])}
-    trained = train_locally(task, loss, received, clients, params=start, train=("context", "local"))
-    return make_updates(trained, clients, kept=clients.state)
+    trained = fl.train_locally(
+        task, loss, received, clients, params=start, train=("context", "local")
+    )
+    return fl.make_updates(trained, clients, kept=clients.state)
 
 
-@hookimpl
-def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    """Average the global contexts, weighted by training images (Eq. 5)."""
-    return {"params": mean(updates, weighted=True)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     """Return logits [K, B, C] with the local contexts alone; None for the server's model."""
     if clients.is_server_model:
@@ -147,7 +132,7 @@ def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor
     return task.backbone.logits(batch.features, text)
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(
     task: Task, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]]
 ) -> dict[str, list]:

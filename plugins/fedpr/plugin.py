@@ -22,25 +22,13 @@ leaves one open, or which come from its released code:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    make_updates,
-    mean,
-    shallow_logits,
-    shallow_loss,
-    shallow_params,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": shallow_params(task, task.options.prompts)}  # prompts [P, d], head [C, d]
+    return {"params": fl.shallow_params(task, task.options.prompts)}  # prompts [P, d], head [C, d]
 
 
 def projector(prompts: Tensor, dropped_share: float) -> Tensor:
@@ -51,21 +39,16 @@ def projector(prompts: Tensor, dropped_share: float) -> Tensor:
     return projection / torch.linalg.matrix_norm(projection)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     project = {}
     if task.round > 1:
         prompts = received["params"]["shared_prompts"][0]  # [P, d], the same for all clients
         project["shared_prompts"] = projector(prompts, task.options.dropped_share)
-    trained = train_locally(task, shallow_loss, received, clients, project=project)
-    return make_updates(trained, clients)
+    trained = fl.train_locally(task, fl.shallow_loss, received, clients, project=project)
+    return fl.make_updates(trained, clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return shallow_logits(task, received["params"], batch)  # [K, B, C]
+    return fl.shallow_logits(task, received["params"], batch)  # [K, B, C]

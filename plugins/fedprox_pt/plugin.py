@@ -18,24 +18,13 @@ Tables 6-7. Choices where the papers leave one open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    init_params,
-    mean_of_picked,
-    predict_picked,
-    shallow_loss,
-    train_picked,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": init_params(task)}
+    return {"params": fl.init_params(task)}
 
 
 def proximal(task: ViTTask, params: Tree, start: Tree) -> Tensor:
@@ -53,21 +42,21 @@ def loss(
     task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus proximal term [K, B], and report the cross-entropy."""
-    entropy = shallow_loss(task, params, received, clients, batch)  # [K, B]
+    entropy = fl.shallow_loss(task, params, received, clients, batch)  # [K, B]
     penalty = proximal(task, params, received["params"])  # [K]
     return entropy + penalty[:, None], {"reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return train_picked(task, received, clients, loss)
+    return fl.train_picked(task, received, clients, loss)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean_of_picked(server["params"], updates, task.options.weighted)}
+    return {"params": fl.mean_of_picked(server["params"], updates, task.options.weighted)}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return predict_picked(task, received, clients, batch)  # [K, B, C]
+    return fl.predict_picked(task, received, clients, batch)  # [K, B, C]

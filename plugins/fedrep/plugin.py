@@ -18,42 +18,28 @@ leave one open:
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Trained,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    init_body,
-    make_updates,
-    mean,
-    model_logits,
-    model_loss,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    body = init_body(task)  # phi
+    body = fl.init_body(task)  # phi
     if not body:
-        raise FedLoomError("fedrep: option train: a head alone has no body to share")
+        raise fl.FedLoomError("fedrep: option train: a head alone has no body to share")
     return {"params": body}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes)}  # h_i: [C, d]
 
 
 def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> Trained:
     """Train the clients' heads on the received body, which stays as it is."""
-    return train_locally(
+    return fl.train_locally(
         task,
-        model_loss,
+        fl.model_loss,
         received,
         clients,
         params=received["params"] | clients.state,
@@ -63,26 +49,23 @@ def fit_heads(task: ViTTask, received: Tree, clients: Cohort, phase: int) -> Tra
     )
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     params = fit_heads(task, received, clients, phase=0).params
     body = tuple(received["params"])
-    trained = train_locally(task, model_loss, received, clients, params=params, train=body, phase=1)
-    return make_updates(trained, clients, kept=["head"])
+    trained = fl.train_locally(
+        task, fl.model_loss, received, clients, params=params, train=body, phase=1
+    )
+    return fl.make_updates(trained, clients, kept=["head"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return {"head": fit_heads(task, received, clients, phase=2).params["head"]}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # a body without a head
-    return model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]
+    return fl.model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]

@@ -21,29 +21,16 @@ There is no official code.
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    init_model,
-    linear,
-    make_updates,
-    mean,
-    model_features,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": init_model(task)}  # body and generic head
+    return {"params": fl.init_model(task)}  # body and generic head
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     return {"personal_head": task.backbone.init_head(task.num_classes)}  # [C, d]
 
@@ -53,9 +40,9 @@ def heads(task: ViTTask, params: Tree, images: Tensor) -> tuple[Tensor, Tensor]:
 
     The gradient of the sum reaches the personal head alone.
     """
-    features = model_features(task, params, images)  # [K, B, d]
-    generic = linear(features, params["head"])
-    return generic, generic.detach() + linear(features.detach(), params["personal_head"])
+    features = fl.model_features(task, params, images)  # [K, B, d]
+    generic = fl.linear(features, params["head"])
+    return generic, generic.detach() + fl.linear(features.detach(), params["personal_head"])
 
 
 def loss(
@@ -65,24 +52,19 @@ def loss(
     generic, personal = heads(task, params, batch.images)
     shares = clients.priors[:, None]  # n_c / n: [K, 1, C]; a factor of all classes cancels
     raised = generic + task.options.gamma * shares.log() if task.options.gamma else generic
-    entropy = cross_entropy(personal, batch.labels)
-    return cross_entropy(raised, batch.labels) + entropy, {"reported_loss": entropy}
+    entropy = fl.cross_entropy(personal, batch.labels)
+    return fl.cross_entropy(raised, batch.labels) + entropy, {"reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
     apart = ("personal_head",)
-    trained = train_locally(task, loss, received, clients, params=start, clip_apart=apart)
-    return make_updates(trained, clients, kept=["personal_head"])
+    trained = fl.train_locally(task, loss, received, clients, params=start, clip_apart=apart)
+    return fl.make_updates(trained, clients, kept=["personal_head"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     generic, personal = heads(task, received["params"] | clients.state, batch.images)
     return generic if clients.is_server_model else personal  # [K, B, C]

@@ -26,20 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    CLIPTask,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    check_lengths,
-    cross_entropy,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
 
 
 def name_features(task: CLIPTask) -> Tensor:
@@ -47,13 +35,13 @@ def name_features(task: CLIPTask) -> Tensor:
     return task.backbone.zero_shot(task.data.classes, ["{}"])
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
     clip, options = task.backbone, task.options
-    check_lengths(task, [options.length], "")
+    fl.check_lengths(task, [options.length], "")
     d, d_text = clip.width, name_features(task).shape[1]
     if d % options.heads:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"fedtpg: options.heads: {options.heads} does not divide the text tower's width {d}"
         )
     generator = task.generator("network")
@@ -130,21 +118,16 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
     if task.options.names == "own":
         given = clients.priors > 0  # [K, C]
     scores = logits(task, params, received["names"][0], given, batch)
-    return cross_entropy(scores.masked_fill(~given[:, None], float("-inf")), batch.labels)
+    return fl.cross_entropy(scores.masked_fill(~given[:, None], float("-inf")), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "names": name_features(task).expand(len(clients), -1, -1)}
-    return make_updates(train_locally(task, loss, known, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
 
 
-@hookimpl
-def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     everything = torch.ones_like(clients.priors, dtype=torch.bool)
     return logits(task, received["params"], name_features(task), everything, batch)

@@ -1,43 +1,25 @@
 """FedVPT: federated averaging of shallow visual prompts and a linear head (PEP-FedPT, Eq. 1-2).
 
-The prompts enter behind the class token at block 1 and are carried on through all blocks. The
-paper's FedAvg is the unweighted mean over the round's clients (Section 3.2); option `weighted`
-weighs clients by their training images, as McMahan et al. do.
+Prompts enter behind the class token at block 1 (Jia et al., VPT, ECCV 2022). The server averages
+clients alike, as in the paper's Section 3.2; option `weighted` weighs them by training images.
 """
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    make_updates,
-    mean,
-    shallow_logits,
-    shallow_loss,
-    shallow_params,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": shallow_params(task, task.options.prompts)}  # prompts [P, d], head [C, d]
+    return {"params": fl.shallow_params(task, task.options.prompts)}  # prompts [P, d], head [C, d]
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, shallow_loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, fl.shallow_loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return shallow_logits(task, received["params"], batch)  # [K, B, C]
+    return fl.shallow_logits(task, received["params"], batch)  # [K, B, C]

@@ -8,21 +8,8 @@ over the round's clients; option `weighted` weighs clients by their training ima
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    insert,
-    make_updates,
-    mean,
-    replace,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
 def prompted_blocks(task: ViTTask) -> list[int]:
@@ -30,11 +17,11 @@ def prompted_blocks(task: ViTTask) -> list[int]:
     return sorted(task.options.blocks) or list(range(1, task.backbone.depth + 1))
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     vit, blocks, count = task.backbone, prompted_blocks(task), task.options.prompts
     if blocks[-1] > vit.depth:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"fedvpt_deep: option blocks {blocks}: the ViT has {vit.depth} blocks; list none beyond"
         )
     flat = vit.init_prompts(len(blocks) * count, task.generator("shared prompts"))
@@ -49,26 +36,21 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     for j in range(1, vit.depth + 1):
         if j in blocks:
             prompts = params["shared_prompts"][:, blocks.index(j)]  # [K, P, d]
-            tokens = insert(tokens, prompts) if j == blocks[0] else replace(tokens, prompts)
+            tokens = fl.insert(tokens, prompts) if j == blocks[0] else fl.replace(tokens, prompts)
         tokens = vit.block(j, tokens, read=1)
     return vit.logits(tokens, params["head"])
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
-    return cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

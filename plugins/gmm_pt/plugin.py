@@ -23,32 +23,19 @@ from scipy.spatial.distance import cdist
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    extend_history,
-    history_rows,
-    hookimpl,
-    init_params,
-    mean_of_picked,
-    predict_picked,
-    start_history,
-    train_picked,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    params = init_params(task)
-    return {"params": params, "history": start_history(params["shared_prompts"])}
+    params = fl.init_params(task)
+    return {"params": params, "history": fl.start_history(params["shared_prompts"])}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return train_picked(task, received, clients)
+    return fl.train_picked(task, received, clients)
 
 
 def centroids(task: ViTTask, uploaded: Tensor, old: Tensor) -> Tensor:
@@ -67,25 +54,25 @@ def centroids(task: ViTTask, uploaded: Tensor, old: Tensor) -> Tensor:
     return torch.from_numpy(means[order]).to(old)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     updates = sorted(updates, key=lambda update: update.client)  # k-means depends on their order
-    params = mean_of_picked(server["params"], updates, task.options.weighted)
+    params = fl.mean_of_picked(server["params"], updates, task.options.weighted)
     prompts = server["params"]["shared_prompts"].clone()
     uploaded = torch.cat([u.payload["params"]["shared_prompts"] for u in updates])  # [N, d]
     picked = torch.arange(len(prompts))
     if "indices" in updates[0].payload:
         picked = torch.cat([u.payload["indices"] for u in updates]).unique()
     prompts[picked] = centroids(task, uploaded, prompts[picked])
-    history = extend_history(task, server["history"], prompts)
+    history = fl.extend_history(task, server["history"], prompts)
     return {"params": params | {"shared_prompts": prompts}, "history": history}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return predict_picked(task, received, clients, batch)  # [K, B, C]
+    return fl.predict_picked(task, received, clients, batch)  # [K, B, C]
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(server: Tree) -> dict[str, list]:
-    return history_rows(server["history"])
+    return fl.history_rows(server["history"])

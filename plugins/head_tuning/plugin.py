@@ -7,41 +7,25 @@ clients by their training images, as McMahan et al. do.
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    linear,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     return {"params": {"head": task.backbone.init_head(task.num_classes)}}  # [C, d]
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] of the heads [K, C, d] on cached features [K, B, d]."""
-    return cross_entropy(linear(batch.features, params["head"]), batch.labels)
+    return fl.cross_entropy(fl.linear(batch.features, params["head"]), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return linear(batch.features, received["params"]["head"])  # [K, B, C]
+    return fl.linear(batch.features, received["params"]["head"])  # [K, B, C]

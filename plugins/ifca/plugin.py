@@ -19,23 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    iterate_examples,
-    make_updates,
-    shallow_logits,
-    shallow_loss,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     vit, options = task.backbone, task.options
     shape = (options.clusters, task.num_classes, vit.width)
@@ -50,7 +38,7 @@ def init_server(task: ViTTask) -> Tree:
     return {"params": params}  # theta: [k, C, d] and [k, P, d], or [1, P, d] if shared
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     return {"cluster": torch.tensor(0, device=task.backbone.device)}
 
@@ -71,9 +59,9 @@ def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
     models = [
         model(received, torch.full((len(clients),), j, device=total.device)) for j in range(count)
     ]
-    for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
         for j, params in enumerate(models):
-            losses = cross_entropy(shallow_logits(task, params, batch), batch.labels)
+            losses = fl.cross_entropy(fl.shallow_logits(task, params, batch), batch.labels)
             total[:, j] += losses.where(batch.mask, 0).sum(1)
     streams = [task.generator("equal losses", client) for client in clients.ids]
     draws = torch.stack([torch.rand(count, generator=stream) for stream in streams])
@@ -81,17 +69,17 @@ def best_cluster(task: ViTTask, received: Tree, clients: Cohort) -> Tensor:
     return draws.to(total).where(lowest, -1).argmax(1)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     cluster = best_cluster(task, received, clients)
     start = model(received, cluster)
-    trained = train_locally(task, shallow_loss, received, clients, params=start)
+    trained = fl.train_locally(task, fl.shallow_loss, received, clients, params=start)
     state = {"cluster": cluster}
     choice = F.one_hot(cluster, task.options.clusters)  # s_i: [K, k]
-    return make_updates(trained, clients, state=state, metrics=state, choice=choice)
+    return fl.make_updates(trained, clients, state=state, metrics=state, choice=choice)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     choices = torch.stack([update.payload["choice"] for update in updates]).bool()  # [n, k]
     params = {}
@@ -106,13 +94,13 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params}
 
 
-@hookimpl
+@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return {"cluster": best_cluster(task, received, clients)}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None
-    return shallow_logits(task, model(received, clients.state["cluster"]), batch)  # [K, B, C]
+    return fl.shallow_logits(task, model(received, clients.state["cluster"]), batch)  # [K, B, C]

@@ -19,7 +19,8 @@ from collections.abc import Generator
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import FedLoomError, Task, Update, flatten, hookimpl
+import fedloom.toolbox as fl
+from fedloom.toolbox import Task, Update
 
 
 def scores(vectors: Tensor, byzantine: int) -> Tensor:
@@ -29,18 +30,18 @@ def scores(vectors: Tensor, byzantine: int) -> Tensor:
     return others[:, : len(vectors) - byzantine - 2].sum(1)
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates, options = (yield), task.wrappers["krum"]
     if len(updates) <= options.kept:
         return updates
     needed = 2 * options.byzantine + 3
     if len(updates) < needed:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"krum: round {task.round} has {len(updates)} updates, but byzantine: "
             f"{options.byzantine} needs {needed}; raise study.clients_per_round or lower it"
         )
-    vectors = torch.stack([flatten(update.payload).double() for update in updates])
+    vectors = torch.stack([fl.flatten(update.payload).double() for update in updates])
     score = scores(vectors, options.byzantine).tolist()
     best = sorted(range(len(updates)), key=lambda i: (score[i], updates[i].client))
     return [updates[i] for i in sorted(best[: options.kept])]

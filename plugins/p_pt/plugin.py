@@ -8,26 +8,16 @@ prompts, and a client that never trained is evaluated with those.
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     return {"params": {"head": task.backbone.init_head(task.num_classes)}}  # [C, d]
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     generator = task.generator("shared prompts")  # no client among the ids: the same for all
     return {"prompts": task.backbone.init_prompts(task.options.prompts, generator)}  # [P, d]
@@ -36,22 +26,17 @@ def init_client(task: ViTTask, client: int) -> Tree:
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] with prompts [K, P, d] and heads [K, C, d]."""
     logits = task.backbone.forward_prompted(batch.images, params["prompts"], params["head"])
-    return cross_entropy(logits, batch.labels)
+    return fl.cross_entropy(logits, batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     start = received["params"] | clients.state
-    trained = train_locally(task, loss, received, clients, params=start)
-    return make_updates(trained, clients, kept=["prompts"])
+    trained = fl.train_locally(task, loss, received, clients, params=start)
+    return fl.make_updates(trained, clients, kept=["prompts"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # without a client there are no prompts

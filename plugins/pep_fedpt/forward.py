@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import Batch, Cohort, Tree, ViTTask, insert, replace
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, ViTTask
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def forward(
     """
     vit, options = task.backbone, task.options
     priors = clients.priors if options.class_priors else torch.ones_like(clients.priors)
-    tokens = insert(vit.embed(batch.images), params["shared_prompts"])  # Eq. 5
+    tokens = fl.insert(vit.embed(batch.images), params["shared_prompts"])  # Eq. 5
     class_tokens, mixings = [], []
     for j in range(1, until + 1):
         cls = tokens[..., 0, :]
@@ -56,7 +57,7 @@ def forward(
             mu = received["constants"]["prototypes"][:, len(mixings)]  # [K, C, d]
             weights = mixing_weights(cls, mu, priors, options.tau)
             mixed = (weights @ params["class_prompts"]).unsqueeze(-2)  # Eq. 6: [K, B, 1, d]
-            tokens = replace(tokens, mixed) if mixings else insert(tokens, mixed)  # Eq. 7
+            tokens = fl.replace(tokens, mixed) if mixings else fl.insert(tokens, mixed)  # Eq. 7
             mixings.append(weights)
         class_tokens.append(cls)
         if j < until:

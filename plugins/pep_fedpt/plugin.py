@@ -22,31 +22,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    ViTTask,
-    class_means,
-    cross_entropy,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-    unstack,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 from . import artefacts
 from .forward import forward
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     vit, options = task.backbone, task.options
     if max(options.blocks) > vit.depth:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"pep_fedpt: option blocks {options.blocks}: the ViT has {vit.depth} blocks; list none "
             "beyond"
         )
@@ -78,10 +65,10 @@ def logits(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
-    return cross_entropy(logits(task, params, received, clients, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, received, clients, batch), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     blocks = sorted(task.options.blocks)
 
@@ -90,18 +77,18 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
         return torch.stack([passed.class_tokens[j - 1] for j in blocks], -2)
 
     if not task.options.ccmp:
-        return make_updates(train_locally(task, loss, received, clients), clients)
-    prototypes, statistics = class_means(task, clients, class_tokens)  # Eq. 10: [K, S, C, d]
-    trained = train_locally(task, loss, received, clients)
-    updates = make_updates(trained, clients, prototypes=prototypes)
+        return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
+    prototypes, statistics = fl.class_means(task, clients, class_tokens)  # Eq. 10: [K, S, C, d]
+    trained = fl.train_locally(task, loss, received, clients)
+    updates = fl.make_updates(trained, clients, prototypes=prototypes)
     for k, update in enumerate(updates):
-        update.side_channel["prototypes"] = unstack(statistics, k)
+        update.side_channel["prototypes"] = fl.unstack(statistics, k)
     return updates
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    params = mean(updates)
+    params = fl.mean(updates)
     if not task.options.ccmp:
         return {"params": params}
     uploads = torch.stack([u.payload["prototypes"] for u in updates])  # [K, S, C, d]
@@ -116,12 +103,12 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params, "constants": {"prototypes": prototypes}, "window": window}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     return logits(task, received["params"], received, clients, batch)
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(
     task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:

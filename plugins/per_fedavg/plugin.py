@@ -29,29 +29,13 @@ There is no official code.
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    gradients,
-    hookimpl,
-    init_model,
-    iterate_examples,
-    leaves,
-    make_updates,
-    mean,
-    model_logits,
-    tensor_map,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {"params": init_model(task)}
+    return {"params": fl.init_model(task)}
 
 
 def deal(mask: Tensor, count: int) -> list[Tensor]:
@@ -68,18 +52,18 @@ def deal(mask: Tensor, count: int) -> list[Tensor]:
 
 def entropies(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] of every image."""
-    return cross_entropy(model_logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(fl.model_logits(task, params, batch), batch.labels)
 
 
 def gradient(task: ViTTask, params: Tree, batch: Batch, weights: Tensor) -> tuple[Tree, Tensor]:
     """Compute each client's gradient [K, ...] on a part of a batch, and the losses [K, B]."""
-    params = tensor_map(lambda v: v.detach().requires_grad_(), params)
+    params = fl.tensor_map(lambda v: v.detach().requires_grad_(), params)
     values = entropies(task, params, batch)
-    return gradients((weights * values).sum(), params), values.detach()
+    return fl.gradients((weights * values).sum(), params), values.detach()
 
 
 def moved(params: Tree, direction: Tree, step: float) -> Tree:
-    return tensor_map(lambda v, g: v.detach() + step * g, params, direction)
+    return fl.tensor_map(lambda v, g: v.detach() + step * g, params, direction)
 
 
 def meta_gradient(task: ViTTask, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
@@ -93,7 +77,7 @@ def meta_gradient(task: ViTTask, params: Tree, batch: Batch) -> tuple[Tree, Tens
             gradient(task, moved(params, result, step), batch, third[0])[0]
             for step in (delta, -delta)
         )
-        result = tensor_map(
+        result = fl.tensor_map(
             lambda g, a, b: g - alpha * (a - b) / (2 * delta), result, ahead, behind
         )
     return result, second * values
@@ -104,35 +88,30 @@ def loss(
 ) -> tuple[Tensor, Tree]:
     """Compute a term [K, B] whose gradient is the meta-gradient, and report the loss at w~."""
     wanted, values = meta_gradient(task, params, batch)
-    pairs = zip(leaves(params), leaves(wanted), strict=True)
+    pairs = zip(fl.leaves(params), fl.leaves(wanted), strict=True)
     term = torch.stack([(v * g).flatten(1).sum(1) for (_, v), (_, g) in pairs]).sum(0)  # [K]
     images = batch.mask.sum(1, keepdim=True)
     return term[:, None].expand(values.shape), {"reported_loss": images * values}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": mean(updates, task.options.weighted)}
-
-
-@hookimpl
+@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     params = received["params"]
     examples = torch.tensor(clients.num_examples, device=task.backbone.device)[:, None]  # [K, 1]
     for _ in range(task.options.adaptation_steps):
-        total = tensor_map(torch.zeros_like, params)
-        for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+        total = fl.tensor_map(torch.zeros_like, params)
+        for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
             part, _ = gradient(task, params, batch, batch.mask / examples)
-            total = tensor_map(torch.add, total, part)
+            total = fl.tensor_map(torch.add, total, part)
         params = moved(params, total, -task.options.alpha)
     return params
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    return model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]
+    return fl.model_logits(task, received["params"] | clients.state, batch)  # [K, B, C]

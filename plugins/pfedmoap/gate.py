@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import CLIPTask, FedLoomError, Tree
+import fedloom.toolbox as fl
+from fedloom.toolbox import CLIPTask, Tree
 
 LAYERS = ("q", "k", "v", "out")
 
@@ -23,7 +24,7 @@ def init_gate(task: CLIPTask, width: int) -> Tree:
         FedLoomError: the heads do not divide g.
     """
     if width % task.options.heads:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"pfedmoap: options.heads: {task.options.heads} does not divide the {width} entries of "
             "a feature that the gating network reads (options.gate_width)"
         )

@@ -31,34 +31,22 @@ the released code where the paper leaves one open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    CLIPTask,
-    Cohort,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    init_context,
-    make_updates,
-    mean,
-    tensor_map,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
 
 from .gate import init_gate, mix, pooled
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: CLIPTask) -> Tree:
     options, generator = task.options, task.generator("context")
-    context = init_context(task, options.length, options.words, generator)  # [L, d]
+    context = fl.init_context(task, options.length, options.words, generator)  # [L, d]
     pool = torch.zeros(task.data.num_clients, *context.shape, device=context.device)
     known = torch.zeros(len(pool), dtype=torch.bool, device=context.device)
     return {"params": {"context": context}, "pool": pool, "known": known}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: CLIPTask, client: int) -> Tree:
     width = pooled(task, task.backbone.encode(["a"])).shape[1]
     trained = torch.zeros((), dtype=torch.bool, device=task.backbone.device)
@@ -81,7 +69,7 @@ def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
     return prompts, present
 
 
-@hookimpl
+@fl.hookimpl
 def download(task: CLIPTask, server: Tree, client: int) -> Tree:
     experts, present = nearest(server, client, task.options.experts - 1)
     context = server["params"]["context"]
@@ -123,33 +111,33 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
     """Compute the cross-entropy [K, B]."""
     present = received["constants"]["present"]
     scores = logits(task, params["context"], params["gate"], received["text"], present, batch)
-    return cross_entropy(scores, batch.labels)
+    return fl.cross_entropy(scores, batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "text": expert_features(task, received)}
     start = {**received["params"], "gate": clients.state["gate"]}
-    trained = train_locally(task, loss, known, clients, params=start)
+    trained = fl.train_locally(task, loss, known, clients, params=start)
     gated = received["constants"]["present"].any(1)  # [K]
 
     def moved(new: Tensor, old: Tensor) -> Tensor:  # weight decay would move unused networks too
         return torch.where(gated.view(-1, *[1] * (new.dim() - 1)), new, old)
 
-    trained.params["gate"] = tensor_map(moved, trained.params["gate"], clients.state["gate"])
+    trained.params["gate"] = fl.tensor_map(moved, trained.params["gate"], clients.state["gate"])
     ever = {"gate_trained": clients.state["gate_trained"] | gated}
-    return make_updates(trained, clients, kept=["gate"], state=ever)
+    return fl.make_updates(trained, clients, kept=["gate"], state=ever)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     pool, known = server["pool"].clone(), server["known"].clone()
     for update in updates:
         pool[update.client], known[update.client] = update.payload["params"]["context"], True
-    return {"params": mean(updates, weighted=True), "pool": pool, "known": known}
+    return {"params": fl.mean(updates, weighted=True), "pool": pool, "known": known}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     constants, gate = received["constants"], clients.state["gate"]
     experts = expert_features(task, received)

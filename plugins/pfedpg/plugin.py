@@ -37,27 +37,13 @@ the paper leaves one open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    SERVER_MODEL,
-    Batch,
-    Cohort,
-    PersonalStates,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    insert,
-    mean,
-    server_step,
-    train_locally,
-    unstack,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, PersonalStates, Tree, Update, ViTTask
 
 from .generators import GENERATORS, init_phi
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     head = task.backbone.init_head(task.num_classes)
     return {"params": init_phi(task) | ({"head": head} if shares_head(task) else {})}
@@ -74,12 +60,12 @@ def generate(task: ViTTask, phi: Tree, clients: list[int]) -> Tensor:
     return GENERATORS[task.options.generator](phi, phi["descriptors"][rows])
 
 
-@hookimpl
+@fl.hookimpl
 def download(task: ViTTask, server: Tree, client: int) -> Tree:
     phi = server["params"]
     if client in task.data.position:
         prompts = generate(task, phi, [client])[0]
-    elif client == SERVER_MODEL and "basis" in phi:
+    elif client == fl.SERVER_MODEL and "basis" in phi:
         prompts = phi["basis"]
     else:
         middle = phi["descriptors"].mean(0, keepdim=True)  # [1, d]
@@ -103,21 +89,18 @@ def personal_state(task: ViTTask, head: Tensor, prompts: Tensor | None = None) -
     return kept | {"adapted": adapted, "prompts": prompts}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     return personal_state(task, task.backbone.init_head(task.num_classes))
 
 
-@hookimpl
+@fl.hookimpl
 def unseen_client_state(task: ViTTask, client: int, states: PersonalStates) -> Tree:
     if shares_head(task):
         return init_client(task, client)
     if task.options.newcomer_head == "mean":
         return personal_state(task, states.mean("head"))
-    bound = task.backbone.width**-0.5  # as torch.nn.Linear
-    shape = task.num_classes, task.backbone.width
-    uniform = torch.rand(shape, generator=task.at(0).generator("untrained head", client))
-    return personal_state(task, (bound * (2 * uniform - 1)).to(task.backbone.device))
+    return personal_state(task, fl.random_head(task, client, purpose="untrained head"))
 
 
 def heads(received: Tree, clients: Cohort) -> Tensor:
@@ -126,25 +109,23 @@ def heads(received: Tree, clients: Cohort) -> Tensor:
 
 
 def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
-    """Compute logits [K, B, C] with prompts [K, P, d] and heads [K, C, d]."""
-    vit = task.backbone
-    tokens = insert(vit.embed(batch.images), params["prompts"])  # [c, P_n, z]: [K, B, T + P, d]
-    return vit.logits(vit.blocks(tokens, read=1), params["head"])
+    """Compute logits [K, B, C] with prompts [K, P, d] and heads [K, C, d] (Eq. 1: [c, P_n, z])."""
+    return task.backbone.forward_prompted(batch.images, params["prompts"], params["head"])
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] (Eq. 2)."""
-    return cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     prompts = received["params"]["prompts"]  # P_n [K, P, d]
     start = {"head": heads(received, clients), "prompts": prompts}
-    trained = train_locally(task, loss, received, clients, params=start)
+    trained = fl.train_locally(task, loss, received, clients, params=start)
     updates = []
     for k, examples in enumerate(clients.num_examples):
-        own = unstack(trained.params, k)  # head [C, d], prompts P~_n [P, d]
+        own = fl.unstack(trained.params, k)  # head [C, d], prompts P~_n [P, d]
         payload = {"delta": own["prompts"] - prompts[k]}
         payload |= {"params": {"head": own["head"]}} if shares_head(task) else {}
         metrics = {"train_loss": trained.loss[k]}
@@ -152,18 +133,18 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     return updates
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     phi = {name: value for name, value in server["params"].items() if name != "head"}
     clients = [update.client for update in updates]
     delta = torch.stack([update.payload["delta"] for update in updates])  # [K, P, d]
     pull_back = torch.func.vjp(lambda phi: generate(task, phi, clients), phi)[1]
     (gradient,) = pull_back(-delta)  # of sum_n <P_n(phi), -Delta P_n>: Eq. 4, with its sign
-    phi, _ = server_step("sgd", phi, gradient, {}, lr=task.options.server_lr)
-    return {"params": phi | (mean(updates, weighted=True) if shares_head(task) else {})}
+    phi, _ = fl.server_step("sgd", phi, gradient, {}, lr=task.options.server_lr)
+    return {"params": phi | (fl.mean(updates, weighted=True) if shares_head(task) else {})}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model and not task.options.common_model:
         return None

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
+import fedloom.toolbox as fl
 from fedloom.toolbox import Tree, ViTTask
-from fedloom.toolbox import extend_history as extend_prompts
-from fedloom.toolbox import start_history as start_prompts
 
 
 def start_history(pool: Tensor) -> Tree:
@@ -13,13 +12,13 @@ def start_history(pool: Tensor) -> Tree:
 
     It holds the pool's `sizes` by round, and the `prompts` of some rounds with their `rounds`.
     """
-    return start_prompts(pool) | {"sizes": torch.tensor([len(pool)], device=pool.device)}
+    return fl.start_history(pool) | {"sizes": torch.tensor([len(pool)], device=pool.device)}
 
 
 def extend_history(task: ViTTask, history: Tree, pool: Tensor) -> Tree:
     """Return the history with this round's pool [n, d]."""
     sizes = torch.cat([history["sizes"], history["sizes"].new_tensor([len(pool)])])
-    return extend_prompts(task, history, pool) | {"sizes": sizes}
+    return fl.extend_history(task, history, pool) | {"sizes": sizes}
 
 
 def sizes(history: Tree) -> dict[str, list]:

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedloom.toolbox import Tree, leaves, tensor_map
+import fedloom.toolbox as fl
+from fedloom.toolbox import Tree
 
 from .networks import network
 
@@ -105,13 +106,13 @@ def ascend(
     number, total, _ = members
     start = torch.where(number > 0, total / number.clamp(min=1), phi)
     best, point = value(phi, nets), {"phi": phi, "nets": nets}
-    tree = tensor_map(lambda v: v.clone().requires_grad_(), {"phi": start, "nets": nets})
-    optimizer = torch.optim.Adam([v for _, v in leaves(tree)], options.server_lr)
+    tree = fl.tensor_map(lambda v: v.clone().requires_grad_(), {"phi": start, "nets": nets})
+    optimizer = torch.optim.Adam([v for _, v in fl.leaves(tree)], options.server_lr)
     for step in range(options.steps + 1):
         found = value(**tree)
         better = found.detach() > best  # a tensor: the host does not wait for the answer
         best = torch.where(better, found.detach(), best)
-        point = tensor_map(lambda new, old: torch.where(better, new.detach(), old), tree, point)  # noqa: B023
+        point = fl.tensor_map(lambda new, old: torch.where(better, new.detach(), old), tree, point)  # noqa: B023
         if step < options.steps:
             optimizer.zero_grad()
             (-found).backward()

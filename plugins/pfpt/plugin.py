@@ -30,59 +30,43 @@ follows the authors' code; released.py lists where it differs):
 """
 
 from collections.abc import Iterator
+from types import ModuleType
 
-import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    PersonalStates,
-    Tree,
-    Update,
-    ViTTask,
-    gather_prompts,
-    history_rows,
-    hookimpl,
-    make_updates,
-    mean,
-    prompts_for_prediction,
-    shallow_logits,
-    shallow_loss,
-    top_prompts,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, PersonalStates, Tree, Update, ViTTask
 
-from . import artefacts, matching, networks, released
+from . import artefacts, paper, released
 
 
-@hookimpl
+def variant(task: ViTTask) -> ModuleType:
+    """Return the module that holds the steps of the chosen variant."""
+    return {"paper": paper, "released": released}[task.options.variant]
+
+
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    """Draw the pool Phi, a head and the networks of g and alpha."""
-    vit, options = task.backbone, task.options
+    """Draw the pool Phi, a head and what the variant trains beside them."""
+    options = task.options
     if options.prompts > options.pool:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"pfpt: option prompts: {options.prompts} cannot be picked from a pool of "
             f"{options.pool}; raise pool"
         )
-    pool = vit.init_prompts(options.pool, task.generator("shared prompts"))  # Phi [n, d]
-    params: Tree = {"shared_prompts": pool}
-    if options.head == "averaged":
-        params["head"] = init_head(task)
-    history = artefacts.start_history(pool)
-    if options.variant == "released":
-        return {"params": params | {"query": released.init_query(task)}, "history": history}
-    return {"params": params, "history": history, "nets": networks.init_nets(task)}
+    pool = task.backbone.init_prompts(options.pool, task.generator("shared prompts"))  # [n, d]
+    head = {"head": variant(task).init_head(task)} if options.head == "averaged" else {}
+    state = variant(task).init_state(task, {"shared_prompts": pool} | head)
+    return state | {"history": artefacts.start_history(pool)}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask) -> Tree:
     """Return a fresh head if heads are personal (Eq. 3)."""
-    return {"head": init_head(task)} if task.options.head == "personal" else {}
+    return {"head": variant(task).init_head(task)} if task.options.head == "personal" else {}
 
 
-@hookimpl
+@fl.hookimpl
 def unseen_client_state(task: ViTTask, states: PersonalStates) -> Tree | None:
     """Return the mean of the trained heads if heads are personal."""
     if task.options.head == "personal" and states:
@@ -90,58 +74,31 @@ def unseen_client_state(task: ViTTask, states: PersonalStates) -> Tree | None:
     return None
 
 
-def init_head(task: ViTTask) -> Tensor | Tree:
-    """Return a classifier before training, the same for all clients."""
-    if task.options.variant == "released":
-        return released.init_head(task)
-    return task.backbone.init_head(task.num_classes)
-
-
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    """Pick prompts of the pool, train them and the head, and upload both (Algorithm 1)."""
-    if task.options.variant == "released":
-        return released.client_update(task, received, clients)
-    params = received["params"] | clients.state  # a personal head is the client's own
-    pool = params["shared_prompts"]  # [K, n, d]
-    picked = gather_prompts(pool, top_prompts(task, clients, pool, task.options.prompts))
-    params = params | {"shared_prompts": picked}  # [K, n_t, d]
-    trained = train_locally(task, shallow_loss, received, clients, params=params)
-    return make_updates(trained, clients, kept=clients.state)
+    """Train prompts of the pool and the head, and upload both (Algorithm 1)."""
+    return variant(task).client_update(task, received, clients)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     """Average the heads, and summarise the uploaded prompts as the next pool (Eq. 11)."""
     updates = sorted(updates, key=lambda update: update.client)
-    params = mean(updates, weighted=True)  # the head, and the query layer of the released code
-    uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
-    state: Tree = {}
-    if task.options.variant == "released":
-        union = torch.stack([update.payload["picked"] for update in updates]).any(0)  # [n]
-        pool = released.summarise(task, uploaded[:, union])
-    else:
-        phi = server["params"]["shared_prompts"]  # [n, d]
-        pool, state["nets"] = matching.summarise(task.options, phi, uploaded, server["nets"])
-    state["params"] = params | {"shared_prompts": pool}
-    return state | {"history": artefacts.extend_history(task, server["history"], pool)}
+    params = fl.mean(updates, weighted=True)  # the head, and the query layer of the released code
+    pool, kept = variant(task).next_pool(task, server, updates)
+    history = artefacts.extend_history(task, server["history"], pool)
+    return {"params": params | {"shared_prompts": pool}, "history": history} | kept
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Return logits [K, B, C] with the prompts that the client, or the image, picks."""
-    params = received["params"] | clients.state
-    if task.options.variant == "released":
-        return released.logits(task, params, batch)
-    pool, count = params["shared_prompts"], task.options.prompts
-    prompts = prompts_for_prediction(task, clients, batch, pool, count)
-    return shallow_logits(task, params | {"shared_prompts": prompts}, batch)
+    return variant(task).logits(task, received["params"] | clients.state, clients, batch)
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(
     task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:
     """Return the pool's size by round (Fig. 4), or its prompts over rounds (Fig. 3 and 5)."""
     history = server["history"]
-    return artefacts.sizes(history) if name == "pool_sizes" else history_rows(history)
+    return artefacts.sizes(history) if name == "pool_sizes" else fl.history_rows(history)

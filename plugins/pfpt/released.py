@@ -37,21 +37,8 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cosine_similarity,
-    cross_entropy,
-    gather_prompts,
-    insert,
-    leaves,
-    make_updates,
-    tensor_map,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 from .matching import log_density
 from .networks import init_layers, init_nets, linear, network
@@ -61,11 +48,11 @@ HEAD_UNITS = 512
 PULL = 0.01  # weight of the similarity of queries and prompts
 
 
-def init_query(task: ViTTask) -> Tensor:
-    """Draw the layer that queries pass [d, d]."""
+def init_state(task: ViTTask, params: Tree) -> Tree:
+    """Return the server's parameters, and the layer [d, d] that queries pass."""
     width = task.backbone.width
     query = 2 * torch.rand(width, width, generator=task.generator("query")) - 1
-    return query.to(task.backbone.device)
+    return {"params": params | {"query": query.to(task.backbone.device)}}
 
 
 def init_head(task: ViTTask) -> Tree:
@@ -83,7 +70,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
     updates: list[Update] = []
     pool = received["params"]["shared_prompts"][:1]  # [1, n, d]
     for k in range(len(clients)):
-        own = tensor_map(lambda value, k=k: value[k : k + 1], received)
+        own = fl.tensor_map(lambda value, k=k: value[k : k + 1], received)
         own["params"] = own["params"] | {"shared_prompts": pool}
         updates += train(task, own, clients.subset([k]))
         pool = updates[-1].payload["params"]["shared_prompts"][None]
@@ -97,9 +84,9 @@ def train(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     params = received["params"] | clients.state  # a personal head is the client's own
     pool = params["shared_prompts"]  # [K, n, d]
     count = {"picked": torch.zeros_like(pool[..., 0])}
-    trained = train_locally(task, loss, received, clients, params=params, counters=count)
+    trained = fl.train_locally(task, loss, received, clients, params=params, counters=count)
     picked = trained.counters["picked"] > 0  # [K, n]
-    return make_updates(trained, clients, kept=clients.state, picked=picked)
+    return fl.make_updates(trained, clients, kept=clients.state, picked=picked)
 
 
 def loss(
@@ -109,7 +96,7 @@ def loss(
     that its batch picked [K, B, n].
     """
     places, cosine = pick(task, params, batch.features, batch.mask)
-    prompts, head = gather_prompts(params["shared_prompts"], places), params["head"]
+    prompts, head = fl.gather_prompts(params["shared_prompts"], places), params["head"]
     hidden = linear(features_with(task, batch, prompts), head["inner"])  # [K, B, HEAD_UNITS]
     seen = zip(clients.ids, batch.seen, strict=True)
     streams = [task.generator("dropout", client, images) for client, images in seen]
@@ -118,7 +105,7 @@ def loss(
     scores = linear(2 * keep * hidden, head["outer"])
     shape = (*cosine.shape[:2], -1)
     chosen = torch.zeros_like(cosine).scatter_(-1, places[:, None].expand(shape), 1)
-    entropy = cross_entropy(scores, batch.labels)
+    entropy = fl.cross_entropy(scores, batch.labels)
     values = entropy + PULL * (cosine * chosen).sum(-1)
     return values, {"reported_loss": entropy, "picked": chosen}
 
@@ -130,7 +117,7 @@ def pick(task: ViTTask, params: Tree, features: Tensor, mask: Tensor) -> tuple[T
         features: final class tokens [K, B, d].
         mask: false where an image only fills up the batch [K, B]; such images have no vote.
     """
-    cosine = cosine_similarity(features @ params["query"].mT, params["shared_prompts"])
+    cosine = fl.cosine_similarity(features @ params["query"].mT, params["shared_prompts"])
     count = min(task.options.prompts, cosine.shape[-1])
     votes = torch.zeros_like(cosine).scatter_(-1, cosine.topk(count).indices, 1)
     votes = (votes * mask[..., None]).sum(1)
@@ -140,27 +127,34 @@ def pick(task: ViTTask, params: Tree, features: Tensor, mask: Tensor) -> tuple[T
 def features_with(task: ViTTask, batch: Batch, prompts: Tensor) -> Tensor:
     """Return the final class tokens [K, B, d] with prompts [K, P, d] or [K, B, P, d]."""
     vit = task.backbone
-    return vit.pool(vit.blocks(insert(vit.embed(batch.images), prompts), read=1))
+    return vit.pool(vit.blocks(fl.insert(vit.embed(batch.images), prompts), read=1))
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+def logits(task: ViTTask, params: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Return logits [K, B, C]; test images pick prompts in batches as large as in training."""
     size, prompts = task.training.batch_size, []
     parts = zip(batch.features.split(size, 1), batch.mask.split(size, 1), strict=True)
     for features, mask in parts:
-        picked = gather_prompts(params["shared_prompts"], pick(task, params, features, mask)[0])
+        picked = fl.gather_prompts(params["shared_prompts"], pick(task, params, features, mask)[0])
         prompts.append(picked[:, None].expand(-1, features.shape[1], -1, -1))
     hidden = linear(features_with(task, batch, torch.cat(prompts, 1)), params["head"]["inner"])
     return linear(hidden, params["head"]["outer"])
+
+
+def next_pool(task: ViTTask, server: Tree, updates: list[Update]) -> tuple[Tensor, Tree]:
+    """Return the next pool [n', d], of the prompts that anybody picked; nothing else is kept."""
+    uploaded = torch.stack([update.payload["params"]["shared_prompts"] for update in updates])
+    union = torch.stack([update.payload["picked"] for update in updates]).any(0)  # [n]
+    return summarise(task, uploaded[:, union]), {}
 
 
 def summarise(task: ViTTask, uploaded: Tensor) -> Tensor:
     """Return the next pool [n', d] from uploads [m, n_t, d]."""
     clients, each = uploaded.shape[:2]
     tree = {"phi": uploaded.flatten(0, 1), "nets": init_nets(task)}
-    tree = tensor_map(lambda v: v.clone().requires_grad_(), tree)
+    tree = fl.tensor_map(lambda v: v.clone().requires_grad_(), tree)
     phi, nets = tree["phi"], tree["nets"]
-    optimizer = torch.optim.Adam([v for _, v in leaves(tree)], task.options.server_lr)
+    optimizer = torch.optim.Adam([v for _, v in fl.leaves(tree)], task.options.server_lr)
     generator = task.generator("assignment")
     z = torch.stack([torch.randperm(len(phi), generator=generator)[:each] for _ in range(clients)])
     z = z.to(phi.device)

@@ -12,26 +12,15 @@ gradient; here its gradient is mu times the difference.
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    init_context,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     """Return a fresh context [L, d]."""
     options = task.options
-    context = init_context(task, options.length, options.words, task.generator("context"))
+    context = fl.init_context(task, options.length, options.words, task.generator("context"))
     return {"params": {"context": context}}
 
 
@@ -49,26 +38,20 @@ def loss(
 
     The reported loss is the cross-entropy alone.
     """
-    entropy = cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
+    entropy = fl.cross_entropy(logits(task, params, batch), batch.labels)  # [K, B]
     if not task.options.mu:
         return entropy
     moved = (params["context"] - received["params"]["context"]).square().sum((-2, -1))  # [K]
     return entropy + task.options.mu / 2 * moved[:, None], {"reported_loss": entropy}
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Train and upload the context."""
-    return make_updates(train_locally(task, loss, received, clients), clients)
+    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
 
 
-@hookimpl
-def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    """Average the contexts, weighted by training images."""
-    return {"params": mean(updates, weighted=True)}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return logits [K, B, C] under the global context."""
     return logits(task, received["params"], batch)

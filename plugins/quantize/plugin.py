@@ -19,18 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    hookimpl,
-    leaves,
-    merge,
-    split_known,
-    tensor_map,
-    unstack,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
 
 
 def buckets(flat: Tensor, size: int) -> Tensor:
@@ -88,19 +78,19 @@ def add(start: Tree, packed: Tree, bits: int, size: int) -> Tree:
     return result
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
     options, packed = task.wrappers["quantize"], []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
-        params, start, rest = split_known(sent, unstack(received, k).get("params", {}))
-        if not any(value.numel() for _, value in leaves(params)):  # nothing to compress
+        params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
+        if not any(value.numel() for _, value in fl.leaves(params)):  # nothing to compress
             packed.append(update)
             continue
         generator = task.generator("quantize", clients.ids[k])
-        codes = tensor_map(
+        codes = fl.tensor_map(
             lambda new, old, g=generator: quantised(new - old, options.bits, options.bucket, g),
             params,
             start,
@@ -110,7 +100,7 @@ def client_update(
     return packed
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     options, unpacked = task.wrappers["quantize"], []
     for update in (yield):
@@ -118,6 +108,6 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
         if "quantize" in payload:
             start, codes = update.received["params"], payload.pop("quantize")
             known = add(start, codes, options.bits, options.bucket)
-            payload["params"] = merge(payload["params"], known)
+            payload["params"] = fl.merge(payload["params"], known)
         unpacked.append(replace(update, payload=payload))
     return unpacked

@@ -21,41 +21,27 @@ leave one open:
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    learning_rate,
-    mean,
-    server_step,
-    shallow_logits,
-    shallow_loss,
-    shallow_params,
-    tensor_map,
-    train_locally,
-    unstack,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     t = task.training
     if t.optimizer != "sgd" or t.momentum or t.weight_decay or t.clip is not None:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             "scaffold_pt: its control variates need plain SGD; set training.optimizer: sgd, "
             "momentum: 0, weight_decay: 0 and clip: null"
         )
-    params = shallow_params(task, task.options.prompts)
-    return {"params": params, "constants": {"control": tensor_map(torch.zeros_like, params)}}
+    params = fl.shallow_params(task, task.options.prompts)
+    return {"params": params, "constants": {"control": fl.tensor_map(torch.zeros_like, params)}}
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
-    return {"control": tensor_map(torch.zeros_like, shallow_params(task, task.options.prompts))}
+    return {
+        "control": fl.tensor_map(torch.zeros_like, fl.shallow_params(task, task.options.prompts))
+    }
 
 
 def correction(params: Tree, control: Tree, own: Tree) -> Tensor:
@@ -68,7 +54,7 @@ def loss(
     task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> tuple[Tensor, Tree]:
     """Compute cross-entropy plus correction [K, B], and report the cross-entropy."""
-    entropy = shallow_loss(task, params, received, clients, batch)  # [K, B]
+    entropy = fl.shallow_loss(task, params, received, clients, batch)  # [K, B]
     term = correction(params, received["constants"]["control"], clients.state["control"])  # [K]
     return entropy + term[:, None], {"reported_loss": entropy}
 
@@ -80,36 +66,36 @@ def control_change(received: Tree, params: Tree, span: float) -> Tree:
         span: number of local steps times the learning rate, K_k lr.
     """
     control = received["constants"]["control"]
-    return tensor_map(lambda x, y, c: (x - y) / span - c, received["params"], params, control)
+    return fl.tensor_map(lambda x, y, c: (x - y) / span - c, received["params"], params, control)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    trained, lr = train_locally(task, loss, received, clients), learning_rate(task)
+    trained, lr = fl.train_locally(task, loss, received, clients), fl.learning_rate(task)
     updates = []
     for k, examples in enumerate(clients.num_examples):
-        params = unstack(trained.params, k)
-        change = control_change(unstack(received, k), params, trained.steps[k] * lr)
-        control = tensor_map(torch.add, unstack(clients.state["control"], k), change)
+        params = fl.unstack(trained.params, k)
+        change = control_change(fl.unstack(received, k), params, trained.steps[k] * lr)
+        control = fl.tensor_map(torch.add, fl.unstack(clients.state["control"], k), change)
         payload = {"params": params, "control": change}
         metrics = {"train_loss": trained.loss[k]}
         updates.append(Update(payload, {"control": control}, examples, metrics))
     return updates
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     share = 1 / len(task.data.participating)  # 1/N
-    control = tensor_map(
+    control = fl.tensor_map(
         lambda c, *changes: c + share * sum(changes),
         server["constants"]["control"],
         *(update.payload["control"] for update in updates),
     )
-    gradient = tensor_map(torch.sub, server["params"], mean(updates))
-    params, _ = server_step("sgd", server["params"], gradient, {}, lr=task.options.server_lr)
+    gradient = fl.tensor_map(torch.sub, server["params"], fl.mean(updates))
+    params, _ = fl.server_step("sgd", server["params"], gradient, {}, lr=task.options.server_lr)
     return {"params": params, "constants": {"control": control}}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return shallow_logits(task, received["params"], batch)  # [K, B, C]
+    return fl.shallow_logits(task, received["params"], batch)  # [K, B, C]

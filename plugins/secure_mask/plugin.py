@@ -25,18 +25,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Cohort,
-    FedLoomError,
-    Task,
-    Tree,
-    Update,
-    flatten,
-    hookimpl,
-    merge,
-    require_params_alone,
-    tensor_map,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
 
 MODULUS = 2**32  # R
 
@@ -49,7 +39,7 @@ def signed(value: Tensor) -> Tensor:
 def weights(task: Task) -> dict[int, float]:
     """Return the factor of each of the round's clients; their mean is 1."""
     images = {k: len(task.data.train[k]) for k in task.selected}
-    if task.sum_of_updates != "weighted":
+    if task.aggregation != "weighted":
         return dict.fromkeys(images, 1.0)
     return {k: len(images) * n / sum(images.values()) for k, n in images.items()}
 
@@ -58,15 +48,15 @@ def encode(task: Task, client: int, params: Tree) -> Tree:
     """Return a client's weighted parameters as integers (int64)."""
     bits, factor = task.wrappers["secure_mask"].fraction_bits, weights(task)[client]
     room = 2 ** (31 - bits) / len(task.selected)
-    largest = factor * float(flatten(params).abs().max())
+    largest = factor * float(fl.flatten(params).abs().max())
     if largest >= room:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"secure_mask: client {client}: a parameter is {largest:.3g}, but with fraction_bits: "
             f"{bits} and {len(task.selected)} clients it must be below {room:.3g}; lower "
             "options.fraction_bits"
         )
     scale = factor * 2**bits
-    return tensor_map(lambda value: (value.double() * scale).round().long(), params)
+    return fl.tensor_map(lambda value: (value.double() * scale).round().long(), params)
 
 
 def add_masks(task: Task, client: int, others: Iterable[int], values: Tree, sign: int) -> Tree:
@@ -83,29 +73,31 @@ def add_masks(task: Task, client: int, others: Iterable[int], values: Tree, sign
         def masked(value: Tensor, g: torch.Generator = generator, s: int = side) -> Tensor:
             return value + s * torch.randint(MODULUS, value.shape, generator=g).to(value.device)
 
-        values = tensor_map(masked, values)
+        values = fl.tensor_map(masked, values)
     return values
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], list[Update]]:
     sent = []
     for client, update in zip(clients.ids, (yield), strict=True):
-        params = merge(require_params_alone(task, "secure_mask", update), {})  # in order
+        params = fl.merge(fl.require_params_alone(task, "secure_mask", update), {})  # in order
         others = [k for k in task.selected if k != client]
         masked = add_masks(task, client, others, encode(task, client, params), 1)
-        wire = tensor_map(lambda value: signed(value).to(torch.int32), masked)
+        wire = fl.tensor_map(lambda value: signed(value).to(torch.int32), masked)
         sent.append(replace(update, payload={"params": wire}))
     return sent
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     arrived = [update.client for update in updates]
     lost = sorted(set(task.selected) - set(arrived))
     integers = [
-        add_masks(task, u.client, lost, tensor_map(Tensor.long, merge(u.payload["params"], {})), -1)
+        add_masks(
+            task, u.client, lost, fl.tensor_map(Tensor.long, fl.merge(u.payload["params"], {})), -1
+        )
         for u in updates
     ]
     factors = weights(task)
@@ -114,5 +106,5 @@ def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     def mean(*values: Tensor) -> Tensor:
         return (signed(torch.stack(values).sum(0)).double() / scale).float()
 
-    payload = {"params": tensor_map(mean, *integers)}
+    payload = {"params": fl.tensor_map(mean, *integers)}
     return [replace(update, payload=payload) for update in updates]

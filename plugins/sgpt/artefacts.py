@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from fedloom.toolbox import Tree, Update, ViTTask, cosine_similarity
+import fedloom.toolbox as fl
+from fedloom.toolbox import Tree, Update, ViTTask
 
 from .selection import query
 
@@ -47,7 +48,7 @@ def groups_of_images(task: ViTTask, keys: Tensor) -> dict[str, list]:
     rows = torch.from_numpy(np.concatenate([train, test])).to(data.device)
     token = data.tokens(task.options.query_block or None)[rows].float()  # [N, d]
     features = F.normalize(query(task, token), dim=-1)
-    groups = cosine_similarity(features, keys).argmax(-1)  # [N]
+    groups = fl.cosine_similarity(features, keys).argmax(-1)  # [N]
     points = features.cpu().numpy()
     seed = int(torch.randint(2**31, (), generator=task.generator("k-means")))
     kmeans = KMeans(len(keys), n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]

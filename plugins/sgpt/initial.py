@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import FedLoomError, Tree, ViTTask
+import fedloom.toolbox as fl
+from fedloom.toolbox import Tree, ViTTask
 
 
 def params(task: ViTTask) -> Tree:
@@ -44,15 +45,19 @@ def check_options(options: SimpleNamespace, depth: int) -> None:
         FedLoomError: names the option.
     """
     if not options.shared and not options.group:
-        raise FedLoomError("sgpt: options shared and group are both false; use head_tuning")
+        raise fl.FedLoomError("sgpt: options shared and group are both false; use head_tuning")
     for name in ("shared_blocks", "group_blocks"):
         if max(getattr(options, name)) > depth:
-            raise FedLoomError(f"sgpt: option {name} {getattr(options, name)}: the ViT has {depth}")
+            raise fl.FedLoomError(
+                f"sgpt: option {name} {getattr(options, name)}: the ViT has {depth}"
+            )
     if options.query_block > depth:
-        raise FedLoomError(f"sgpt: option query_block {options.query_block}: the ViT has {depth}")
+        raise fl.FedLoomError(
+            f"sgpt: option query_block {options.query_block}: the ViT has {depth}"
+        )
     both = options.shared and options.group
     if both and max(options.shared_blocks) >= min(options.group_blocks):
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"sgpt: option group_blocks {options.group_blocks} must come after shared_blocks "
             f"{options.shared_blocks}"
         )

@@ -3,7 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import Batch, Cohort, Tree, ViTTask, cross_entropy
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, ViTTask
 
 from .prompted import logits
 from .selection import cosines, group_while_training
@@ -13,7 +14,7 @@ def shared_loss(
     task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
 ) -> Tensor:
     """Return block I's loss of every image [K, B]: cross-entropy without group prompts (Eq. 10)."""
-    return cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
 
 
 def group_loss(
@@ -28,6 +29,6 @@ def group_loss(
     so_far = received["constants"]["selected"]  # [K, G]
     groups = group_while_training(task.options, cosine.detach(), so_far, batch.mask)
     key = -cosine.gather(-1, groups[..., None])[..., 0]  # L_key of Eq. 6
-    entropy = cross_entropy(logits(task, params, batch, groups), batch.labels)
+    entropy = fl.cross_entropy(logits(task, params, batch, groups), batch.labels)
     selected = F.one_hot(groups, cosine.shape[-1]).double()
     return key + entropy, {"selected": selected, "reported_loss": entropy}

@@ -28,22 +28,13 @@ differs):
 """
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Trained,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    make_updates,
-    mean,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Trained, Tree, Update, ViTTask
 
 from . import artefacts, initial, released
 from .losses import group_loss, shared_loss
@@ -54,7 +45,7 @@ BLOCK_I = ("head", "shared_prompts")
 BLOCK_II = ("head", "group_prompts", "keys")
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     """Draw the parameters; with groups, also start the counts of selections at zero."""
     initial.check_options(task.options, task.backbone.depth)
@@ -67,53 +58,51 @@ def init_server(task: ViTTask) -> Tree:
     return {"params": params, "constants": {"selected": selected}, "history": history}
 
 
-@hookimpl
+def blocks(options: SimpleNamespace) -> list[str]:
+    """Return the blocks of Algorithm 1 in the order in which a client trains them (Table 3)."""
+    if not options.group:
+        return ["I"]
+    if not options.shared:
+        return ["II"]
+    orders = {"shared_first": ["I", "II"], "group_first": ["II", "I"], "none": ["together"]}
+    return orders[options.bcd]
+
+
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
     """Train by block coordinate descent (Algorithm 1): block I, then block II."""
-    options, sent, phase = task.options, {}, 0
-    if released.one_after_another(options) and len(clients) > 1:
+    if released.one_after_another(task.options) and len(clients) > 1:
         return released.in_turn(client_update, task, received, clients)
-    trained = Trained(received["params"], loss=[], steps=[], counters={})  # nothing so far
-    both = options.shared and options.group
-    together, inverted = (both and options.bcd == order for order in ("none", "group_first"))
-
-    # Block I, Eq. 10: the head and the shared prompts; no group prompts are inserted.
-    if options.shared and not together and not inverted:
-        trained = train_locally(task, shared_loss, received, clients, train=BLOCK_I, phase=phase)
-        phase += 1
-
-    # Block II, Eq. 11: the head, the group prompts and the keys; shared prompts stay in, frozen.
-    if options.group:
+    trained, sent = Trained(received["params"], loss=[], steps=[], counters={}), {}
+    for phase, block in enumerate(blocks(task.options)):
+        params = trained.params
+        if block == "I":  # Eq. 10: no group prompts are inserted
+            trained = fl.train_locally(
+                task, shared_loss, received, clients, params=params, train=BLOCK_I, phase=phase
+            )
+            continue
         so_far = received["constants"]["selected"]  # v_g [K, G]
-        trained = train_locally(
+        trained = fl.train_locally(  # Eq. 11: shared prompts stay in, frozen
             task,
             group_loss,
             received,
             clients,
-            params=trained.params,
-            train=(*BLOCK_II, "shared_prompts") if together else BLOCK_II,
+            params=params,
+            train=(*BLOCK_II, "shared_prompts") if block == "together" else BLOCK_II,
             phase=phase,
             counters={"selected": so_far},
         )
         sent["selected"] = trained.counters["selected"] - so_far  # N_g^i [K, G]
-        phase += 1
-
-    # Table 3, inverted: block I after block II.
-    if inverted:
-        start = trained.params
-        trained = train_locally(
-            task, shared_loss, received, clients, params=start, train=BLOCK_I, phase=phase
-        )
-    return make_updates(trained, clients, **sent)
+    return fl.make_updates(trained, clients, **sent)
 
 
-@hookimpl
+@fl.hookimpl
 def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     """Average the uploads (Algorithm 2), then apply momentum to keys and group prompts (Eq. 7)."""
     options, before = task.options, server["params"]
     as_released = options.variant == "released"
     updates = sorted(updates, key=lambda update: update.client)
-    params = mean(updates, weighted=True)  # of the head and the prompts, by N_i / N
+    params = fl.mean(updates, weighted=True)  # of the head and the prompts, by N_i / N
     if not options.group:
         return {"params": params}
     keys = torch.stack([update.payload["params"]["keys"] for update in updates])  # [K, G, d]
@@ -132,7 +121,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params, "constants": constants, "history": history}
 
 
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with the prompts of the group whose key is nearest (Eq. 5)."""
     params = received["params"]
@@ -141,7 +130,7 @@ def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, params, batch, cosines(task, params["keys"], batch).argmax(-1))
 
 
-@hookimpl
+@fl.hookimpl
 def artefact(
     task: ViTTask, server: Tree, cohorts: Iterator[tuple[Tree, Cohort, Batch]], name: str
 ) -> dict[str, list]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import Batch, Tree, ViTTask, insert, linear, replace
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Tree, ViTTask
 
 # by block: the prompts that enter there, and whether they are inserted or replace the ones before
 Slots = dict[int, tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]]
@@ -34,7 +35,7 @@ def logits(task: ViTTask, params: Tree, batch: Batch, groups: Tensor | None = No
             prompts, put = deep[j]
             tokens = put(tokens, prompts)  # Eq. 2, Eq. 3
         tokens = vit.block(j, tokens, read=1 + count)
-    return linear(vit.final_norm(tokens).mean(-2), params["head"])
+    return fl.linear(vit.final_norm(tokens).mean(-2), params["head"])
 
 
 def _slots(blocks: Sequence[int], prompts: Sequence[Tensor], keeps: bool) -> Slots:
@@ -44,6 +45,6 @@ def _slots(blocks: Sequence[int], prompts: Sequence[Tensor], keeps: bool) -> Slo
     and the sequence grows.
     """
     return {
-        j: (own, insert if keeps or i == 0 else replace)
+        j: (own, fl.insert if keeps or i == 0 else fl.replace)
         for i, (j, own) in enumerate(zip(sorted(blocks), prompts, strict=True))
     }

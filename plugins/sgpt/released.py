@@ -26,7 +26,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import Cohort, Tree, Update, ViTTask, tensor_map
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Tree, Update, ViTTask
 
 FEW = 50  # up to so many selections of a group, its key is averaged over clients alike
 
@@ -49,7 +50,7 @@ def in_turn(
     updates: list[Update] = []
     chosen = torch.zeros_like(received["constants"]["selected"][:1])  # in this round so far [1, G]
     for k in range(len(clients)):
-        own = tensor_map(lambda value, k=k: value[k : k + 1], received)
+        own = fl.tensor_map(lambda value, k=k: value[k : k + 1], received)
         own["constants"] = {"selected": own["constants"]["selected"] + chosen}
         updates += train(task, own, clients.subset([k]))
         chosen = chosen + updates[-1].payload["selected"]

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.toolbox import Batch, ViTTask, cosine_similarity
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, ViTTask
 
 FLOOR = {"paper": 1e-12, "released": 5e-4}  # added to q
 
@@ -24,7 +25,7 @@ def query(task: ViTTask, token: Tensor) -> Tensor:
 def cosines(task: ViTTask, keys: Tensor, batch: Batch) -> Tensor:
     """Return cos(h(x), k_g) [K, B, G] for keys [K, G, d]; h is the frozen ViT without prompts."""
     token = batch.class_tokens(task.options.query_block or None)  # [K, B, d]
-    return cosine_similarity(query(task, token), keys)
+    return fl.cosine_similarity(query(task, token), keys)
 
 
 def group_while_training(

@@ -10,52 +10,39 @@ sharing". A client's weights and head stay with it from round to round. Choices:
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    FedLoomError,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    make_updates,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {}
+    return {"params": {}}  # nothing is sent
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     pattern = task.options.train
     weights = task.backbone.init_weights(pattern)  # {name: [...]}
     if not weights:
-        raise FedLoomError(f"singleset_full: option train: no weight has '{pattern}' in its name")
+        raise fl.FedLoomError(
+            f"singleset_full: option train: no weight has '{pattern}' in its name"
+        )
     return {"head": task.backbone.init_head(task.num_classes), "weights": weights}
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] of every client's own model."""
     logits = task.backbone.forward(batch.images, params["head"], weights=params["weights"])
-    return cross_entropy(logits, batch.labels)
+    return fl.cross_entropy(logits, batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    trained = train_locally(task, loss, received, clients, params=clients.state)
-    return make_updates(trained, clients, kept=["head", "weights"])
+    trained = fl.train_locally(task, loss, received, clients, params=clients.state)
+    return fl.make_updates(trained, clients, kept=["head", "weights"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return server
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # there is none

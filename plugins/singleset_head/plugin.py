@@ -9,48 +9,33 @@ without its prompts and without a server, so that a table can tell what those ad
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    cross_entropy,
-    hookimpl,
-    linear,
-    make_updates,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {}
+    return {"params": {}}  # nothing is sent
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes)}  # [C, d]
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B] of the heads [K, C, d] on cached features [K, B, d]."""
-    return cross_entropy(linear(batch.features, params["head"]), batch.labels)
+    return fl.cross_entropy(fl.linear(batch.features, params["head"]), batch.labels)
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    trained = train_locally(task, loss, received, clients, params=clients.state)
-    return make_updates(trained, clients, kept=["head"])
+    trained = fl.train_locally(task, loss, received, clients, params=clients.state)
+    return fl.make_updates(trained, clients, kept=["head"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return server
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # there is none
-    return linear(batch.features, clients.state["head"])  # [K, B, C]
+    return fl.linear(batch.features, clients.state["head"])  # [K, B, C]

@@ -10,44 +10,28 @@ tuning to learn prompts at the input embedding space" (Jia et al., ECCV 2022). C
 
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Tree,
-    Update,
-    ViTTask,
-    hookimpl,
-    make_updates,
-    shallow_logits,
-    shallow_loss,
-    shallow_params,
-    train_locally,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    return {}
+    return {"params": {}}  # nothing is sent
 
 
-@hookimpl
+@fl.hookimpl
 def init_client(task: ViTTask, client: int) -> Tree:
-    return shallow_params(task, task.options.prompts)  # prompts [P, d], head [C, d]
+    return fl.shallow_params(task, task.options.prompts)  # prompts [P, d], head [C, d]
 
 
-@hookimpl
+@fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    trained = train_locally(task, shallow_loss, received, clients, params=clients.state)
-    return make_updates(trained, clients, kept=["head", "shared_prompts"])
+    trained = fl.train_locally(task, fl.shallow_loss, received, clients, params=clients.state)
+    return fl.make_updates(trained, clients, kept=["head", "shared_prompts"])
 
 
-@hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return server
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # there is none
-    return shallow_logits(task, clients.state, batch)  # [K, B, C]
+    return fl.shallow_logits(task, clients.state, batch)  # [K, B, C]

@@ -20,20 +20,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    flatten,
-    hookimpl,
-    leaves,
-    merge,
-    split_known,
-    tensor_map,
-    unflatten,
-    unstack,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
@@ -64,42 +52,42 @@ def add(start: Tree, packed: Tree) -> Tree:
 
 def remembered(memory: Tree, change: Tree) -> Tree:
     """Return a memory of the change's shapes: the one there is, or zeros."""
-    shapes = [{path: value.shape for path, value in leaves(tree)} for tree in (memory, change)]
-    return memory if shapes[0] == shapes[1] else tensor_map(torch.zeros_like, change)
+    shapes = [{path: value.shape for path, value in fl.leaves(tree)} for tree in (memory, change)]
+    return memory if shapes[0] == shapes[1] else fl.tensor_map(torch.zeros_like, change)
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
     options, packed = task.wrappers["top_k"], []
     for k, update in enumerate((yield)):
         sent = update.payload.get("params", {})
-        params, start, rest = split_known(sent, unstack(received, k).get("params", {}))
-        total = tensor_map(torch.sub, params, start)
+        params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
+        total = fl.tensor_map(torch.sub, params, start)
         if options.memory:
             known = clients.wrapper_states[k].get("top_k", {})
-            total = tensor_map(torch.add, total, remembered(known, total))
-        vector = flatten(total)  # [D]
+            total = fl.tensor_map(torch.add, total, remembered(known, total))
+        vector = fl.flatten(total)  # [D]
         if not len(vector):  # nothing to compress
             packed.append(update)
             continue
         chosen = largest(vector, math.ceil(options.share * len(vector)))
-        left = unflatten(vector.masked_fill(chosen, 0), total)
-        sparse = tensor_map(pack, total, unflatten(chosen.to(vector.dtype), total))
+        left = fl.unflatten(vector.masked_fill(chosen, 0), total)
+        sparse = fl.tensor_map(pack, total, fl.unflatten(chosen.to(vector.dtype), total))
         payload = {**update.payload, "params": rest, "top_k": sparse}
         kept = update.wrapper_state | ({"top_k": left} if options.memory else {})
         packed.append(replace(update, payload=payload, wrapper_state=kept))
     return packed
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive() -> Generator[None, list[Update], list[Update]]:
     unpacked = []
     for update in (yield):
         payload = dict(update.payload)
         if "top_k" in payload:
             known = add(update.received["params"], payload.pop("top_k"))
-            payload["params"] = merge(payload["params"], known)
+            payload["params"] = fl.merge(payload["params"], known)
         unpacked.append(replace(update, payload=payload))
     return unpacked

@@ -19,7 +19,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import Cohort, Task, Update, flatten, hookimpl, require_params_alone, unflatten
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Update
 
 
 def trimmed_mean(values: Tensor, trim: float) -> Tensor:
@@ -29,18 +30,18 @@ def trimmed_mean(values: Tensor, trim: float) -> Tensor:
     return values.sort(0).values[cut : count - cut].mean(0)
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     for update in updates:
-        require_params_alone(task, "trimmed_mean", update)
+        fl.require_params_alone(task, "trimmed_mean", update)
     return updates
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
-    values = torch.stack([flatten(update.payload) for update in updates])  # [n, D]
+    values = torch.stack([fl.flatten(update.payload) for update in updates])  # [n, D]
     robust = trimmed_mean(values, task.wrappers["trimmed_mean"].trim)
-    payload = unflatten(robust, updates[0].payload)
+    payload = fl.unflatten(robust, updates[0].payload)
     return [replace(update, payload=payload) for update in updates]

@@ -7,22 +7,14 @@ The training loss of a round is the mean cross-entropy of the clients' training 
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import (
-    Batch,
-    Cohort,
-    Task,
-    Tree,
-    Update,
-    cross_entropy,
-    hookimpl,
-    iterate_examples,
-)
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
 
-@hookimpl
+@fl.hookimpl
 def init_server(task: Task) -> Tree:
     """Return nothing: the server knows no more than every client."""
-    return {}
+    return {"params": {}}
 
 
 def logits(task: Task, batch: Batch) -> Tensor:
@@ -32,28 +24,22 @@ def logits(task: Task, batch: Batch) -> Tensor:
     return clip.logits(batch.features, text)
 
 
-@hookimpl
+@fl.hookimpl
 @torch.no_grad()
 def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
     """Return empty updates with each client's mean cross-entropy over its training images."""
     total = torch.zeros(len(clients))  # [K]
-    for batch in iterate_examples(task, [task.data.train[k] for k in clients.ids]):
-        losses = cross_entropy(logits(task, batch), batch.labels)  # [K, B]
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+        losses = fl.cross_entropy(logits(task, batch), batch.labels)  # [K, B]
         total += losses.where(batch.mask, 0).sum(1).cpu()
     mean = total / torch.tensor(clients.num_examples)
     return [
-        Update({}, {}, n, {"train_loss": loss})
+        Update({"params": {}}, {}, n, {"train_loss": loss})
         for n, loss in zip(clients.num_examples, mean.tolist(), strict=True)
     ]
 
 
-@hookimpl
-def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
-    """Return nothing."""
-    return {}
-
-
-@hookimpl
+@fl.hookimpl
 def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return the same logits [K, B, C] in every round."""
     return logits(task, batch)

@@ -35,11 +35,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": fl.mean(updates)}
-
-
-@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     names = ("head",) if task.options.tuned == "head" else ("head", "shared_prompts")
     trained = fl.train_locally(

@@ -54,11 +54,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": fl.mean(updates, weighted=True)}
-
-
-@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return {"weights": m_step(task, received, clients)}
 

@@ -42,11 +42,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
-    return {"params": fl.mean(updates)}
-
-
-@fl.hookimpl
 def personalize(task: ViTTask, received: Tree, clients: Cohort) -> Tree:
     return {"head": fit_heads(task, received, clients, phase=2).params["head"]}
 

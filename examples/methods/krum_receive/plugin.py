@@ -10,7 +10,8 @@ from collections.abc import Generator
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import FedLoomError, Task, Update, hookimpl, leaves
+import fedloom.toolbox as fl
+from fedloom.toolbox import Task, Update
 
 
 def scores(vectors: Tensor, byzantine: int) -> Tensor:
@@ -24,17 +25,17 @@ def scores(vectors: Tensor, byzantine: int) -> Tensor:
 
 def flat(update: Update) -> Tensor:
     """Return all floating-point numbers of an update's payload as one vector [D]."""
-    numbers = [v for _, v in leaves(update.payload) if isinstance(v, Tensor)]
+    numbers = [v for _, v in fl.leaves(update.payload) if isinstance(v, Tensor)]
     return torch.cat([v.flatten().double() for v in numbers if v.is_floating_point()])
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates, options = (yield), task.wrappers["krum_receive"]
     if len(updates) <= options.kept:
         return updates
     if len(updates) < 2 * options.byzantine + 3:
-        raise FedLoomError(
+        raise fl.FedLoomError(
             f"krum_receive: {len(updates)} updates are too few for byzantine: "
             f"{options.byzantine}; raise study.clients_per_round"
         )

@@ -1,7 +1,7 @@
 """Secure masks (Bonawitz et al., CCS 2017, Section 4): the server sees no client's own update.
 
 Every pair of a round's clients u < v draws a mask from a common seed; u adds it to what it sends
-and v subtracts it, so that masks cancel in the sum, up to float32's rounding (`exact_in = "sum"`).
+and v subtracts it, so that masks cancel in the sum, up to float32's rounding (`preserves = "sum"`).
 If an upload is lost, the server takes the masks that its partners shared with it out of theirs, as
 the protocol does from secret shares. Where the server's mean is weighted by training images, masks
 are divided by these weights. The seeds here follow from the run's seed, where the protocol agrees
@@ -14,13 +14,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedloom.toolbox import Cohort, Task, Tree, Update, hookimpl, tensor_map
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
 
 
 def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
     """Return what `client` adds for the pair: a mask of the payload's shape, or its negative."""
     options, low, high = task.wrappers["masks"], min(client, other), max(client, other)
-    weight = len(task.data.train[client]) if task.sum_of_updates == "weighted" else 1
+    weight = len(task.data.train[client]) if task.aggregation == "weighted" else 1
     generator = task.generator("masks", low, high)
     scale = (options.scale if client == low else -options.scale) / weight
 
@@ -29,7 +30,7 @@ def pair_mask(task: Task, client: int, other: int, payload: Tree) -> Tree:
             return torch.zeros_like(value)  # numbers of images, say, are sent as they are
         return scale * torch.randn(value.shape, generator=generator).to(value)
 
-    return tensor_map(draw, payload)
+    return fl.tensor_map(draw, payload)
 
 
 def masked(task: Task, update: Update, others: Iterable[int], sign: int) -> Update:
@@ -37,11 +38,11 @@ def masked(task: Task, update: Update, others: Iterable[int], sign: int) -> Upda
     payload = update.payload
     for other in others:
         mask = pair_mask(task, update.client, other, update.payload)
-        payload = tensor_map(lambda value, m: value + sign * m, payload, mask)
+        payload = fl.tensor_map(lambda value, m: value + sign * m, payload, mask)
     return replace(update, payload=payload)
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], list[Update]]:
     sent = [
         replace(update, client=client) for client, update in zip(clients.ids, (yield), strict=True)
@@ -49,7 +50,7 @@ def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], 
     return [masked(task, u, [k for k in task.selected if k != u.client], +1) for u in sent]
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
     updates = yield
     lost = sorted(set(task.selected) - {update.client for update in updates})

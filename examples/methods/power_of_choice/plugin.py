@@ -10,10 +10,11 @@ from collections.abc import Generator
 
 import torch
 
-from fedloom.toolbox import FedLoomError, History, Task, hookimpl
+import fedloom.toolbox as fl
+from fedloom.toolbox import History, Task
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def select_clients(
     task: Task, available: list[int], history: History
 ) -> Generator[None, list[int], list[int]]:
@@ -21,7 +22,9 @@ def select_clients(
     count = min(task.clients_per_round, len(available))
     drawn = min(task.wrappers["power_of_choice"].candidates, len(available))
     if drawn < count:
-        raise FedLoomError(f"power_of_choice: candidates: {drawn} are fewer than {count} clients")
+        raise fl.FedLoomError(
+            f"power_of_choice: candidates: {drawn} are fewer than {count} clients"
+        )
     images = torch.tensor([history.num_examples[k] for k in available], dtype=torch.float64)
     positions = torch.multinomial(images, drawn, generator=task.generator("candidates"))
     candidates = sorted(available[i] for i in positions.tolist())

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedloom.toolbox import Cohort, FedLoomError, Task, Tree, Update, hookimpl, tensor_map, unstack
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
 
 
 def top(change: Tensor, share: float) -> Tree:
@@ -33,23 +34,23 @@ def dense(own: Tree, sparse: Tree) -> Tree:
     return result
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
     updates, share = (yield), task.wrappers["topk"].share
     packed = []
     for k, update in enumerate(updates):
-        params, start = update.payload["params"], unstack(received["params"], k)
+        params, start = update.payload["params"], fl.unstack(received["params"], k)
         if any(name not in start for name in params):
-            raise FedLoomError(f"topk: {task.method} uploads parameters that it was not sent")
-        sparse = tensor_map(lambda new, old: top(new - old, share), params, start)
+            raise fl.FedLoomError(f"topk: {task.method} uploads parameters that it was not sent")
+        sparse = fl.tensor_map(lambda new, old: top(new - old, share), params, start)
         rest = {key: value for key, value in update.payload.items() if key != "params"}
         packed.append(replace(update, payload=rest | {"sparse": sparse}))
     return packed
 
 
-@hookimpl(wrapper=True)
+@fl.hookimpl(wrapper=True)
 def receive(task: Task, server: Tree) -> Generator[None, list[Update], list[Update]]:
     unpacked = []
     for update in (yield):

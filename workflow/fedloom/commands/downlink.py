@@ -9,7 +9,7 @@ from fedloom.backbones import base
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.tensors import count_floats
 from fedloom.federated.task import Task, WarmStart
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 
 
 def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
@@ -37,7 +37,7 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         method=method,
         warm_start=_shapes_of_warm_start(model, classes) if plugin.family == "vit" else None,
     )
-    hooks = loader.load_hooks(plugin, defaults)
+    hooks = loader.load_hooks(plugin)
     server = hooks.init_server(task=task)
     return count_floats(hooks.download(task=task, server=server, client=0))
 

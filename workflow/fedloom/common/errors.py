@@ -1,5 +1,8 @@
 """The exceptions that people are meant to read."""
 
+import difflib
+from collections.abc import Sequence
+
 LONGEST = 300  # characters of an exception's text that fit into a line
 
 
@@ -19,8 +22,19 @@ def in_words(error: BaseException) -> str:
         text = " ".join(str(error).split())
     except BaseException as second:
         text = f"its text raises {type(second).__name__}"
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    text = shortened(text)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shortened(text: str) -> str:
+    """Return a text that fits into a line of an error."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """Return "did you mean ...?", or the list of what there is."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known))}"
 
 
 class NotFiniteError(FedLoomError):

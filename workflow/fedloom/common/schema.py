@@ -1,6 +1,5 @@
 """JSON Schema as FedLoom uses it: one-line errors that name the key, and defaults filled in."""
 
-import difflib
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -11,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator, FormatChecker, exceptions, validators
 
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
 
 SCHEMAS = ROOT / "workflow/schemas"
 
@@ -62,12 +61,6 @@ Validator = validators.extend(
 )
 FORMATS = FormatChecker(())
 FORMATS.checks("template")(lambda value: not isinstance(value, str) or "{}" in value)
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """Return "did you mean ...?", or the list of what there is."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known))}"
 
 
 def check(

@@ -15,7 +15,8 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks import manifest
-from fedloom.hooks.manifest import Found, Located, check_options, gather, read_toml
+from fedloom.hooks.manifest import Found, Located, gather, read_toml
+from fedloom.hooks.options import check_schemas
 
 SECTIONS = {"source": "dataset", "scheme": "partition"}  # kind -> $defs of the config's schema
 # the keys that every source, every scheme of a plugin has, see $defs of the config's schema
@@ -85,7 +86,7 @@ def _read(kind: str, folder: Path, module: str | None) -> DataPlugin:
     if content["name"] in schema.load("config")["$defs"][SECTIONS[kind]]:
         line = f"FedLoom has a {kind} '{content['name']}' of its own; rename this one"
         raise FedLoomError(f"{folder}: {line}")
-    check_options(file, content["options"])
+    check_schemas(content["options"], f"{file}: options")
     for name, option in content["options"].items():
         if name in COMMON[kind] or name in (kind, "clients"):
             raise FedLoomError(f"{file}: options.{name}: every {kind} has that key; rename it")

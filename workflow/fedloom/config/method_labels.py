@@ -1,7 +1,7 @@
 """What the labels of methods mean: plugins with their options, and grids of them."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
@@ -67,7 +67,7 @@ def resolve_methods(
                 families=plugin.families,
                 needs=plugin.needs,
                 artefacts=tuple(plugin.artefacts_with(options)),
-                look=plugin.look,
+                look=cast(dict[str, str], plugin.look),
                 own_training=own,
                 rounds=entry.get("rounds"),
                 member=member,

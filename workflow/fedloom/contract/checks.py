@@ -1,6 +1,7 @@
 """The checks, one function per rule: each trains a tiny run and raises if the rule is broken."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,32 +32,27 @@ from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import download_to, initial_state, personal_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update, cohort
-from fedloom.hooks import defaults, loader
+from fedloom.hooks import loader
 from fedloom.hooks.manifest import Plugin
 
 CLOSE = 1e-4  # float32, after two rounds
-CLOSE_IN_SUM = 1e-3  # with wrappers that are exact in the sum of the updates alone
-
-
-def exact_in(wrappers: Sequence[Plugin]) -> str:
-    """Return "sum" if a wrapper declares that its updates are exact in their sum alone."""
-    return "sum" if any(wrapper.exact_in == "sum" for wrapper in wrappers) else "each"
+CLOSE_IN_SUM = 1e-3  # with wrappers that preserve the sum of the updates alone
 
 
 def differences(a: Tree, b: Tree) -> dict[str, float]:
     """Return the largest absolute difference by leaf, infinite where the trees do not match."""
     left, right = dict(leaves(a)), dict(leaves(b))
-    result = {path: float("inf") for path in left.keys() ^ right.keys()}
-    for path in left.keys() & right.keys():
-        if not all(isinstance(tree[path], Tensor | int | float) for tree in (left, right)):
-            result[path] = 0.0 if left[path] == right[path] else float("inf")
-            continue
-        x, y = (torch.as_tensor(tree[path], dtype=torch.float64) for tree in (left, right))
-        same_shape = x.shape == y.shape
-        result[path] = float((x - y).abs().max()) if same_shape and x.numel() else 0.0
-        if not same_shape:
-            result[path] = float("inf")
-    return result
+    paths = left.keys() | right.keys()
+    return {path: _difference(left.get(path), right.get(path)) for path in paths}
+
+
+def _difference(a: object, b: object) -> float:
+    if not isinstance(a, Tensor | int | float) or not isinstance(b, Tensor | int | float):
+        return 0.0 if a == b else float("inf")
+    x, y = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b))
+    if x.shape != y.shape:
+        return float("inf")
+    return float((x - y).abs().max()) if x.numel() else 0.0
 
 
 def require_equal(method: Plugin, a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
@@ -83,7 +79,7 @@ class TinyRun:
     ):
         self.task = tiny_task(method, folder, wrappers, partition, backbone=backbone)
         vars(self.task.training).update(epochs=epochs)
-        self.hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
+        self.hooks = loader.load_hooks(method, wrappers=wrappers)
 
     def start(self) -> State:
         return initial_state(self.task, self.hooks)
@@ -127,7 +123,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         start, first = None, 0
         for last in ends:
             outputs = tiny_outputs(folder / name, last)
-            hooks = loader.load_hooks(method, defaults, wrappers=wrappers)
+            hooks = loader.load_hooks(method, wrappers=wrappers)
             training_job.train(
                 run.task, hooks, tiny_job(method, first, last), start, outputs, f"{last}"
             )
@@ -150,7 +146,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     if not run.task.stacked:
         return
     whole, split = (run.after(2, stacked=stacked) for stacked in (True, False))
-    tolerance = CLOSE if exact_in(wrappers) == "each" else CLOSE_IN_SUM
+    tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE
     what = "stacked clients are not single ones"
     require_equal(method, whole.tree(), split.tree(), what, tolerance)
     losses = []
@@ -175,23 +171,23 @@ def ignores_order(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     task, updates = run.upload(1, current, run.task.data.participating[:3])
     orders = (updates, updates[::-1])
     one, other = (run.aggregate(task, current.server, order) for order in orders)
-    tolerance = 1e-5 if exact_in(wrappers) == "each" else CLOSE_IN_SUM
+    tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else 1e-5
     require_equal(method, one, other, "the order of updates changes the aggregate", tolerance)
 
 
-def uses_sum_as_declared(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
-    """Check that the server uses nothing of the updates but the sum that method.toml declares.
+def aggregates_as_declared(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that the server uses nothing of the updates but the mean that method.toml declares.
 
     Its next state stays the same when numbers are added to the payloads that cancel in the sum.
     """
     for number, one in enumerate(sums.declarations(method)):
         (folder / str(number)).mkdir()
         run = TinyRun(one, folder / str(number))
-        current, declared = run.start(), run.task.sum_of_updates
+        current, declared = run.start(), run.task.aggregation
         task, updates = run.upload(1, current, run.task.data.participating[:3])
         shifted = sums.shift(task, updates, declared == "weighted")
         before, after = (run.aggregate(task, current.server, sent) for sent in (updates, shifted))
-        what = f"uses_sum.{declared}, but the aggregate uses more of the updates than that sum"
+        what = f"aggregation is {declared}, but aggregate uses more of the updates"
         require_equal(method, before, after, what, CLOSE_IN_SUM)
 
 
@@ -227,23 +223,12 @@ def leaves_inputs_alone(method: Plugin, folder: Path, *wrappers: Plugin) -> None
     """Check that neither a round nor an evaluation changes the server's state in place."""
     run = TinyRun(method, folder, wrappers)
     start = run.start()
-    before = _copy(start.server)
+    before = deepcopy(start.server)
     trained, _ = train_round(run.task.at(1), run.hooks, start)
-    _require_unchanged(method, before, start.server, "a round")
-    before = _copy(trained.server)
+    require_equal(method, before, start.server, "a round changes the server's state")
+    before = deepcopy(trained.server)
     evaluate(run.task.at(1), run.hooks, trained)
-    _require_unchanged(method, before, trained.server, "an evaluation")
-
-
-def _copy(tree: Tree) -> dict[str, Tensor]:
-    return {path: torch.as_tensor(value).clone() for path, value in leaves(tree)}
-
-
-def _require_unchanged(method: Plugin, before: dict[str, Tensor], tree: Tree, step: str) -> None:
-    after = dict(leaves(tree))
-    for path, value in before.items():
-        if not torch.equal(value, torch.as_tensor(after[path])):
-            raise FedLoomError(f"{method.name}: {step} changes the server's '{path}' in place")
+    require_equal(method, before, trained.server, "an evaluation changes the server's state")
 
 
 def evaluates_strangers(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
@@ -303,7 +288,7 @@ CHECKS: tuple[Check, ...] = (
     resumes,
     stacks,
     ignores_order,
-    uses_sum_as_declared,
+    aggregates_as_declared,
     reads_nothing_private,
     keeps_secrets,
     leaves_inputs_alone,

@@ -17,9 +17,9 @@ VARIATIONS = (other_options, shipped_backbone)
 def check(plugin: Plugin, known: list[Plugin]) -> str:
     """Run every check; for a wrapper around every known method that it does not refuse.
 
-    A wrapper that is exact in the sum alone is not checked around methods that declare no sum. What
-    is lost in compression or noise may be all that a method learns in the eight rounds of the
-    check: the loss must fall around one method at least, and the others are named.
+    A wrapper that preserves the sum alone is not checked around methods that declare no
+    aggregation. What is lost in compression or noise may be all that a method learns in the eight
+    rounds of the check: the loss must fall around one method at least, and the others are named.
 
     Returns:
         What was done, in words.
@@ -49,7 +49,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
         words += f"; the loss does not fall in these few rounds around {', '.join(idle)}"
     if apart:
         names = ", ".join(m.name for m in apart)
-        words += f"; not around {names}, which declare no uses_sum"
+        words += f"; not around {names}, which declare no aggregation"
     return words
 
 

@@ -1,4 +1,4 @@
-"""Whether a method's server uses nothing of the updates but the sum that method.toml declares."""
+"""Whether a method's server uses nothing of the updates but the mean that it declares."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,21 +16,18 @@ SHIFT = 30.0  # standard deviation of what is added to each number
 
 
 def declarations(method: Plugin) -> Iterator[Plugin]:
-    """Yield the method with defaults for which it declares a sum, in each way that it does.
+    """Yield the method with defaults for which it declares a mean, in each way that it does.
 
     Every option that a declaration names is given each of the values that it is named with.
     """
     named: dict[str, set] = {}
-    for condition in method.uses_sum.values():
+    conditions = method.aggregation.values() if isinstance(method.aggregation, dict) else ()
+    for condition in conditions:
         for option, value in condition.items() if isinstance(condition, dict) else ():
             named.setdefault(option, {method.option_schemas[option]["default"]}).add(value)
     for values in itertools.product(*(sorted(values, key=str) for values in named.values())):
-        changed = {
-            name: method.option_schemas[name] | {"default": value}
-            for name, value in zip(named, values, strict=True)
-        }
-        one = replace(method, option_schemas=method.option_schemas | changed)
-        if one.sum_of_updates(one.options({}, one.name)) is not None:
+        one = method.with_defaults(dict(zip(named, values, strict=True)))
+        if one.aggregation_with(one.options({}, one.name)) is not None:
             yield one
 
 

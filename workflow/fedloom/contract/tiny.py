@@ -148,11 +148,11 @@ def tiny_task(
         clients_per_round=3,
         stacked=method.stacked,
         features_only=method.features_only,
-        encodes=method.encodes,
+        forward_inputs=method.forward_inputs,
         whole_cohorts=method.needs_whole_cohorts(given),
         method=method.name,
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
-        sum_of_updates=method.sum_of_updates(given),
+        aggregation=method.aggregation_with(given),
         warm_start=prototypes,
     )
 

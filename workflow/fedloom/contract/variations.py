@@ -14,7 +14,7 @@ from fedloom.contract.tiny import CLIENTS, tiny_task
 from fedloom.federated import checks as results
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import compatibility, defaults, loader
+from fedloom.hooks import compatibility, loader
 from fedloom.hooks.manifest import Plugin
 
 DIRICHLET = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "held_out": 0.2}
@@ -79,7 +79,7 @@ def _run(
     task = tiny_task(method, folder, tuple(wrappers), partition, seed=seed, backbone=backbone)
     vars(task.training).update(epochs=1)
     task = replace(task, clients_per_round=clients, seed=seed)
-    hooks = loader.load_hooks(method, defaults, wrappers=tuple(wrappers))
+    hooks = loader.load_hooks(method, wrappers=tuple(wrappers))
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     evaluate(task.at(1), hooks, state)
     evaluate_globally(task.at(1), hooks, state)
@@ -100,8 +100,7 @@ def _variations(*plugins: Plugin) -> Iterator[list[Plugin]]:
                     plugin.options({name: value}, plugin.name)
                 except FedLoomError:
                     continue  # out of bounds
-                schemas = plugin.option_schemas | {name: option | {"default": value}}
-                changed = replace(plugin, option_schemas=schemas)
+                changed = plugin.with_defaults({name: value})
                 yield [*plugins[:position], changed, *plugins[position + 1 :]]
 
 

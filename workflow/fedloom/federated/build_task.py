@@ -16,7 +16,7 @@ from fedloom.common.scratch import nearest
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import Task, WarmStart
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.hooks.hook_caller import Hooks
 from fedloom.study.jobs import RunSpec
 
@@ -60,15 +60,15 @@ def build_task(
         clients_per_round=spec.clients_per_round,
         stacked=method.stacked and spec.stacked,
         features_only=method.features_only,
-        encodes=method.encodes,
+        forward_inputs=method.forward_inputs,
         whole_cohorts=method.needs_whole_cohorts(spec.method.options),
         method=method.name,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
-        sum_of_updates=method.sum_of_updates(spec.method.options),
+        aggregation=method.aggregation_with(spec.method.options),
         warm_start=warm_start,
     )
     check_cohort(task)
-    return task, loader.load_hooks(method, defaults, wrappers=wrappers)
+    return task, loader.load_hooks(method, wrappers=wrappers)
 
 
 def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:

@@ -31,7 +31,7 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
     batch, micro_batch = task.training.batch_size, task.training.micro_batch
     step = ClientStep(
         sum(count_bytes(state) for state in states),
-        min(batch, micro_batch or batch) if "images" in task.encodes else 0,
+        min(batch, micro_batch or batch) if "images" in task.forward_inputs else 0,
         task.backbone.image_floats,
         task.backbone.training_bytes,
         _text_floats(task),
@@ -63,7 +63,7 @@ def images_at_once(task: Task[Any]) -> int:
 
 def _text_floats(task: Task[Any]) -> int:
     """Return the floats of a client's prompts before all classes, which training keeps."""
-    return task.backbone.text_floats(task.data.classes) if "texts" in task.encodes else 0
+    return task.backbone.text_floats(task.data.classes) if "texts" in task.forward_inputs else 0
 
 
 def groups(count: int, width: int) -> list[range]:

@@ -58,11 +58,11 @@ class Task(Generic[FrozenBackbone]):
         method: name of the plugin.
         stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
         features_only: True if the method never reads pixels or patches, only cached features.
-        encodes: what it runs through the backbone in a training step: "images", "texts".
+        forward_inputs: what it runs through the backbone in a training step: "images", "texts".
         whole_cohorts: True if all clients of a round must train as one cohort.
         wrappers: options of each of the method's wrappers, by the wrapper's name.
-        sum_of_updates: the only sum of the updates that the method's server uses, "plain" or
-            "weighted" by training images; None if it uses each update.
+        aggregation: the mean of the updates that the method's server takes, "plain" or "weighted"
+            by training images; None if it uses each update.
         warm_start: see `prototypes`; None if the method does not need it.
         secret: 32 bytes of the operating system, others in every job, written nowhere; draw from
             `secret_uniform` of the toolbox, never from these.
@@ -81,10 +81,10 @@ class Task(Generic[FrozenBackbone]):
     fixed: FixedSeeds = NOTHING_FIXED
     stacked: bool = True
     features_only: bool = False
-    encodes: tuple[str, ...] = ("images",)
+    forward_inputs: tuple[str, ...] = ("images",)
     whole_cohorts: bool = False
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
-    sum_of_updates: str | None = None
+    aggregation: str | None = None
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     round: int = 0

@@ -9,10 +9,10 @@ from fedloom.hooks.manifest import Plugin
 def refusal(method: Plugin, options: dict[str, Any], wrappers: Sequence[Plugin]) -> str | None:
     """Return why the method cannot have these wrappers in this order, or None if it can.
 
-    What a wrapper that is `exact_in = "sum"` hands on means nothing but for its sum over all
-    updates that reach it. So the method must use that sum alone (`uses_sum`), no other wrapper may
-    read or change an update, and one that drops updates must stand after it: on the server the
-    last wrapper comes first, so that it drops them before their sum is restored.
+    A wrapper that preserves the sum of the updates alone (`preserves = "sum"`) hands on updates
+    that mean nothing by themselves. So the method must use their mean alone (`aggregation`), no
+    other wrapper may read or change an update, and one that drops updates must stand after it: on
+    the server the last wrapper comes first, so that it drops them before their sum is restored.
 
     Args:
         options: the method's, all of them filled in.
@@ -22,12 +22,12 @@ def refusal(method: Plugin, options: dict[str, Any], wrappers: Sequence[Plugin])
         A line that says what to change.
     """
     for position, mask in enumerate(wrappers):
-        if mask.exact_in != "sum":
+        if mask.preserves is None:
             continue
-        line = f"{mask.name} keeps the sum of the updates alone, "
-        if method.sum_of_updates(options) is None:
+        line = f"{mask.name} preserves the sum of the updates alone, "
+        if method.aggregation_with(options) is None:
             return (
-                f"{line}but with these options {method.name} declares no uses_sum in its "
+                f"{line}but with these options {method.name} declares no aggregation in its "
                 f"method.toml: it may use each update; remove {mask.name}"
             )
         for other in wrappers:

@@ -1,12 +1,14 @@
-"""What a method gets that leaves an optional hook out."""
+"""Default hooks, for methods that leave them out."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from fedloom.common.errors import FedLoomError
 from fedloom.common.seeds import torch_generator
-from fedloom.common.tensors import Tree
+from fedloom.common.tensors import Tree, tensor_map
 from fedloom.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -21,6 +23,23 @@ def sample_clients(available: Sequence[int], count: int, seed: int, number: int)
     generator = torch_generator(seed, "sampling", number)
     order = torch.randperm(len(available), generator=generator)
     return sorted(available[k] for k in order[:count].tolist())
+
+
+def mean(updates: "list[Update]", weighted: bool = False) -> Tree:
+    """Average the payloads' `params` over clients.
+
+    Args:
+        weighted: weigh each client by its number of training images, as McMahan et al. ("FedAvg",
+            AISTATS 2017) do, else all clients alike.
+    """
+    weights = [update.num_examples if weighted else 1 for update in updates]
+    total = sum(weights)
+
+    def average(*values: Tensor) -> Tensor:
+        terms = (w / total * value for w, value in zip(weights, values, strict=True))
+        return sum(terms, start=torch.zeros(()))
+
+    return tensor_map(average, *(update.payload["params"] for update in updates))
 
 
 @hookimpl
@@ -63,3 +82,14 @@ def deliver(task: "Task", sent: Tree, client: int) -> Tree:
 def receive(task: "Task", server: Tree, updates: "list[Update]") -> "list[Update]":
     """Take all updates as they were sent."""
     return updates
+
+
+@hookimpl
+def aggregate(task: "Task", server: Tree, updates: "list[Update]") -> Tree:
+    """Average what the clients trained, weighted as method.toml's `aggregation` says."""
+    if task.aggregation is None:
+        raise FedLoomError(
+            f"{task.method}: method.toml declares no aggregation with these options; declare it, "
+            "or write the hook aggregate"
+        )
+    return {**server, "params": mean(updates, weighted=task.aggregation == "weighted")}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
 
-REQUIRED = ("init_server", "client_update", "aggregate", "predict")
+REQUIRED = ("init_server", "client_update", "predict")
 UNPACKING = ("receive", "deliver")  # of wrappers alone, the last wrapper first
 
 
@@ -163,6 +163,9 @@ def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Upda
 @hookspec(firstresult=True)
 def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
     """Return the server's next state, of the same keys as `init_server`'s.
+
+    Default: the mean of the updates' `params` that method.toml declares as `aggregation`, and all
+    else of the state as it was.
 
     Args:
         server: the state before the round; it must not be changed in place.

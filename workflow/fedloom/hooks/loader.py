@@ -9,15 +9,14 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pluggy
 
-from fedloom.common import schema
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.folders import read_text
-from fedloom.hooks import hookspecs
+from fedloom.hooks import defaults, hookspecs
 from fedloom.hooks.hook_caller import Hooks, guarded
 from fedloom.hooks.manifest import PACKAGE, Located, Plugin
 
@@ -101,12 +100,13 @@ def _check_imports(plugin: Located) -> None:
                 )
 
 
-def check_hooks(module: ModuleType, file: Path, kind: str) -> None:
+def check_hooks(module: ModuleType, plugin: Plugin) -> None:
     """Refuse mistakes that pluggy lets pass, or refuses with a traceback.
 
     Raises:
         FedLoomError: a hook is missing, misspelt, unmarked or has an argument that it may not have.
     """
+    file, kind = plugin.file, plugin.kind
     functions = inspect.getmembers(module, inspect.isfunction)
     own = {name: f for name, f in functions if f.__module__ == module.__name__}
     for name, function in own.items():
@@ -114,13 +114,18 @@ def check_hooks(module: ModuleType, file: Path, kind: str) -> None:
         if name in HOOKS and not marked:
             raise FedLoomError(f"{file}: '{name}' has a hook's name but no @hookimpl above it")
         if marked and name not in HOOKS:
-            hint = schema.suggestion(name, list(HOOKS))
+            hint = suggestion(name, list(HOOKS))
             raise FedLoomError(f"{file}: '{name}' is no hook; {hint}")
         if marked:
             _check_hook(name, function, file, kind)
     for name in hookspecs.REQUIRED if kind == "method" else ():
         if name not in own:
             raise FedLoomError(f"{file}: the required hook '{name}' is missing")
+    if kind == "method" and "aggregate" not in own and plugin.aggregation is None:
+        raise FedLoomError(
+            f"{file}: the hook 'aggregate' is missing; write it, or let method.toml declare which "
+            'mean the server takes: aggregation = "weighted" or "plain"'
+        )
 
 
 def _check_hook(name: str, function: Any, file: Path, kind: str) -> None:
@@ -146,12 +151,12 @@ def _check_hook(name: str, function: Any, file: Path, kind: str) -> None:
         if parameter.name not in allowed:
             raise FedLoomError(
                 f"{file}: hook '{name}' has no argument '{parameter.name}'; "
-                + schema.suggestion(parameter.name, list(allowed))
+                + suggestion(parameter.name, list(allowed))
             )
 
 
-def load_hooks(plugin: Plugin, *defaults: object, wrappers: Sequence[Plugin] = ()) -> Hooks:
-    """Return the hooks of one run: the method's, `defaults` where it has none, and its wrappers'.
+def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
+    """Return the hooks of one run: the method's, defaults where it has none, and its wrappers'.
 
     Raises:
         FedLoomError: a plugin cannot be imported, or a hook is missing, misspelt, unmarked or has
@@ -160,10 +165,22 @@ def load_hooks(plugin: Plugin, *defaults: object, wrappers: Sequence[Plugin] = (
     plugins = (plugin, *wrappers)
     modules = _import_anew(plugins)
     for each, module in zip(plugins, modules, strict=True):
-        check_hooks(module, each.file, each.kind)
-    packing = _relay(*defaults, *modules)
-    unpacking = _relay(*defaults, *reversed(modules))
+        check_hooks(module, each)
+    behind = _defaults_behind(modules[0])
+    packing = _relay(behind, *modules)
+    unpacking = _relay(behind, *reversed(modules))
     return Hooks(packing, unpacking, plugins)
+
+
+def _defaults_behind(method: ModuleType) -> SimpleNamespace:
+    """Return the default hooks, without `aggregate` if the method has its own.
+
+    The default would take its place where it returns None: one that lacks a `return` is an error.
+    """
+    hooks = {name: getattr(defaults, name) for name in HOOKS if hasattr(defaults, name)}
+    if hasattr(method, "aggregate"):
+        del hooks["aggregate"]
+    return SimpleNamespace(**hooks)
 
 
 def _relay(*modules: object) -> pluggy.HookRelay:

@@ -1,9 +1,10 @@
 """Which source files a job's result depends on: the static import closure of what it runs.
 
 A digest of these files is a parameter of every rule, so that an edit reruns what it concerns and
-nothing else. An import of a name from a package that only hands it on (`from fedloom.toolbox import
-mean`) leads to the module that defines the name. What a job imports by name while it runs (a
-source, a scheme, a kind of figure, a plugin) follows from the job, see `code_of`.
+nothing else. A name that a package only hands on (`from fedloom.toolbox import mean`, or `fl.mean`
+after `import fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job
+imports by name while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job,
+see `code_of`.
 """
 
 import ast
@@ -158,15 +159,29 @@ def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
     Raises:
         FedLoomError: see `read_python`.
     """
-    for node in _nodes(read_python(file)):
+    tree = read_python(file)
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, []
+                yield alias.name, _names_read(tree, alias.asname) if alias.asname else []
         elif isinstance(node, ast.ImportFrom):
             parts = list(file.relative_to(root).parent.parts)
             base = parts[: len(parts) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield module, [alias.name for alias in node.names]
+
+
+def _names_read(tree: ast.AST, alias: str) -> list[str]:
+    """Return the names that are read of a module, `fl.mean`; [] if it is used in another way."""
+    names = [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == alias
+    ]
+    uses = sum(isinstance(node, ast.Name) and node.id == alias for node in ast.walk(tree))
+    return sorted(set(names)) if len(names) == uses else []
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:

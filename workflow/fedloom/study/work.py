@@ -128,7 +128,7 @@ class Workload:
 
     def step(self) -> ClientStep:
         """Return the sizes of a client's step of training."""
-        size, encoded = sizes(self.backbone), self.plugin.encodes
+        size, encoded = sizes(self.backbone), self.plugin.forward_inputs
         prompts = contents(self.dataset)[1] * NAME_TOKENS * size.text_width * size.text_depth
         return ClientStep(
             state_bytes=1e6 * self.weights_of_a_client(),
@@ -186,7 +186,7 @@ class Workload:
 
 def _evaluation(run: Workload, share: float = 1) -> tuple[float, float]:
     """Return megabytes and operations of one evaluation of this share of the clients."""
-    if "images" not in run.plugin.encodes:
+    if "images" not in run.plugin.forward_inputs:
         return 0, 0  # features are cached
     tested, size = halves(run.dataset)[1], sizes(run.backbone)
     # where the server has no model, each of these clients' models answers all images
@@ -207,7 +207,7 @@ def _transport_plans(run: Workload) -> float:
 
 def _round(run: Workload) -> float:
     """Return the operations of a round's training."""
-    size, training, encoded = sizes(run.backbone), run.method.training, run.plugin.encodes
+    size, training, encoded = sizes(run.backbone), run.method.training, run.plugin.forward_inputs
     clients, images = run.study.clients_per_round, run.images_of_a_client() * training["epochs"]
     if training["local_steps"] is not None:
         images = training["local_steps"] * training["batch_size"]

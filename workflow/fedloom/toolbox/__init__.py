@@ -13,8 +13,9 @@ from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.optimizers import learning_rate
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import Cohort, History, Task, Update
+from fedloom.hooks.defaults import mean
 from fedloom.hooks.hookspecs import hookimpl
-from fedloom.toolbox.aggregate import make_updates, mean
+from fedloom.toolbox.aggregate import make_updates
 from fedloom.toolbox.changes import flatten, merge, require_params_alone, split_known, unflatten
 from fedloom.toolbox.contexts import check_lengths, init_context
 from fedloom.toolbox.inserts import (

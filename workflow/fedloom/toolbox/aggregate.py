@@ -1,11 +1,10 @@
-"""Build the uploads of a cohort, and average them on the server."""
+"""Build the uploads of a cohort."""
 
 from collections.abc import Collection, Mapping
 
-import torch
 from torch import Tensor
 
-from fedloom.common.tensors import Tree, tensor_map, unstack
+from fedloom.common.tensors import Tree, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
 
@@ -43,20 +42,3 @@ def make_updates(
         )
         for k, examples in enumerate(clients.num_examples)
     ]
-
-
-def mean(updates: list[Update], weighted: bool = False) -> Tree:
-    """Average the payloads' `params` over clients.
-
-    Args:
-        weighted: weigh each client by its number of training images, as McMahan et al. ("FedAvg",
-            AISTATS 2017) do, else all clients alike.
-    """
-    weights = [update.num_examples if weighted else 1 for update in updates]
-    total = sum(weights)
-
-    def average(*values: Tensor) -> Tensor:
-        terms = (w / total * value for w, value in zip(weights, values, strict=True))
-        return sum(terms, start=torch.zeros(()))
-
-    return tensor_map(average, *(update.payload["params"] for update in updates))

@@ -71,13 +71,13 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
     """Return an upload's parameters, if the server takes their mean and they are all there is.
 
     Raises:
-        FedLoomError: the server uses each update by itself (no `uses_sum` in method.toml), or the
-            upload holds something else, which the wrapper would leave as it is.
+        FedLoomError: method.toml declares no `aggregation`, or the upload holds something else,
+            which the wrapper would leave as it is.
     """
-    if task.sum_of_updates is None:
+    if task.aggregation is None:
         raise FedLoomError(
-            f"{wrapper}: method {task.method} declares no uses_sum in its method.toml with these "
-            "options: its server may use each update by itself, not their mean; remove the wrapper"
+            f"{wrapper}: method {task.method} declares no aggregation with these options: its "
+            "server may use each update by itself, not their mean; remove the wrapper"
         )
     sent = [(path, value) for path, value in leaves(update.payload)]
     for path, value in sent:

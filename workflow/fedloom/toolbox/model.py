@@ -52,14 +52,15 @@ def init_model(task: Task[Any]) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes), **init_body(task)}
 
 
-def random_head(task: Task[Any], *ids: int) -> Tensor:
+def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Tensor:
     """Draw a linear head [C, d] as torch.nn.Linear does, the same in every round.
 
     Args:
         ids: for heads that differ, what they belong to.
+        purpose: names the random stream.
     """
     shape, bound = (task.num_classes, task.backbone.width), task.backbone.width**-0.5
-    uniform = torch.rand(shape, generator=task.at(0).generator("random head", *ids))
+    uniform = torch.rand(shape, generator=task.at(0).generator(purpose, *ids))
     return (bound * (2 * uniform - 1)).to(task.backbone.device)
 
 

@@ -22,7 +22,8 @@ from fedloom.data.federation import Batch
 from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update
-from fedloom.toolbox.aggregate import make_updates, mean
+from fedloom.hooks.defaults import mean
+from fedloom.toolbox.aggregate import make_updates
 from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
 
 POOL = "shared_prompts"

@@ -1,0 +1,69 @@
+"""Options of plugins are checked by the JSON Schemas that their TOML files give."""
+
+import math
+
+import pytest
+
+from fedloom.common.errors import FedLoomError
+from fedloom.hooks.options import check_schemas, check_value, fill_in
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string"}, ["", "a"], [1, None, "\ud800"]),
+        ({"type": "integer"}, [0, -3, 10**400], [1.0, True, "1"]),
+        ({"type": "number"}, [0, 0.5, 10**400], [math.inf, math.nan, False, "1"]),
+        ({"type": "boolean"}, [True], [0, "true"]),
+        ({"type": ["integer", "null"]}, [1, None], [0.5]),
+        ({"enum": ["a", "b"]}, ["a"], ["c"]),
+        ({"type": "number", "minimum": 1, "maximum": 2}, [1, 2], [0.9, 2.1]),
+        ({"type": "number", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, [1.5], [1, 2]),
+        ({"type": "array", "minItems": 1, "maxItems": 2}, [[1], [1, 2]], [[], [1, 2, 3]]),
+        ({"type": "array", "uniqueItems": True}, [[1, 2]], [[1, 2, 1]]),
+        ({"type": "array", "items": {"type": "integer", "minimum": 1}}, [[1]], [[0], ["a"]]),
+        ({"type": "string", "minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc"]),
+        ({"type": "string", "format": "template"}, ["a {}"], ["a"]),
+    ],
+)
+def test_a_value_fits_or_is_refused_by_its_key(schema, good, bad):
+    for value in good:
+        check_value(value, schema, "options.x")
+    for value in bad:
+        with pytest.raises(FedLoomError, match=r"^options\.x(\[0\])?: must be .*, got "):
+            check_value(value, schema, "options.x")
+
+
+def test_options_that_are_left_out_have_their_defaults():
+    schemas = {"a": {"type": "integer", "default": 1}, "path": {"type": "string"}}
+    assert fill_in({"path": "x"}, schemas, "options") == {"a": 1, "path": "x"}
+    with pytest.raises(FedLoomError, match=r"^options\.pth: unknown key; did you mean 'path'\?$"):
+        fill_in({"pth": "x"}, schemas, "options")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pattern", "("),
+        ("type", "numeric"),
+        ("type", ["numeric"]),
+        ("minimum", "x"),
+        ("minItems", -1),
+        ("enum", []),
+        ("format", "uri"),
+        ("items", {"type": "numeric"}),
+        ("default", "x"),
+    ],
+)
+def test_a_schema_that_is_wrong_is_refused_by_its_key(key, value):
+    option = {"type": "integer", "description": "x", "default": 1} | {key: value}
+    with pytest.raises(FedLoomError, match=rf"^file: options\.x\.{key}"):
+        check_schemas({"x": option}, "file: options")
+
+
+@pytest.mark.parametrize("key", ["type", "description", "default"])
+def test_a_key_that_every_option_has_is_missed(key):
+    option = {"type": "integer", "description": "x", "default": 1}
+    del option[key]
+    with pytest.raises(FedLoomError, match=rf"^options\.x\.{key}: is missing$"):
+        check_schemas({"x": option}, "options", ("default",))
