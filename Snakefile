@@ -11,14 +11,15 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
+from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import in_shell
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.jobs import to_json
-from fedloom.study.plan import LAUNCHER, Plan
+from fedloom.study.plan import LAUNCHER
 
 STARTED = time.time()
-PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
+PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
 config["overview"] = PLAN.overview  # the report's first page reads it
 
 # A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job. Snakemake and its shells

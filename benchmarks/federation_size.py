@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from fedloom.backbones import vit
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
 from fedloom.common.tensors import tensor_map
 from fedloom.config.reading import read
-from fedloom.config.resolve import resolve
 from fedloom.data import federation
 from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import Example, ImageStore

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from fedloom.commands.planning import load_plan
 from fedloom.common.device import prepare_torch
 from fedloom.federated.build_task import build_task
 from fedloom.federated.task import Task
@@ -59,7 +60,7 @@ def make_files(
         },
     }
     STUDY.write_text(yaml.safe_dump(study))
-    plan, wanted = Plan.load([STUDY]), _scenario(backbone, cache="features")
+    plan, wanted = load_plan([STUDY]), _scenario(backbone, cache="features")
     _run("dataset", plan.dataset_job(wanted))
     _run("partition", plan.partition_job(wanted))
     _run("cache", plan.cache_job(wanted))

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import torch
 
 from fedloom.backbones import vit
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
 from fedloom.config.reading import read
-from fedloom.config.resolve import resolve
 from fedloom.config.settings import Settings
 from fedloom.data import federation, sources
 from fedloom.data.partition import divide, write_partition

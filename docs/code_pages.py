@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 from mkdocs.exceptions import PluginError
-from schema_pages import cell, type_of
+from schema_pages import about, cell, type_of
 
-from fedloom.common import schema
+from fedloom.commands.config_schema import schema_of
 from fedloom.common.checkout import ROOT
+from fedloom.hooks.training import Training
 
 LIBRARY = ROOT / "workflow/fedloom"
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes):$")
@@ -160,7 +161,7 @@ def arguments_page() -> str:
         for item in methods(node):
             if not is_property(item):
                 parts.append(chapter(item).replace("## ", "### ", 1))
-    keys = schema.load("config")["$defs"]["training"]["properties"]
+    keys = schema_of(Training)["properties"]
     parts += [
         "## task.training",
         "The study's training options over the method's own (`[training]` in method.toml), and"
@@ -168,10 +169,7 @@ def arguments_page() -> str:
         " method's own options in the same way, as method.toml defines them.",
         "| attribute | value | |\n|---|---|---|",
     ]
-    rows = [
-        f"| `{key}` | {type_of(entry, {})} | {cell(entry.get('description', ''))} |"
-        for key, entry in keys.items()
-    ]
+    rows = [f"| `{key}` | {type_of(entry, {})} | {about(entry)} |" for key, entry in keys.items()]
     parts[-1] = "\n".join([parts[-1], *rows])
     return "\n\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""The reference of config.yaml, from its JSON Schema, and of method.toml, from its model."""
+"""The reference of config.yaml and of method.toml, from the models of their keys."""
 
 import ast
 import inspect
@@ -6,17 +6,12 @@ import json
 import re
 from itertools import pairwise
 
-from fedloom.common import schema
-from fedloom.config.data_plugins import entries
+from fedloom.commands.config_schema import ROOMS, kind_schema, schema_of, whole
+from fedloom.config.kinds import NAMED_BY
+from fedloom.config.study import Config
 from fedloom.hooks import manifest
+from fedloom.hooks.training import Training
 
-SECTIONS = {  # of config.yaml, whose entries are of a kind: the key that names it
-    "datasets": "source",
-    "partitions": "scheme",
-    "backbones": "library",
-    "tables": "kind",
-    "figures": "kind",
-}
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -35,23 +30,16 @@ def value(item: object) -> str:
     return f"`{plain(item)}`"
 
 
-def resolved(sub: dict, root: dict) -> dict:
-    """Return a subschema with its reference looked up; what stands beside the reference wins."""
-    if "$ref" not in sub:
-        return sub
-    beside = {key: item for key, item in sub.items() if key != "$ref"}
-    return root["$defs"][sub["$ref"].rsplit("/", 1)[1]] | beside
-
-
 def type_of(sub: dict, root: dict) -> str:
     """Return type and bounds of a value in words."""
-    sub = resolved(sub, root)
+    sub = whole(sub, root)
     if "const" in sub:
         return value(sub["const"])
     if "enum" in sub:
         return ", ".join(value(item) for item in sub["enum"])
-    if "oneOf" in sub:
-        return " or ".join(type_of(option, root) for option in sub["oneOf"])
+    options = sub.get("oneOf", sub.get("anyOf"))
+    if options is not None:
+        return " or ".join(type_of(option, root) for option in options)
     kind = sub.get("type", "anything")
     if kind == "array":
         return list_of(sub, root)
@@ -91,13 +79,14 @@ def rows(properties: dict, required: list, root: dict, prefix: str = "") -> list
     for key, sub in properties.items():
         if sub is False:
             continue  # a key that this kind of plugin must not have
-        whole = resolved(sub, root)
-        default = value(whole["default"]) if "default" in whole else ""
-        words = [type_of(whole, root), "required" if key in required else default, about(whole)]
+        meant = whole(sub, root)
+        has_text = not isinstance(meant.get("default", {}), dict)
+        default = value(meant["default"]) if has_text else ""
+        words = [type_of(meant, root), "required" if key in required else default, about(meant)]
         lines.append(f"| `{prefix}{key}` | {' | '.join(words)} |")
-        if sub.get("$ref") == "#/$defs/training":
+        if key == "training":
             continue  # a chapter of its own
-        for option in whole.get("oneOf", [whole]):
+        for option in map(lambda each: whole(each, root), meant.get("anyOf", [meant])):
             inner = option.get("properties", {})
             lines += rows(inner, option.get("required", []), root, f"{prefix}{key}.")
     return lines
@@ -109,42 +98,40 @@ def table(sub: dict, root: dict, prefix: str = "") -> str:
     return "\n".join(head + rows(sub.get("properties", {}), sub.get("required", []), root, prefix))
 
 
-def kinds(section: str, root: dict) -> str:
+def kinds(section: str) -> str:
     """Return a chapter on a section of config.yaml: each of its kinds with its keys."""
-    key = SECTIONS[section]
+    key = NAMED_BY[section]
     parts = [f"## {section}\n\nA label each; `{key}` says which kind of entry it is."]
     if section == "datasets":
         parts[0] += (
             " An entry may have a `recipe` instead, the name of one [that ships](recipes.md) or the"
             " path of a .yaml file, and any keys of the recipe's source beside it."
         )
-    for name, sub in entries(section).items():
-        parts.append(f"### {key}: {name}\n\n{sentence(sub)}\n\n{table(sub, root)}")
+    for name in ROOMS[section].names():
+        sub = kind_schema(section, name)
+        parts.append(f"### {key}: {name}\n\n{sentence(sub)}\n\n{table(sub, sub)}")
     return "\n\n".join(parts)
 
 
 def config_page() -> str:
     """Return the reference of config.yaml, a chapter per section."""
-    root = schema.load("config")
+    root = schema_of(Config)
     chapters = [
         "# config.yaml",
-        "Every key of `config.yaml` and of a study, from `workflow/schemas/config.schema.yaml`. "
-        "A key that is not listed here is an error that names it.",
+        "Every key of `config.yaml` and of a study. A key that is not listed here is an error that "
+        "names it. `fedloom schema` prints the same as JSON Schema, by which an editor completes "
+        "and checks keys.",
     ]
     for name, sub in root["properties"].items():
-        if name in SECTIONS:
-            chapters.append(kinds(name, root))
+        if name in ROOMS:
+            chapters.append(kinds(name))
             continue
-        shape = sub.get("additionalProperties")
-        labelled = isinstance(shape, dict)
-        keys = table(shape, root, "<label>.") if labelled else table(sub, root)
-        text = f"## {name}\n\n{sentence(sub)}"
-        chapters.append(f"{text}\n\n{keys}" if labelled or "properties" in sub else text)
-    chapters.append(
-        "## training\n\nThe keys of `study.training`, of a method's `training`, and of `[training]`"
-        " in method.toml. A method's values override the study's, which override method.toml's.\n\n"
-        + table(root["$defs"]["training"], root)
-    )
+        meant = whole(sub, root)
+        (shape,) = meant.get("patternProperties", {"": None}).values()
+        keys = table(meant, root) if shape is None else table(whole(shape, root), root, "<label>.")
+        chapters.append(f"## {name}\n\n{sentence(meant)}\n\n{keys}")
+    training = schema_of(Training)
+    chapters.append(f"## training\n\n{sentence(training)}\n\n{table(training, training)}")
     return "\n\n".join(chapters)
 
 

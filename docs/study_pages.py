@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedloom.commands.describe import header
 from fedloom.commands.plan import hours, megabytes
+from fedloom.commands.planning import load_plan
 from fedloom.config.reading import read_all
 from fedloom.study import bundled_studies
 from fedloom.study.cost import RATES, study_cost
@@ -14,8 +15,8 @@ from fedloom.study.plan import Plan
 
 def entry(path: Path, shared: set[tuple[str, str]]) -> str:
     """Return the paragraph of one study, without what all studies of its paper say."""
-    plan = Plan.load([path])
-    settings, about = plan.settings, plan.settings.about
+    plan = load_plan([path])
+    settings = plan.settings
     used = dict.fromkeys(run.method for run in plan.runs)
     grids = [settings.methods[label].member for label in used]
     labels = dict.fromkeys(g.grid if g else m for m, g in zip(used, grids, strict=True))
@@ -24,8 +25,8 @@ def entry(path: Path, shared: set[tuple[str, str]]) -> str:
     facts = f"{len(plan.runs)} runs, {seeds} seed{'s' * (seeds > 1)}; {methods}."
     facts = facts if plan.runs else "Nothing is trained."
     parts = [f"### {path.parent.name}/{path.stem}", text(header(path)), facts, price(plan)]
-    parts += sentences("Different from the paper", about.deviations, shared)
-    parts += sentences("Left open by the paper", about.choices, shared)
+    parts += sentences("Different from the paper", settings.study.deviations, shared)
+    parts += sentences("Left open by the paper", settings.study.open_questions, shared)
     return "\n\n".join(parts)
 
 
@@ -60,11 +61,12 @@ def chapter(folder: str, paths: list[Path]) -> str:
         title, parts, known = "Micro studies", [], set[tuple[str, str]]()
     else:
         ((_, content),) = read_all([protocol])
-        deviations, choices = (content["study"].get(key, {}) for key in ("deviations", "choices"))
-        known = {*deviations.items(), *choices.items()}
+        keys = ("deviations", "open_questions")
+        deviations, questions = (content["study"].get(key, {}) for key in keys)
+        known = {*deviations.items(), *questions.items()}
         title, parts = text(folder), ["These apply to all its studies unless overridden:"]
         parts += sentences("Different from the paper", deviations, set())
-        parts += sentences("Left open by the paper", choices, set())
+        parts += sentences("Left open by the paper", questions, set())
     return "\n\n".join([f"## {title}", *parts, *(entry(path, known) for path in paths)])
 
 

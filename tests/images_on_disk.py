@@ -8,15 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedloom.common import schema
-from fedloom.config import resolve
 from fedloom.data import sources
+from fedloom.data.entries import dataset_entry
 from fedloom.data.store import ImageStore
 
 
 def dataset_spec(**entry):
     """An entry of the config's `datasets` with its defaults, checked as a config is."""
-    return resolve._checked_entry("datasets", "mine", entry, schema.load("config"))
+    return dataset_entry("mine", entry)
 
 
 def build(folder, **entry):

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
 from fedloom.commands import launch
+from fedloom.commands.planning import load_plan
 from fedloom.config.rounds import job_ends
 from fedloom.study import paths
 from fedloom.study.plan import Plan
@@ -62,6 +63,6 @@ def run_all(plan: Plan) -> None:
 
 if __name__ == "__main__":
     files = sys.argv[1:]
-    plan = Plan.load([Path(file) for file in files])
+    plan = load_plan([Path(file) for file in files])
     run_all(plan)
     sys.exit(launch.report(plan, ["--configfile", *files] if files else []))

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from default_config import default_config
 from fedloom import contract
+from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
-from fedloom.config.resolve import resolve
 from fedloom.data.federation import Batch
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
-from fedloom.config.resolve import resolve
+from fedloom.commands.planning import resolve
 from fedloom.data import store
 from fedloom.report import block_accuracy
 from fedloom.report.figures import backbone_tsne, style

@@ -8,13 +8,13 @@ import pytest
 
 from default_config import default_config
 from fedloom.commands import describe
+from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins, method_labels
-from fedloom.config.resolve import resolve
 from fedloom.hooks import manifest
 from fedloom.study import plan
-from fedloom.study.plan import LAUNCHER, Plan
+from fedloom.study.plan import LAUNCHER
 
 OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"\n'
 BROKEN = {
@@ -49,14 +49,14 @@ def folder(tmp_path, monkeypatch):
 
 def _told(capsys, tmp_path, line):
     """A study without the plugin is planned with a warning; a study that selects it is refused."""
-    Plan.load()
+    load_plan()
     warning = capsys.readouterr().err
     assert warning.startswith("warning: ") and "plugin 'theirs' cannot be used" in warning
     assert len(warning.splitlines()) == 1
     study = tmp_path / "study.yaml"
     study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
     with pytest.raises(SystemExit, match=line) as error:
-        Plan.load([study])
+        load_plan([study])
     assert "\n" not in str(error.value)
     assert "broken: " in describe.methods()
 
@@ -102,9 +102,9 @@ def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, 
     os.mkfifo(folder / "more.py")
     study = tmp_path / "study.yaml"
     study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
-    Plan.load()
+    load_plan()
     with pytest.raises(SystemExit, match=r"more.py: must be a regular file"):
-        Plan.load([study])
+        load_plan([study])
 
 
 def test_a_source_that_is_broken(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Captions in the report, and what the schema declares of kinds."""
+"""Captions in the report, and what the classes of kinds declare."""
 
 import json
 import string
@@ -8,28 +8,24 @@ from docutils.core import publish_doctree, publish_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.common import schema
-from fedloom.config.kinds import as_rst, kind_of
-from fedloom.config.requirements import NEEDS
+from fedloom.commands import planning
+from fedloom.config.output_kinds import as_rst
 from fedloom.study.jobs import ShownMethod, ShownPlugin, from_json, to_json
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
 KINDS = [
-    (section, name)
-    for section in ("tables", "figures")
-    for name in schema.load("config")["$defs"][section.removesuffix("s")]
+    (section, name) for section in ("tables", "figures") for name in planning.KINDS[section].names()
 ]
 
 
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_kind_declares_a_caption_of_its_own_keys(section, name):
-    kind = kind_of(section, name)
+    kind = planning.KINDS[section].find(name)
     assert kind.caption.endswith(".")
-    keys = schema.load("config")["$defs"][section.removesuffix("s")][name]["properties"]
     fields = {field for _, field, _, _ in string.Formatter().parse(kind.caption) if field}
-    assert fields <= keys.keys()
-    assert kind.shows in SHOWS and kind.seeds in ("all", "first")
-    assert set(kind.needs) <= set(NEEDS)
+    assert fields <= kind.model_fields.keys()
+    assert kind.shows in SHOWS
+    assert kind.shows not in ("grid", "grids") or "methods" in kind.model_fields
 
 
 TEXT = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1)
@@ -43,9 +39,9 @@ def test_any_text_stands_in_a_caption_as_it_is(text):
 
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_caption_is_whole_markup(section, name):
-    kind = kind_of(section, name)
+    kind = planning.KINDS[section].find(name)
     keys = [key for _, key, _, _ in string.Formatter().parse(kind.caption) if key]
-    caption = kind.caption_of(dict.fromkeys(keys, "a|b_ *c `d`"))
+    caption = kind.model_construct(**dict.fromkeys(keys, "a|b_ *c `d`")).caption_text()
     page = publish_parts(caption, writer="html", settings_overrides={"report_level": 1})["body"]
     assert "system-message" not in page
     assert page.count("a|b_ *c `d`") == len(keys)

@@ -5,12 +5,11 @@ from copy import deepcopy
 import pytest
 
 from default_config import default_config
+from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.config import claims as plan_claims
 from fedloom.config.claims import read_claims
-from fedloom.config.resolve import resolve
 from fedloom.study import bundled_studies
-from fedloom.study.plan import Plan
 from refusals import refused
 
 PAPERS = sorted(path.stem for path in (ROOT / "workflow/claims").glob("*.yaml"))
@@ -199,7 +198,7 @@ def test_free_options_may_have_any_value():
 
 def _study_labels(name, paper):
     """The rows of a paper that the methods of a shipped study stand for."""
-    settings = Plan.load([bundled_studies.FOLDER / f"{name}.yaml"]).settings
+    settings = load_plan([bundled_studies.FOLDER / f"{name}.yaml"]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]
     return plan_claims.labels_of(read_claims(paper, "x")["rows"], methods, {})

@@ -11,10 +11,10 @@ import pytest
 from snakemake.cli import main as snakemake
 
 from fedloom.commands import cli, plan
+from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.study import bundled_studies
 from fedloom.study.cost import FORK, study_cost
-from fedloom.study.plan import Plan
 
 MICRO = ROOT / "workflow/studies"
 
@@ -26,7 +26,7 @@ OF_AN_IMAGE = BLOCKS + STEM
 
 
 def loaded(*files, **overrides):
-    return Plan.load(files, overrides)
+    return load_plan(files, overrides)
 
 
 def jobs_of_a_dry_run(folder, monkeypatch, *files):

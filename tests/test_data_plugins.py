@@ -13,15 +13,16 @@ import pytest
 import one_process
 from default_config import default_config
 from fedloom.commands import describe
+from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins
 from fedloom.config.file_fingerprint import listing
 from fedloom.config.reading import merge
-from fedloom.config.resolve import resolve
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
+from fedloom.study import staleness
 from fedloom.study.plan import Plan
 from images_on_disk import image_folder
 from refusals import refused
@@ -156,19 +157,23 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     config["partitions"]["skewed"] = {"scheme": "quantity_skew", "clients": 20}
     plan = Plan(resolve(config))
 
-    def files(method, **wildcards):
-        return {Path(f).resolve() for f in getattr(plan, method)(Wildcards(**wildcards))}
+    def files(rule, job):
+        return {Path(f).resolve() for f in staleness.files_of(staleness.code_of(rule, job))}
 
-    dataset = files("dataset_sources", dataset="mine")
+    def of_dataset(name):
+        return files("dataset", plan.dataset_job(Wildcards(dataset=name)))
+
+    def of_partition(name):
+        asked = Wildcards(dataset="mine", partition=name, seed=0)
+        return files("partition", plan.partition_job(asked))
+
+    dataset = of_dataset("mine")
     assert {folder / "medmnist/plugin.py", folder / "medmnist/source.toml"} <= dataset
     assert ROOT / "workflow/fedloom/data/images.py" in dataset
-    partition = files("partition_sources", partition="skewed")
+    partition = of_partition("skewed")
     assert {folder / "quantity_skew/plugin.py", folder / "quantity_skew/scheme.toml"} <= partition
     assert ROOT / "workflow/fedloom/data/schemes/shares.py" in partition, "what it imports"
-    for other in (
-        files("dataset_sources", dataset="digits"),
-        files("partition_sources", partition="iid"),
-    ):
+    for other in (of_dataset("digits"), of_partition("iid")):
         assert not any(path.is_relative_to(folder) for path in other)
 
 
@@ -384,7 +389,7 @@ def test_writers_and_plugins_through_to_a_table(drop, tmp_path, monkeypatch, cap
     image_folder(tmp_path / "letters", writers, letters, count=1, mode="L")
     _npz(tmp_path / "scans.npz")
     (tmp_path / "small.yaml").write_text(STUDY.replace("HERE", str(tmp_path)))
-    plan = Plan.load([Path("small.yaml")])
+    plan = load_plan([Path("small.yaml")])
     scenario = Wildcards(dataset="letters", partition="skewed", backbone="micro_vit", seed=0)
     one_process.run("dataset", plan.dataset_job(scenario))
     one_process.run("dataset", plan.dataset_job(Wildcards(dataset="scans")))

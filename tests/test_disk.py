@@ -12,6 +12,7 @@ import torch
 
 from fedloom.backbones import cache
 from fedloom.commands import cli, launch
+from fedloom.commands.planning import load_plan
 from fedloom.common import io, tensor_files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -21,7 +22,7 @@ from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
-from fedloom.study.plan import LAUNCHER, Plan
+from fedloom.study.plan import LAUNCHER
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
         results.symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"^error: results: [^\n]+$"):
-        Plan.load()
+        load_plan()
 
 
 def test_results_may_be_a_link_to_a_folder_or_missing(tmp_path, monkeypatch):

@@ -21,10 +21,13 @@ import checkout
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.commands import cli
+from fedloom.commands.config_schema import ROOMS
+from fedloom.commands.planning import resolve
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
+from fedloom.config.data_plugins import TOML
 from fedloom.config.reading import merge, read
-from fedloom.config.resolve import resolve
+from fedloom.config.study import Config
 from fedloom.data.federation import Batch, Federation
 from fedloom.federated import rows as rows_of_jobs
 from fedloom.federated.local_training import Trained
@@ -80,7 +83,7 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path):
     file = tmp_path / "block.yaml"
     file.write_text(block.text)
     fragment = read(file)
-    assert fragment.keys() <= schema.load("config")["properties"].keys()
+    assert fragment.keys() <= Config.model_fields.keys()
     config = ROOT / "config.yaml"
     resolve(merge([(config, read(config)), (file, fragment)]), [config, file])
 
@@ -94,7 +97,7 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         return
     for kind in ("source", "scheme"):
         if block.text.startswith(f"# {kind}.toml"):
-            schema.check(content, schema.load(kind), f"{_name(block)}: ")
+            schema.checked(TOML[kind], content, f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
     Plugin(**(template | content), folder=block.page.parent, module=None)
@@ -250,8 +253,8 @@ def test_the_site_loads_nothing_from_the_network(site):
 
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
     config = (site / "reference/config/index.html").read_text()
-    for section in ("dataset", "partition", "backbone", "table", "figure"):
-        for kind in schema.load("config")["$defs"][section]:
+    for room in ROOMS.values():
+        for kind in room.names():
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
     for name, plugin in discover().items():
         card = (site / f"methods/{name}/index.html").read_text()

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.resolve import resolve
 from fedloom.config.rounds import evaluated_rounds, sampled_rounds
 from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from default_config import default_config
-from fedloom.common import schema
+from fedloom.commands import planning
+from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
 from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
-from fedloom.config.resolve import resolve
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember, Look
 from fedloom.data import store
@@ -202,8 +202,8 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
         assert f"{text} n" in [part.strip() for part in shown], "in the legend"
 
 
-def test_every_kind_of_the_schema_is_there():
-    assert set(ENTRIES) == set(schema.load("config")["$defs"]["figure"])
+def test_every_kind_draws():
+    assert set(ENTRIES) == set(planning.KINDS["figures"].names())
     assert all(callable(figures.kind(name).draw) for name in ENTRIES)
 
 

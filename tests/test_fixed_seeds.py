@@ -1,4 +1,4 @@
-"""Seeds of partition, sampling and initialisation apart (study.fixed)."""
+"""Seeds of partition, sampling and initialisation apart (study.fixed_seeds)."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -8,8 +8,8 @@ import torch
 
 from default_config import default_config
 from fedloom import contract
+from fedloom.commands.planning import resolve
 from fedloom.common.tensors import leaves
-from fedloom.config.resolve import resolve
 from fedloom.config.settings import FixedSeeds
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
@@ -19,7 +19,7 @@ from fedloom.study.plan import Plan
 
 def _plan(**fixed):
     config = deepcopy(default_config())
-    config["study"] |= {"fixed": fixed}
+    config["study"] |= {"fixed_seeds": fixed}
     config["partitions"]["seeded"] = config["partitions"]["iid"] | {"seed": 7}
     return Plan(resolve(config))
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
-from fedloom.config.resolve import resolve
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
 from fedloom.report import tables

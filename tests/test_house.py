@@ -102,9 +102,9 @@ def test_the_core_knows_no_method_by_name():
 def test_the_snakefile_needs_no_torch():
     """Every job of a cluster parses it again."""
     modules = [m for m in _imports_of_text(_python_of_snakefile()) if m.startswith("fedloom")]
-    assert "fedloom.study.plan" in modules
-    code = f"import sys, {', '.join(modules)}; Plan = sys.modules['fedloom.study.plan'].Plan; "
-    code += "Plan.load([]).figures; sys.exit('torch' in sys.modules)"
+    assert "fedloom.commands.planning" in modules
+    code = f"import sys, {', '.join(modules)}; plan = fedloom.commands.planning.load_plan([]); "
+    code += "plan.figures; sys.exit(bool({'torch', 'matplotlib'} & sys.modules.keys()))"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=ROOT)
 

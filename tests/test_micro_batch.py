@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack
-from fedloom.config.resolve import resolve
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
@@ -182,7 +182,7 @@ def test_a_loss_that_is_of_a_batch_as_a_whole_refuses_parts():
         _study({"m": entry})
     assert _study({"m": {"plugin": "sgpt"} | MICRO}).methods["m"].training["micro_batch"] == 2
     assert manifest.find("fedotp").couples_images is True
-    with pytest.raises(FedLoomError, match=r"micro_batch: 0 is less than the minimum"):
+    with pytest.raises(FedLoomError, match=r"training\.micro_batch: must be"):
         _study({"m": {"plugin": "fedvpt", "training": {"micro_batch": 0}}})
 
 

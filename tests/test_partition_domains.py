@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.common import schema
+from fedloom.commands import planning
 from fedloom.common.errors import FedLoomError
-from fedloom.config import resolve, study_checks
+from fedloom.config.kinds import check_entry
 from partitioned import DOMAINS, make, with_domains
 from refusals import refused
 
-CONFIG = schema.load("config")
 BY_DOMAIN = st.one_of(
     st.just({"clients_per_domain": 1}),
     st.fixed_dictionaries(
@@ -99,11 +98,10 @@ def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
 def test_keys_of_imbalance_go_together():
     entry = {"scheme": "domain", "dominant_share": 0.9}
     with refused("mine", "dominant_classes"):
-        resolve._checked_entry("partitions", "mine", entry, CONFIG)
+        check_entry("partitions", "mine", entry, planning.KINDS["partitions"], "mine")
     entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
-    spec = resolve._checked_entry("partitions", "mine", entry, CONFIG)
     with refused("mine", "alpha", "dominant_share"):
-        study_checks._check_domains(spec, "mine")
+        check_entry("partitions", "mine", entry, planning.KINDS["partitions"], "mine")
 
 
 def test_domains_without_alpha_are_divided_evenly():

@@ -9,10 +9,10 @@ from default_config import default_config
 from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
+from fedloom.commands.planning import resolve
 from fedloom.common import device
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
-from fedloom.config.resolve import resolve
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.study.jobs import to_json

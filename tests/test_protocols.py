@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
-from fedloom.config.resolve import resolve
+from fedloom.commands.planning import resolve
 from fedloom.config.rounds import Reported, evaluated_rounds, job_ends
 from fedloom.config.settings import FAMILIES
 from fedloom.report.metrics import accuracies, pooled
@@ -125,7 +125,7 @@ def test_trials_have_the_rounds_of_their_runs_unless_tune_says_them():
     for plan, rounds in ((own, 60), (given, 3)):
         job = plan.choose_job(_of("long", "slow"))
         trial = plan.study(_of("long.validation", job.trials[0].label))
-        assert (job.last, trial.rounds, trial.seeds) == (rounds, rounds, (1000,))
+        assert (job.last, trial.rounds, trial.seeds) == (rounds, rounds, [1000])
         assert trial.clients_per_round == 7
         method = plan.train_job(_of("long.validation", job.trials[1].label, end="0003")).spec.method
         assert (method.training["lr"], method.training["epochs"]) == (0.3, 4)

@@ -12,10 +12,10 @@ import timm
 import torch
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
-from fedloom.config.resolve import resolve
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest

@@ -7,8 +7,8 @@ from fedloom.commands import data
 from fedloom.commands.cli import parser
 from fedloom.common.errors import FedLoomError
 from fedloom.config import recipes
-from fedloom.config.resolve import dataset_entry
 from fedloom.data import expected_counts, sources
+from fedloom.data.entries import dataset_entry
 from fedloom.data.preparation import prepared
 from refusals import refused
 

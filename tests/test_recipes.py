@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedloom.commands.planning import load_plan
 from fedloom.config import recipes, resolve
-from fedloom.study import work
-from fedloom.study.plan import Plan
+from fedloom.data.entries import SOURCES
+from fedloom.study import staleness, work
 from images_on_disk import dataset_spec
 from refusals import refused
 
@@ -105,7 +106,7 @@ def test_what_a_recipe_expects_serves_estimates(name, size):
 def test_training_and_test_images_are_estimated_each(name, first, train, test):
     """Of all test images, and of the training images those that `first_per_domain` keeps."""
     entry = {"recipe": name} | ({"first_per_domain": first} if first else {})
-    dataset = resolve._datasets({"d": resolve.dataset_entry("d", entry)}, {"d": entry}, [])["d"]
+    dataset = resolve._dataset("d", recipes.check_dataset("d", entry, SOURCES), entry, False)
     assert work.halves(dataset) == (train, test)
     assert work.contents(dataset)[0] == train + test
 
@@ -118,16 +119,17 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
         "select: {datasets: [tiny, five]}\n"
     )
     monkeypatch.chdir(tmp_path)
-    plan = Plan.load([study])
+    plan = load_plan([study])
     tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
     assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
     assert (tiny.expected, tiny.notes) == ((None, None, None), ())
     notes = plan.overview["On the data sets"]
     assert r"  * tiny\: The test images are the archive\'s" in notes
-    assert r"  * five\: notMNIST\: It is the small\, clean archive" in notes
+    assert r"  * five\: notMNIST\: " in notes and r"the small\, clean archive" in notes
     assert work.contents(plan.settings.datasets["tiny"]) == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
-    sources = " ".join(plan.dataset_sources(SimpleNamespace(dataset="five")))
+    job = plan.dataset_job(SimpleNamespace(dataset="five"))
+    sources = " ".join(staleness.files_of(staleness.code_of("dataset", job)))
     for part in ("several", "folder", "torchvision"):
         assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"
     assert "data/sources/lists.py" not in sources

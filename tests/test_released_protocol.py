@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clip_by_hand import first_cohort
+from fedloom.commands import planning
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
 from fedloom.hooks import manifest
+from fedloom.hooks.training import Training
 from partitioned import dataset, make, with_domains
 
 # ---- training.drop_last ---------------------------------------------------------------------
@@ -64,10 +66,9 @@ def test_four_shots_of_ten_classes_are_one_step_and_not_two(tiny):
 def test_nothing_is_dropped_unless_the_study_says_so():
     training = manifest.find("promptfl").training()
     assert training["drop_last"] is False
-    shape = schema.load("config")["$defs"]["training"]
-    schema.check({"drop_last": True}, shape, "x")
-    with pytest.raises(FedLoomError, match="is not of type 'boolean'"):
-        schema.check({"drop_last": 1}, shape, "x")
+    assert schema.checked(Training, {"drop_last": True}, "x").given == {"drop_last": True}
+    with pytest.raises(FedLoomError, match=r"x\.drop_last: must be"):
+        schema.checked(Training, {"drop_last": 1}, "x")
 
 
 # ---- partitions.seed ------------------------------------------------------------------------
@@ -90,8 +91,8 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
     fixed = [make({**spec, "seed": 7}, seed, data) for seed in (0, 1)]
     assert fixed[0].equals(fixed[1])
     assert fixed[0].equals(make(spec, 7, data)) and not fixed[0].equals(make(spec, 0, data))
-    root = schema.load("config")
-    schema.check({**spec, "seed": 7}, root["$defs"]["partition"][scheme], "x", root)
+    keys = EVERY_SCHEME[scheme] | {"seed": 7}
+    assert schema.checked(planning.KINDS["partitions"].find(scheme), keys, "x").seed == 7
 
 
 # ---- dirichlet, kind class_capped -----------------------------------------------------------

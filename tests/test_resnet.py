@@ -15,7 +15,7 @@ from clip_by_hand import first_cohort
 from default_config import default_config
 from fedloom.backbones import base, resnet
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
-from fedloom.config.resolve import resolve
+from fedloom.commands.planning import resolve
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.toolbox import leaves

@@ -16,11 +16,12 @@ from default_config import default_config
 from fedloom import contract
 from fedloom.backbones import base
 from fedloom.backbones.sizes import count
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.receipts import write_receipt
-from fedloom.config.resolve import resolve
-from fedloom.config.settings import Backbone, Dataset
+from fedloom.config.settings import Backbone
+from fedloom.data.entries import SOURCES
 from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
 from fedloom.federated.build_task import cached_patches
@@ -272,8 +273,7 @@ def test_patches_are_read_by_row_from_the_file(tmp_path):
     ],
 )
 def test_a_source_that_draws_its_images_declares_how_many(source, settings):
-    """What the schema says is what the source lists."""
-    settings = {"test_fraction": 0.25, **settings}
-    listed = source.read(settings)
-    expected = len(listed.labels), len(listed.classes)
-    assert work.contents(Dataset("unread", source.__name__.split(".")[-1], settings)) == expected
+    """What its keys say is what the source lists."""
+    keys = SOURCES.find(source.__name__.split(".")[-1])(**settings)
+    listed = source.read(keys.plain)
+    assert keys.expected()[:2] == (len(listed.labels), len(listed.classes))

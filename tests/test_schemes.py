@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.common import schema
+from fedloom.commands import planning
 from fedloom.common.checkout import ROOT
 from fedloom.data.schemes import dirichlet, iid, imbalance, pathological, shares
 from partitioned import CLASSES, make
@@ -153,8 +153,8 @@ def test_an_imbalance_that_classes_do_not_allow_is_refused():
         _held({"clients": 12}, labels, 0)
 
 
-def test_every_scheme_of_the_schema_is_there():
-    known = set(schema.load("config")["$defs"]["partition"])
+def test_every_module_is_a_scheme():
+    known = set(planning.KINDS["partitions"].names())
     folder = ROOT / "workflow/fedloom/data/schemes"
     assert known == {path.stem for path in folder.glob("[a-z]*.py")} - {"base", "shares"}
 

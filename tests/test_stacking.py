@@ -8,10 +8,10 @@ import pytest
 
 from default_config import default_config
 from fedloom import contract
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import method_labels
-from fedloom.config.resolve import resolve
 from fedloom.hooks import compatibility, manifest
 
 PLUGINS = manifest.discover()

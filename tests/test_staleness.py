@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.config.resolve import resolve
 from fedloom.hooks import loader, manifest
 from fedloom.study import staleness
 from fedloom.study.plan import Plan

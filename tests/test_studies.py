@@ -8,18 +8,17 @@ from types import SimpleNamespace as Wildcards
 
 import pytest
 
-from fedloom.commands import describe
+from fedloom.commands import describe, planning
+from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.schema import read_yaml
 from fedloom.config.claims import EACH_DOMAIN, read_claims
-from fedloom.config.kinds import kind_of
 from fedloom.config.rounds import job_ends
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
 from fedloom.study import backbone_sizes, bundled_studies, cost, jobs
 from fedloom.study.paths import end
-from fedloom.study.plan import Plan
 from fedloom.study.work import Workload
 
 STUDIES = bundled_studies.studies()
@@ -27,7 +26,7 @@ STUDIES = bundled_studies.studies()
 
 @cache
 def _plan(path):
-    return Plan.load([path])
+    return load_plan([path])
 
 
 def _travels(job):
@@ -44,11 +43,14 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     for dataset in select.datasets:
         asked = Wildcards(dataset=dataset)
         _travels(plan.dataset_job(asked))
-        assert plan.dataset_sources(asked) and plan.resources("dataset", asked).mem_mb > 0
+        assert (
+            plan.sources("dataset", plan.dataset_job(asked))
+            and plan.resources("dataset", asked).mem_mb > 0
+        )
     for scenario in select.scenarios:
         asked = Wildcards(**vars(scenario), seed=0)
         _travels(plan.partition_job(asked))
-        assert plan.partition_sources(asked)
+        assert plan.sources("partition", plan.partition_job(asked))
     of_each_method = {}
     for run in plan.runs:
         method = plan.settings.methods[run.method]
@@ -61,7 +63,10 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         for name in made - {"prototypes"}:
             asked = Wildcards(dataset=run.dataset, backbone=run.backbone, cache=name)
             _travels(plan.cache_job(asked))
-            assert plan.cache_sources(asked) and plan.resources("cache", asked).runtime > 0
+            assert (
+                plan.sources("cache", plan.cache_job(asked))
+                and plan.resources("cache", asked).runtime > 0
+            )
         ends = job_ends(plan.study(run))
         for number in {*ends[:2], ends[-1]}:
             asked = Wildcards(**vars(run), end=end(number))
@@ -77,10 +82,10 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
             asked = Wildcards(label=label)
             job = plan.table_job(asked) if section == "tables" else plan.figure_job(asked)
             files = plan.shown_files(section, asked)
-            of_files = kind_of(section, job.kind).shows != "settings"
+            of_files = planning.KINDS[section].find(job.kind).shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
             assert bool(files) == of_files
-            assert plan.output_sources(section, asked) and plan.caption(section, asked)
+            assert plan.sources(section.removesuffix("s"), job) and plan.caption(section, asked)
 
 
 def _traits(plan):
@@ -89,13 +94,13 @@ def _traits(plan):
     methods = [settings.methods[label] for label in {run.method for run in plan.runs}]
     outputs = [settings.tables[label] for label in select.tables]
     outputs += [settings.figures[label] for label in select.figures]
-    kinds = [kind_of(output.section, output.kind) for output in outputs]
+    kinds = [output.keys for output in outputs]
     drawn = zip(outputs, kinds, strict=True)
     return {
         *(f"family {settings.backbones[run.backbone].family}" for run in plan.runs),
         *(f"needs {need}" for method in methods for need in method.needs),
         *(f"shows {kind.shows}" for kind in kinds),
-        *(f"{o.section} of artefacts" for o, kind in drawn if kind.artefact_of(o.settings)),
+        *(f"{o.section} of artefacts" for o, kind in drawn if o.keys.made_of),
         *(["a chain of jobs"] if _training_jobs(plan) > len(plan.runs) else []),
     }
 
@@ -249,11 +254,11 @@ def test_every_artefact_has_a_study_and_every_study_an_artefact(paper):
 
 @pytest.mark.parametrize("file", OF_PAPERS, ids=bundled_studies.name_of)
 def test_a_study_says_its_paper_and_what_it_shows(file):
-    about = _settings(file).about
+    about = _settings(file).study
     assert about.paper == file.parent.name and len(about.shows) == 1
     if file.stem not in ARTEFACTS[about.paper].get("others", []):
-        assert about.shows == (_title(file),)
-    texts = [*about.deviations.values(), *about.choices.values()]
+        assert about.shows == [_title(file)]
+    texts = [*about.deviations.values(), *about.open_questions.values()]
     assert texts and all(text.rstrip().endswith(".") for text in texts)
 
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
-from fedloom.config.resolve import resolve
 from fedloom.data import store
 from fedloom.report import tables
 from fedloom.study import paths, study_runs

@@ -13,9 +13,9 @@ from clip_by_hand import first_cohort
 from default_config import default_config
 from fedloom.backbones import vit as vit_module
 from fedloom.commands.downlink import downlink_floats
+from fedloom.commands.planning import resolve
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
-from fedloom.config.resolve import resolve
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.study.jobs import to_json

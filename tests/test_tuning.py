@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from default_config import default_config
+from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table, write_table
 from fedloom.config.reading import merge, read
-from fedloom.config.resolve import resolve
 from fedloom.config.tuning import VALIDATION, combinations
 from fedloom.data.store import ImageStore
 from fedloom.data.validation import validation_split
@@ -78,7 +78,7 @@ def test_no_combination_comes_twice_and_every_value_about_as_often(sizes):
 
 def test_every_method_makes_the_same_number_of_trials_and_what_is_not_trained_makes_none():
     own = {"fedvpt": {"prompts": [2, 4]}}
-    tuning = _settings({"own": own}, ["head_tuning", "fedvpt"]).tuning
+    tuning = _settings({"per_method": own}, ["head_tuning", "fedvpt"]).tuning
     assert {label: len(trials) for label, trials in tuning.trials.items()} == {
         "head_tuning": 2,
         "fedvpt": 2,
@@ -90,7 +90,7 @@ def test_every_method_makes_the_same_number_of_trials_and_what_is_not_trained_ma
 
 
 def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its_own():
-    plan = Plan(_settings({"own": {"fedvpt": {"prompts": [2, 4]}}, "validation": 0.25}))
+    plan = Plan(_settings({"per_method": {"fedvpt": {"prompts": [2, 4]}}, "validation": 0.25}))
     trial = _of("fedvpt.0.3-4", 1000, partition="two.validation", end="0002")
     job = plan.train_job(trial)
     assert job.spec.method.options["prompts"] == 4 and job.spec.method.training["lr"] == 0.3
@@ -110,10 +110,16 @@ def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its
         ({"trials": 3}, "but methods.head_tuning has 2 combinations; give it values of its own"),
         ({"seed": 1}, "study.tune.seed: 1 is one of study.seeds"),
         ({"values": {"training.rate": [1]}, "trials": 1}, "no option 'training.rate'"),
-        ({"values": {"training.lr": [-1]}, "trials": 1}, r"training.lr\[0\]"),
-        ({"own": {"fedvtp": {"prompts": [1]}}}, "study.tune.own: the study runs no 'fedvtp'"),
-        ({"own": {"fedvpt": {"prompt": [1, 2]}}}, "no option 'prompt'"),
-        ({"own": {"fedvpt": {"training.lr": [1]}}}, "'training.lr' is one of study.tune.values"),
+        ({"values": {"training.lr": [-1]}, "trials": 1}, r"training\.lr: must be"),
+        (
+            {"per_method": {"fedvtp": {"prompts": [1]}}},
+            "study.tune.per_method: the study runs no 'fedvtp'",
+        ),
+        ({"per_method": {"fedvpt": {"prompt": [1, 2]}}}, "no option 'prompt'"),
+        (
+            {"per_method": {"fedvpt": {"training.lr": [1]}}},
+            "'training.lr' is one of study.tune.values",
+        ),
         ({"rounds": 0}, "study.tune.rounds"),
     ],
 )
@@ -133,7 +139,7 @@ def test_a_wrapper_that_a_trials_options_exclude_is_refused():
     config = deepcopy(DEFAULT)
     config["methods"]["m"] = {"plugin": "fedavg_pt", "wrappers": [{"plugin": "secure_mask"}]}
     own = {"m": {"selection": [False, True]}}
-    config["study"]["tune"] = {"trials": 2, "values": {"training.lr": [0.1]}, "own": own}
+    config["study"]["tune"] = {"trials": 2, "values": {"training.lr": [0.1]}, "per_method": own}
     config["select"] |= {"methods": ["m"], "tables": ["main"], "figures": []}
     with pytest.raises(FedLoomError, match="secure_mask"):
         resolve(config)
@@ -386,7 +392,7 @@ def test_a_tuned_run_is_the_run_with_the_chosen_options(letters, tmp_path, monke
 
 def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan = Plan(_settings({"own": {"fedvpt": {"prompts": [2, 4]}}}))
+    plan = Plan(_settings({"per_method": {"fedvpt": {"prompts": [2, 4]}}}))
     for method in ("head_tuning", "fedvpt"):
         job = plan.choose_job(_of(method))
         for number, trial in enumerate(job.trials):

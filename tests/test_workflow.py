@@ -17,7 +17,7 @@ import pytest
 
 import checkout
 import one_process
-from fedloom.study.plan import Plan
+from fedloom.commands.planning import load_plan
 
 STUDY = """
 study:
@@ -217,7 +217,7 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     shutil.copytree(folder / "results", straight / "results", ignore=RUNS)
     _study(straight, rounds=3)
     monkeypatch.chdir(straight)
-    plan = Plan.load([Path("small.yaml")])
+    plan = load_plan([Path("small.yaml")])
     scenario = {"dataset": "digits", "partition": "six", "backbone": "micro_vit", "seed": 0}
     for method in METHODS:  # in this process: it neither dies nor starts again
         one_process.train(plan, SimpleNamespace(**scenario), method, artefacts=set())

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from prepared import STUDY, prepared
 
+from fedloom.commands.planning import load_plan
 from fedloom.federated.round import initial_state, train_round
-from fedloom.study.plan import Plan
 from peer_arms.world import begin
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     arm = sys.argv[2]
     pace = begin(arm)
     os.chdir(pace.world.folder)
-    plan = Plan.load([STUDY])
+    plan = load_plan([STUDY])
     for case in pace.world.cases:
         task, hooks = prepared(plan, case.name)
         task = replace(task, stacked=arm != "one_by_one")

@@ -13,7 +13,7 @@ import psutil
 
 import checkout
 import one_process
-from fedloom.study.plan import Plan
+from fedloom.commands.planning import load_plan
 
 SEEDS = (0, 1)
 ROUNDS = 250  # some seconds
@@ -49,7 +49,7 @@ def prepare(folder: Path, monkeypatch) -> Path:
     (folder / "tiny.yaml").write_text(STUDY)
     with monkeypatch.context() as patch:
         patch.chdir(folder)
-        plan = Plan.load([Path("tiny.yaml")])
+        plan = load_plan([Path("tiny.yaml")])
         one_process.run("dataset", plan.dataset_job(SCENARIO()))
         one_process.run("cache", plan.cache_job(SCENARIO(cache="features")))
         for seed in SEEDS:
@@ -70,7 +70,7 @@ def straight(folder: Path, monkeypatch) -> list[bytes]:
     """
     with monkeypatch.context() as patch:
         patch.chdir(folder)
-        plan = Plan.load([Path("tiny.yaml")])
+        plan = load_plan([Path("tiny.yaml")])
         for seed in SEEDS:
             one_process.train(plan, SCENARIO(seed=seed), "head_tuning", artefacts=set())
     return evaluations(folder, monkeypatch)
@@ -93,7 +93,7 @@ def evaluations(folder: Path, monkeypatch, seeds: Sequence[int] = SEEDS) -> list
     """Return the bytes of evaluation.parquet of runs that are trained, which is made here."""
     with monkeypatch.context() as patch:
         patch.chdir(folder)
-        plan = Plan.load([Path("tiny.yaml")])
+        plan = load_plan([Path("tiny.yaml")])
         for seed in seeds:
             chosen = SCENARIO(seed=seed, method="head_tuning")
             one_process.run("evaluate", plan.evaluate_job(chosen))

@@ -22,11 +22,11 @@ from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.resnet import FrozenResNet, build
 from fedloom.backbones.vit import FrozenViT
+from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_text
 from fedloom.study import bundled_studies
 from fedloom.study.backbone_sizes import SHIPPED, key
-from fedloom.study.plan import Plan
 
 VERSIONS = {
     "timm": timm.__version__,
@@ -114,7 +114,7 @@ def _operations(model: nn.Module, pixels: Pixels) -> int:
 
 def write_shipped() -> None:
     """Count the backbones of all studies that ship, and write their file."""
-    plans = [Plan.load([study]) for study in bundled_studies.studies()]
+    plans = [load_plan([study]) for study in bundled_studies.studies()]
     backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
     counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
     lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]

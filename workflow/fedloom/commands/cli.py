@@ -92,7 +92,14 @@ def studies(args: argparse.Namespace) -> None:
     print(describe.studies())
 
 
-COMMANDS = (methods, datasets, studies, check, communication)
+def schema(args: argparse.Namespace) -> None:
+    """Print the keys of the config as JSON Schema, by which an editor completes and checks them."""
+    from fedloom.commands.config_schema import config_schema
+
+    print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+
+
+COMMANDS = (methods, datasets, studies, schema, check, communication)
 
 
 def _positive(text: str) -> int:

@@ -12,7 +12,6 @@ from fedloom.common.folders import is_folder
 from fedloom.common.logs import progress
 from fedloom.config import recipes
 from fedloom.config.recipes import Recipe
-from fedloom.config.resolve import dataset_entry
 
 if TYPE_CHECKING:
     from fedloom.data.image_list import Prepared
@@ -115,6 +114,7 @@ def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
 def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:
     """Return the images that a recipe makes of its files, and the settings of its source."""
     from fedloom.data import sources
+    from fedloom.data.entries import dataset_entry
     from fedloom.data.preparation import prepared
 
     given = {"recipe": args.name} | ({"root": args.root} if args.root else {})

@@ -9,15 +9,14 @@ from typing import Any
 
 from tabulate import tabulate
 
-from fedloom.common import schema
+from fedloom.commands.config_schema import kind_schema, whole
+from fedloom.commands.planning import KINDS, load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
 from fedloom.config import recipes
-from fedloom.config.data_plugins import entries
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.study import bundled_studies
 from fedloom.study.cost import RATES, study_cost
-from fedloom.study.plan import Plan
 
 WIDTH = 96
 
@@ -105,17 +104,16 @@ def _key(name: str, entry: dict[str, Any]) -> str:
 
 def datasets() -> str:
     """Return every source of datasets and every scheme of partitions with its keys, and recipes."""
-    root = schema.load("config")
-    known = fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)
-    lines = ["", known]
+    lines = [fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)]
     for section, kind in (("datasets", "source"), ("partitions", "scheme")):
-        for name, entry in entries(section).items():
-            lines += ["", f"{kind}: {name}", indent(fill(entry["description"], WIDTH - 2), "  ")]
+        for name in KINDS[section].names():
+            entry = kind_schema(section, name)
+            about = " ".join(entry["description"].split())
+            lines += ["", f"{kind}: {name}", indent(fill(about, WIDTH - 2), "  ")]
             for key, sub in entry["properties"].items():
                 if key != kind:
-                    target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]] if "$ref" in sub else {}
-                    lines.append(_key(key, target | sub))
-    return "\n".join(lines[1:])
+                    lines.append(_key(key, whole(sub, entry)))
+    return "\n".join(lines)
 
 
 def studies() -> str:
@@ -131,14 +129,14 @@ def studies() -> str:
 
 def study(file: Path) -> list[str | int | float]:
     """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU."""
-    plan = Plan.load([file])
+    plan = load_plan([file])
     used = {run.method: run.dataset for run in plan.runs}
     data = dict.fromkeys(run.dataset for run in plan.runs) or plan.settings.select.datasets
     members = [plan.settings.methods[label].member for label in used]
     labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]
     counts = Counter(labels)
     names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
-    shows = ", ".join(plan.settings.about.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
+    shows = ", ".join(plan.settings.study.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
     name = str(file.relative_to(bundled_studies.FOLDER).with_suffix(""))
     return [
         name,

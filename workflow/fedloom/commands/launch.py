@@ -20,6 +20,7 @@ import psutil
 from snakemake.cli import get_argument_parser, parse_config
 
 from fedloom.commands import processes
+from fedloom.commands.planning import load_plan
 from fedloom.common.locks import held
 from fedloom.study import paths
 from fedloom.study.plan import LAUNCHER, Plan
@@ -55,7 +56,7 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
         overrides = parse_config(options.config)
     except ValueError as error:
         sys.exit(f"error: --config: {error}")
-    return Plan.load(options.configfile, overrides), bool(options.dryrun)
+    return load_plan(options.configfile, overrides), bool(options.dryrun)
 
 
 def snakemake(arguments: list[str]) -> int:

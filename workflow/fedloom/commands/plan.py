@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.config.protocols import method_of
 from fedloom.hooks.manifest import find
@@ -41,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print what a study costs."""
-    plan = Plan.load([bundled_studies.file_of(study) for study in args.study])
+    plan = load_plan([bundled_studies.file_of(study) for study in args.study])
     cost = study_cost(plan)
     rate = RATES[cost.precision] if args.rate is None else 1e12 * args.rate
     print(_text(plan, cost, rate))

@@ -1,22 +1,23 @@
-"""JSON Schema as FedLoom uses it: one-line errors that name the key, and defaults filled in."""
+"""Check what people write (YAML, TOML) by models of keys; an error is a line that names the key."""
 
-import math
+import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from jsonschema import Draft202012Validator, FormatChecker, exceptions, validators
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, suggestion
 
-SCHEMAS = ROOT / "workflow/schemas"
+LONGEST = 100  # characters of a value that an error quotes
+Item = TypeVar("Item")
+Model = TypeVar("Model", bound="Keys")
 
 
 class SchemaError(FedLoomError):
-    """A value that a schema refuses.
+    """A value that is refused.
 
     Attributes:
         keys: path to it from the root of the document.
@@ -27,101 +28,155 @@ class SchemaError(FedLoomError):
         self.keys = list(keys)
 
 
-def read_yaml(path: Path) -> Any:
-    """Read a YAML file that ships with FedLoom, by libyaml's fast parser."""
-    return yaml.load(path.read_text(), yaml.CSafeLoader)
+class Keys(BaseModel):
+    """A mapping with these keys and no others, none of which is converted from another type."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True
+    )
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The keys and their values, without those that are null."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, value: Any) -> Any:
+        """Refuse a key that is not there, with the one that is meant."""
+        if isinstance(value, dict):
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            for key in value:
+                if key not in known:
+                    hint = suggestion(str(key), known)
+                    about = {"key": key, "hint": hint}
+                    raise PydanticCustomError("unknown", "unknown key; {hint}", about)
+        return value
 
 
-@cache
-def load(name: str) -> dict[str, Any]:
-    """Return the schema `workflow/schemas/<name>.schema.yaml`, read once."""
-    return read_yaml(SCHEMAS / f"{name}.schema.yaml")
+def _distinct(items: list) -> list:
+    """Refuse a list that holds something twice."""
+    for number, item in enumerate(items):
+        if item in items[:number]:
+            raise ValueError(f"must hold each item once, got {item!r} twice")
+    return items
 
 
-def _is_integer(_: object, value: object) -> bool:
-    """Refuse 1.0 as an integer: it would become a path, and a tensor size."""
-    return isinstance(value, int) and not isinstance(value, bool)
+UNIQUE: dict[str, Any] = {"uniqueItems": True}
+UNSET: Any = None  # of a key that overrides others, and has no default of its own
+Distinct = Annotated[list[Item], AfterValidator(_distinct), Field(json_schema_extra=UNIQUE)]
+Several = Annotated[Distinct[Item], Field(min_length=1)]
+OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Number = float
+Percent = Annotated[float, Field(gt=0, le=100)]
+Share = Annotated[float, Field(gt=0, lt=1)]  # a part of all, and neither none nor all of it
+Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+# an end of line may follow `$` in Python, and may not follow it in JSON Schema
+Label = Annotated[
+    str,
+    Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"),
+]
 
 
-def _is_number(_: object, value: object) -> bool:
-    """Refuse infinity and NaN, which no digest and no optimiser can take."""
-    return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
+def require(model: Model, **needs: str) -> Model:
+    """Return a model that has, for every key that it sets, the key that this one needs.
+
+    Raises:
+        ValueError: a key is set without the one that it needs.
+    """
+    for key, other in needs.items():
+        if getattr(model, key) is not None and getattr(model, other) is None:
+            raise ValueError(f"{key} needs {other}; set it too, or leave {key} out")
+    return model
 
 
-def _is_string(_: object, value: object) -> bool:
-    """Refuse half a character (a lone surrogate), which no file can hold."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
-Validator = validators.extend(
-    Draft202012Validator,
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"integer": _is_integer, "number": _is_number, "string": _is_string}
-    ),
-)
-FORMATS = FormatChecker(())
-FORMATS.checks("template")(lambda value: not isinstance(value, str) or "{}" in value)
-
-
-def check(
-    value: Any,
-    schema: dict[str, Any],
-    where: str,
-    root: dict[str, Any] | None = None,
-    keys: Sequence[str | int] = (),
-) -> None:
-    """Validate `value`.
+def checked(model: type[Model], value: Any, where: str, keys: Sequence[str | int] = ()) -> Model:
+    """Return a value as a model.
 
     Args:
         where: what to put before the key, e.g. "config key partitions.path" or "file: ".
-        root: the schema whose $defs the schema refers to, if not itself.
         keys: path to `value` in its document.
 
     Raises:
-        SchemaError: one line with the first error nearest to the root.
+        SchemaError: one line with the error nearest to the root.
     """
-    schema = {"$defs": root["$defs"], **schema} if root else schema
-    errors = list(Validator(schema, format_checker=FORMATS).iter_errors(value))
-    error = exceptions.best_match(errors)
-    if error is None:
-        return
-    while error.parent is not None and "description" in error.parent.schema:
-        error = error.parent  # of several alternatives: say what they mean, not how one fails
-    path = list(error.absolute_path)
-    message = " ".join(error.message.split())
-    if error.validator == "additionalProperties":
-        known = list(error.schema.get("properties", {}))
-        path.append(next(key for key in error.instance if key not in known))
-        message = f"unknown key; {suggestion(str(path[-1]), known)}"
-    elif error.validator == "not" and "description" in error.schema:
-        message = error.schema["description"]
-    elif error.validator == "format":
-        message = f"{error.instance!r} must hold {{}}"
-    elif error.validator_value == "string" and isinstance(error.instance, str):
-        message = f"{error.instance!r} holds half a character (a lone surrogate)"
-    elif error.validator == "oneOf":
-        message = f"{error.instance!r}, expected: {error.schema['description']}"
-    if len(message) > 300:
-        message = f"{message[:297]}..."
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        path, message = _first(error.errors(include_url=False), value)
+    raise _refusal(where, path, message, keys) from None
+
+
+def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
+    """Return path and message of the error nearest to the root.
+
+    Of alternatives that all fail, it says what each of them would take, or what is wrong inside of
+    the one whose kind of value it is.
+    """
+    placed = [(_path(error, value), error) for error in errors]
+    path = min((path for path, _ in placed), key=len)
+    inside = [each for each, _ in placed if each[: len(path)] == path and len(each) > len(path)]
+    here = [error for each, error in placed if each == path]
+    if inside and len(here[0]["loc"]) > len(path) and here[0]["type"] != "missing":
+        path = min(inside, key=len)
+        here = [error for each, error in placed if each == path]
+    first, *others = dict.fromkeys(map(_message, here))
+    text = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
+    if here[0]["type"] in ("missing", "unknown", "value_error"):
+        return path, text
+    shown = repr(here[0]["input"])
+    return path, f"{text}, got {shown if len(shown) <= LONGEST else shown[:LONGEST] + '...'}"
+
+
+def _path(error: ErrorDetails, value: Any) -> list[str | int]:
+    """Return where in a value an error is, without what pydantic adds for its alternatives."""
+    path: list[str | int] = []
+    for step in error["loc"]:
+        in_list = isinstance(value, list) and isinstance(step, int)
+        if in_list or (isinstance(value, dict) and step in value):
+            path.append(step)
+            inner: Any = value
+            value = inner[step]
+    if error["type"] == "missing":
+        path.append(error["loc"][-1])
+    if error["type"] == "unknown":
+        path.append(error["ctx"]["key"])  # type: ignore[typeddict-item]
+    return path
+
+
+WORDS = {
+    r"^(Input|String|List|Dictionary|Value) should ": "must ",
+    r"valid dictionary( or instance of \w+)?": "mapping",
+    r"\ba valid (i)": r"an \1",
+    r"\ba valid ": "a ",
+    " after validation": "",
+    "^Value error, ": "",
+}
+
+
+def _message(error: ErrorDetails) -> str:
+    """Return what is wrong, as "must be ...", without the value."""
+    if error["type"] == "missing":
+        return "missing; it has no default, so set it"
+    text = error["msg"]
+    for pattern, words in WORDS.items():
+        text = re.sub(pattern, words, text)
+    return text
+
+
+def _refusal(
+    where: str, path: Sequence[str | int], message: str, keys: Sequence[str | int]
+) -> SchemaError:
+    """Return the error of the key at a path below `where`."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     if where.endswith(" "):
         steps = steps.lstrip(".")
     line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
-    raise SchemaError(line, [*keys, *path])
+    return SchemaError(" ".join(line.split()), [*keys, *path])
 
 
-def filled(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Return `value` with the defaults of the schema's missing keys, nested objects included."""
-    properties = schema.get("properties", {})
-    result = {key: sub["default"] for key, sub in properties.items() if "default" in sub} | value
-    for key, sub in properties.items():
-        if "$ref" in sub:
-            sub = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]
-        if isinstance(result.get(key), dict):
-            result[key] = filled(result[key], sub, root)
-    extra = schema.get("additionalProperties")
-    if isinstance(extra, dict):
-        for key in result.keys() - properties.keys():
-            if isinstance(result[key], dict):
-                result[key] = filled(result[key], extra, root)
-    return result
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file that ships with FedLoom, by libyaml's fast parser."""
+    return yaml.load(path.read_text(), yaml.CSafeLoader)

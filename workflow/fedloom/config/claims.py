@@ -2,16 +2,97 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.schema import Distinct, Keys, Number, OneOrMore
 from fedloom.config.settings import Method, Output, Settings
 from fedloom.hooks.manifest import find
 
 FOLDER = ROOT / "workflow/claims"
+Ends = (
+    Annotated[Number, Field(gt=0)]
+    | Annotated[list[Number | None], Field(min_length=2, max_length=2)]
+)
+Columns = Annotated[dict[str, list[str]], Field(min_length=1)]
 EACH_DOMAIN, DOMAIN = "each_domain", "domain_"  # metric of a claim, and what it stands for
+
+
+class Row(Keys):
+    """A method that claims are about."""
+
+    plugin: str
+    options: dict[str, Any] = Field({})
+    """Other than the plugin's defaults."""
+    wrappers: list[str] = Field([])
+    """Names of plugins."""
+    free: Distinct[str] = Field([])
+    """Options that may have any value, as one that the paper sets by data set."""
+    printed: list[str] = Field([])
+    """Its other names in workflow/published, tried in this order."""
+
+
+class Claim(Keys):
+    """A sentence of a paper on its results."""
+
+    says: str = Field(pattern=r"^[^\n]+$")
+    """The claim in one line."""
+    where: str
+    """Where in the paper it stands, as Table 1, Section 5.1."""
+    above: OneOrMore[str] = Field([])
+    """Row or rows whose metric is the higher one, each above each of `below`."""
+    below: OneOrMore[str] = Field([])
+    """Row or rows whose metric is lower than that of `above`."""
+    metric: str = "participating_mean"
+    """A metric of workflow/published; each_domain: the mean over clients in every domain; or
+    train_loss (at the reported rounds), course_mean (participating clients, over all evaluated
+    rounds)."""
+    below_metric: str | None = None
+    """Metric of `below`; default: that of `above`."""
+    in_: Columns = Field(alias="in")
+    """Setting -> columns of the paper's table."""
+    from_: Columns | None = Field(None, alias="from")
+    """The claim is about changes from this setting (one) to those of `in`; without `below` about
+    that of `above` alone."""
+    average: bool = False
+    """The claim is about the average over all columns of a setting, and over all scenarios that
+    stand for it."""
+    times: Number | None = Field(None, gt=1)
+    """`above` is higher than this many times `below`."""
+    within: Ends | None = None
+    """The claim is that the difference is no larger than this, either way; or that it lies between
+    two ends, null for none: [0, 1] is higher by no more than 1."""
+    bound: Literal["paper", "ours"] | None = None
+    """Whose number `within` or `times` is. It is ours where the paper says "slightly"; and where it
+    prints a margin; the claim asks for half of it: runs that repeat the paper scatter around all
+    of it, and could not decide."""
+    table: OneOrMore[int] | None = None
+    """Table or tables of workflow/published with the paper's numbers."""
+    by: Annotated[list[Number], Field(min_length=1)] | None = None
+    """The paper's differences, where they are not of one table."""
+    untested: str | None = None
+    """Why no run can decide it."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        """Refuse a number without whose it is, and the other way about."""
+        if (self.bound is None) != (self.within is None and self.times is None):
+            raise ValueError("bound must stand beside within or times, and beside nothing else")
+        return self
+
+
+class Claims(Keys):
+    """workflow/claims/<paper>.yaml: what a paper says of its results."""
+
+    rows: Annotated[dict[str, Row], Field(min_length=1)]
+    """The methods that the claims are about, by the names that the paper gives them."""
+    settings: Annotated[dict[str, str], Field(min_length=1)]
+    """Kinds of heterogeneity that the claims are about, each with a line on what it is."""
+    claims: Annotated[list[Claim], Field(min_length=1)]
 
 
 def read_claims(paper: str, where: str) -> dict[str, Any]:
@@ -29,30 +110,26 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
         papers = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml")))
         raise FedLoomError(f"{where}: no '{paper}'; known: {papers}")
     name = f"workflow/claims/{file.name}"
-    content, shape = schema.read_yaml(file), schema.load("claims")
-    schema.check(content, shape, f"{name} ")
-    rows = {
-        row: schema.filled(entry, shape["properties"]["rows"]["additionalProperties"], shape)
-        for row, entry in content["rows"].items()
-    }
+    content = schema.checked(Claims, schema.read_yaml(file), f"{name} ")
+    rows = {row: entry.plain for row, entry in content.rows.items()}
     published = schema.read_yaml(ROOT / "workflow/published" / file.name)
     claims = []
-    for number, entry in enumerate(content["claims"]):
-        claim = schema.filled(entry, shape["properties"]["claims"]["items"], shape)
+    for number, entry in enumerate(content.claims):
+        claim = entry.plain
         for side in ("above", "below"):
-            names = claim.get(side, [])
+            names = claim[side]
             claim[side] = [names] if isinstance(names, str) else names
         if isinstance(claim.get("within"), int | float):
             claim["within"] = [-claim["within"], claim["within"]]
         at = f"{name} claims[{number}]"
-        _check_names(claim, rows, content["settings"], at)
+        _check_names(claim, rows, content.settings, at)
         claim["printed"] = {
             setting: _printed(claim, columns, rows, published["tables"], at)
             for setting, columns in claim["in"].items()
         }
         claims.append(claim)
     citation = published["citation"]
-    return {"rows": rows, "settings": content["settings"], "claims": claims, "citation": citation}
+    return {"rows": rows, "settings": content.settings, "claims": claims, "citation": citation}
 
 
 def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
@@ -63,7 +140,7 @@ def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
     ):
         for name in names:
             if name not in known:
-                hint = schema.suggestion(name, list(known))
+                hint = suggestion(name, list(known))
                 raise FedLoomError(f"{where}: {key}: no '{name}' there; {hint}")
     if "untested" in claim:
         return
@@ -150,7 +227,7 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, An
         options = find(entry["plugin"]).options(entry["options"], row)
         for option in entry["free"]:
             if option not in options:
-                hint = schema.suggestion(option, list(options))
+                hint = suggestion(option, list(options))
                 raise FedLoomError(f"rows.{row}.free: no option '{option}'; {hint}")
         ranks = {}
         for method in methods:
@@ -195,7 +272,7 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
     Raises:
         FedLoomError: a label, row, scenario or setting that is not there.
     """
-    entry = output.settings
+    entry = output.keys.own
     paper = read_claims(entry["paper"], f"{where}.paper")
     chosen, stands_for = entry.get("rows", {}), entry.get("stands_for", {})
     # of the whole config: a study may run others than the table was written for
@@ -207,11 +284,11 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
         names = paper["rows"] if key == "rows" else paper["settings"]
         for label, value in given.items():
             if label not in known:
-                hint = schema.suggestion(label, known)
+                hint = suggestion(label, known)
                 raise FedLoomError(f"{where}.{key}: no '{label}' here; {hint}")
             for name in [value] if isinstance(value, str) else value:
                 if name not in names:
-                    hint = schema.suggestion(name, list(names))
+                    hint = suggestion(name, list(names))
                     raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the claims; {hint}")
     methods = [settings.methods[label] for label in output.methods]
     labels = labels_of(paper["rows"], methods, chosen)
@@ -225,8 +302,7 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
         output,
         methods=tuple(compared or output.methods),
         scenarios=tuple(scenarios or output.scenarios),
-        settings=entry
-        | {
+        extra={
             "stands_for": given,
             "labels": labels,
             "claims": paper["claims"],

@@ -9,35 +9,85 @@ config, as those of a source or a scheme of FedLoom's own do.
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.schema import Identifier, Keys
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
+from fedloom.config.kinds import Room
+from fedloom.config.partitions import ClientScheme, SchemeKind
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import Found, Located, gather, read_toml
-from fedloom.hooks.options import check_schemas
+from fedloom.hooks.options import check_schemas, check_value
 
-SECTIONS = {"source": "dataset", "scheme": "partition"}  # kind -> $defs of the config's schema
-# the keys that every source, every scheme of a plugin has, see $defs of the config's schema
-COMMON: dict[str, dict[str, Any]] = {
-    "source": {
-        **schema.load("config")["$defs"]["chosen"],
-        "test_fraction": {"$ref": "#/$defs/test_fraction", "default": 0.3},
-        "class_names": {"$ref": "#/$defs/class_names"},
-        "class_per_domain": {"$ref": "#/$defs/class_per_domain", "default": False},
-        "image_size": {"$ref": "#/$defs/image_size"},
-        "resize": {"$ref": "#/$defs/resize"},
-        "skip_unreadable": {"$ref": "#/$defs/skip_unreadable", "default": False},
-    },
-    "scheme": {
-        "held_out": {"$ref": "#/$defs/held_out", "default": 0},
-        "shots": {"$ref": "#/$defs/shots"},
-        "seed": {"$ref": "#/$defs/partition_seed"},
-        "protocol": {"$ref": "#/$defs/protocol"},
-    },
+
+class PluginKeys(Keys):
+    """The keys of a plugin's source or scheme: its options, and those that all have.
+
+    A field has a name of its own, with the option as its alias, for an option may be called as a
+    method of the class is.
+    """
+
+    options: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The keys and their values: an option may be null, and the others are left out then."""
+        values = self.model_dump(by_alias=True)
+        return {k: v for k, v in values.items() if v is not None or k in self.options}
+
+
+class PluginSource(PluginKeys, ImageSource):
+    """The keys that every source of a plugin has."""
+
+    class_names: ClassNames = None
+    class_per_domain: ClassPerDomain = False
+    test_fraction: TestFraction = 0.3
+
+
+class PluginDomainScheme(PluginKeys, SchemeKind):
+    """The keys of a plugin's scheme that divides by domains, which say how many clients it has."""
+
+
+class PluginScheme(PluginKeys, ClientScheme):
+    """The keys of every other scheme of a plugin."""
+
+
+class DataToml(Keys):
+    """source.toml or scheme.toml: what a plugin says of a source or a scheme that it brings."""
+
+    name: Identifier
+    """The folder's name."""
+    description: str
+    """What it reads, or what a client holds."""
+    options: dict[Identifier, dict[str, Any]] = Field({})
+    """An option without default must be given; each is checked by its schema."""
+
+
+class SourceToml(DataToml):
+    """source.toml: an option with format = "path" names files of the user's.
+
+    The store is made again when these change.
+    """
+
+
+class SchemeToml(DataToml):
+    """scheme.toml: what a plugin says of a scheme."""
+
+    by_domain: bool = False
+    """True if plugin.py has groups(domains, settings) in place of divide(labels, settings, rng);
+    then the number of clients follows from the domains, and `clients` is no key."""
+
+
+TOML: dict[str, type[DataToml]] = {"source": SourceToml, "scheme": SchemeToml}
+# names that a plugin cannot take, which those of FedLoom's own modules have
+OWN = {
+    kind: {f.stem for f in (ROOT / f"workflow/fedloom/data/{kind}s").glob("*.py")} for kind in TOML
 }
-CLIENTS = {"type": "integer", "minimum": 1}
 
 
 @dataclass(frozen=True)
@@ -60,47 +110,63 @@ class DataPlugin(Located):
         """The options that name files of the user's."""
         return [k for k, option in self.option_schemas.items() if option.get("format") == "path"]
 
-    def entry(self) -> dict[str, Any]:
-        """Return the JSON Schema of an entry of the config, as $defs has it of FedLoom's own."""
-        clients = {"clients": CLIENTS} if self.kind == "scheme" and not self.by_domain else {}
-        given = [name for name, option in self.option_schemas.items() if "default" not in option]
-        own = {self.kind: {"const": self.name}} | clients | self.option_schemas
-        together = {"resize": ["image_size"]} if self.kind == "source" else {}
-        return {
-            "description": self.description,
-            "dependentRequired": together,
-            "type": "object",
-            "additionalProperties": False,
-            "required": [self.kind, *clients, *given],
-            "properties": own | COMMON[self.kind],
-        }
+    @property
+    def base(self) -> type[PluginKeys]:
+        """The keys that every plugin of its kind has."""
+        if self.kind == "source":
+            return PluginSource
+        return PluginDomainScheme if self.by_domain else PluginScheme
+
+    def keys(self) -> type[PluginKeys]:
+        """Return the model of an entry of the config, beside the key that names the plugin."""
+        model = create_model(
+            self.name,
+            __base__=self.base,
+            __doc__=self.description,
+            **{f"option_{k}": _field(k, option) for k, option in self.option_schemas.items()},
+        )
+        model.options = frozenset(self.option_schemas)
+        return model
+
+
+def _field(name: str, option: dict[str, Any]) -> Any:
+    """Return type and default of an option, which its JSON Schema checks."""
+
+    def check(value: Any) -> Any:
+        try:
+            check_value(value, option, "")
+        except FedLoomError as error:
+            raise ValueError(str(error).removeprefix(": ")) from None
+        return value
+
+    kind = Annotated[Any, AfterValidator(check), WithJsonSchema(option)]
+    about = option.get("description")
+    return kind, Field(option.get("default", ...), alias=name, description=about)
 
 
 def _read(kind: str, folder: Path, module: str | None) -> DataPlugin:
     """Read and check the source.toml or scheme.toml of a folder."""
     file = folder / f"{kind}.toml"
-    root = schema.load(kind)
-    content = read_toml(file)
-    schema.check(content, root, f"{file}: ")
-    content = schema.filled(content, root, root)
-    if content["name"] in schema.load("config")["$defs"][SECTIONS[kind]]:
-        line = f"FedLoom has a {kind} '{content['name']}' of its own; rename this one"
+    content = schema.checked(TOML[kind], read_toml(file), f"{file}: ")
+    if content.name in OWN[kind]:
+        line = f"FedLoom has a {kind} '{content.name}' of its own; rename this one"
         raise FedLoomError(f"{folder}: {line}")
-    check_schemas(content["options"], f"{file}: options")
-    for name, option in content["options"].items():
-        if name in COMMON[kind] or name in (kind, "clients"):
-            raise FedLoomError(f"{file}: options.{name}: every {kind} has that key; rename it")
-        if option.get("format") == "path" and option["type"] != "string":
-            raise FedLoomError(f'{file}: options.{name}: a path is of the type "string"')
-    return DataPlugin(
-        name=content["name"],
+    check_schemas(content.options, f"{file}: options")
+    plugin = DataPlugin(
+        name=content.name,
         folder=folder,
         module=module,
         kind=kind,
-        description=content["description"],
-        option_schemas=content["options"],
-        by_domain=content.get("by_domain", False),
+        description=content.description,
+        option_schemas=content.options,
+        by_domain=getattr(content, "by_domain", False),
     )
+    for name, option in content.options.items():
+        if name in plugin.base.model_fields or name in (kind, "clients", "protocol"):
+            raise FedLoomError(f"{file}: options.{name}: every {kind} has that key; rename it")
+        if option.get("format") == "path" and option["type"] != "string":
+            raise FedLoomError(f'{file}: options.{name}: a path is of the type "string"')
+    return plugin
 
 
 @cache
@@ -121,7 +187,7 @@ def find(kind: str, name: str) -> DataPlugin:
     """
     plugins = discover(kind)
     if name not in plugins and name not in plugins.broken:
-        raise FedLoomError(f"no {kind} '{name}'; {schema.suggestion(name, list(plugins))}")
+        raise FedLoomError(f"no {kind} '{name}'; {suggestion(name, list(plugins))}")
     return plugins[name]
 
 
@@ -130,20 +196,30 @@ def broken() -> dict[str, FedLoomError]:
     return manifest.discover().broken | discover("source").broken | discover("scheme").broken
 
 
-def entries(section: str) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of every kind of entry that a section of the config may have.
+@dataclass(frozen=True)
+class WithPlugins:
+    """The kinds of a room of FedLoom's own, and those that plugins bring.
 
-    Args:
-        section: datasets, partitions, backbones, tables or figures.
+    Attributes:
+        kind: source or scheme.
     """
-    name = section.removesuffix("s")
-    kinds = schema.load("config")["$defs"][name]
-    for kind, of in SECTIONS.items():
-        if of == name:
-            kinds = kinds | {key: plugin.entry() for key, plugin in discover(kind).items()}
-    if section in ("tables", "figures"):
-        common = schema.load("config")["$defs"]["shown"]["properties"]
-        return {
-            key: kind | {"properties": kind["properties"] | common} for key, kind in kinds.items()
-        }
-    return kinds
+
+    room: Room
+    kind: str
+
+    def find(self, name: str) -> type[Keys] | None:
+        """Return the keys of a source or a scheme; None if there is none of that name.
+
+        Raises:
+            FedLoomError: a plugin of that name is broken.
+        """
+        own = self.room.find(name)
+        if own is None and name in discover(self.kind):
+            return discover(self.kind)[name].keys()
+        if own is None and name in broken():
+            raise broken()[name]
+        return own
+
+    def names(self) -> list[str]:
+        """Return the names of all sources or schemes, plugins' last."""
+        return [*self.room.names(), *discover(self.kind)]

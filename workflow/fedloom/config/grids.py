@@ -8,9 +8,11 @@ from copy import deepcopy
 from itertools import product
 from typing import Any
 
-from fedloom.common.errors import FedLoomError
-from fedloom.common.schema import check, suggestion
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.schema import checked
 from fedloom.config.settings import Grid, GridMember
+from fedloom.hooks.options import check_value
+from fedloom.hooks.training import Training
 
 TRAINING = "training."
 
@@ -43,7 +45,7 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
 
     Args:
         options: the label's options, all of them filled in; training options as `training.lr`.
-        schemas: a JSON Schema per option, by the same names.
+        schemas: a JSON Schema per option of the method.
 
     Raises:
         FedLoomError: names `where` and the axis.
@@ -51,10 +53,9 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
     for axis, values in axes.items():
         at = f"{where}.{axis}"
         option, dot, position = _parts(axis)
-        if option not in schemas:
-            known = [k for k in schemas if k.startswith(TRAINING) == option.startswith(TRAINING)]
+        if option not in options:
+            known = [k for k in options if k.startswith(TRAINING) == option.startswith(TRAINING)]
             raise FedLoomError(f"{at}: no option '{option}'; {suggestion(option, known)}")
-        shape = schemas[option]
         if dot:
             if option in axes:
                 raise FedLoomError(f"{at}: '{option}' as a whole is an axis too; keep one")
@@ -66,9 +67,18 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
                     f"{at}: no position '{position}' in the list of {entries}; they count "
                     f"from 0, and the label's options.{option} says how long the list is"
                 )
-            shape = shape.get("items", {})
         for i, value in enumerate(values):
-            check(value, shape, f"{at}[{i}]")
+            if option.startswith(TRAINING):
+                whole = _with_entry(options[option], position, value) if dot else value
+                checked(Training, {option.removeprefix(TRAINING): whole}, f"{where}.training")
+            else:
+                shape = schemas[option]
+                check_value(value, shape.get("items", {}) if dot else shape, f"{at}[{i}]")
+
+
+def _with_entry(values: list, position: str, value: Any) -> list:
+    """Return a list with another value at a position."""
+    return [value if str(i) == position else old for i, old in enumerate(values)]
 
 
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:

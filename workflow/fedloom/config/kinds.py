@@ -1,58 +1,119 @@
-"""What the schema declares of every kind of table and figure, beside its keys.
+"""The kinds of entry that a section of the config may have: models of their keys, found by name.
 
-x-shows: runs (default), members of one grid (grid) or of several (grids), backbones, datasets, or
-    settings, which need no run
-x-artefact: the method's table that it is made of; else it reads evaluations
-x-reads: of a backbone its accuracy by block (default), or its features; of runs `names`, if the
-    datasets' classes are named
-x-seeds: all (default), or first
-x-needs: checks of fedloom.config.requirements that the study must pass
-x-caption: what the report says below it
+A kind of table, figure, source or scheme is a module: a class with its keys beside the code that
+reads them. Those modules lie above this one, so that whoever makes a plan hands their rooms in.
 """
 
+import importlib
+import importlib.util
+import pkgutil
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from fedloom.common import schema
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.schema import Keys, SchemaError, checked
+
+# the key that names what an entry is checked against
+NAMED_BY = {
+    "datasets": "source",
+    "partitions": "scheme",
+    "backbones": "library",
+    "tables": "kind",
+    "figures": "kind",
+}
+
+
+class Kinds(Protocol):
+    """The kinds of entry of one section."""
+
+    def find(self, name: str) -> type[Keys] | None:
+        """Return the keys of a kind; None if there is none of that name."""
+        ...
+
+    def names(self) -> list[str]:
+        """Return the names of all kinds."""
+        ...
+
+
+Catalogue = Mapping[str, Kinds]  # by section
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of table or figure, as the schema declares it."""
+class Room:
+    """The kinds that are modules of a package: each has the name of its module.
 
-    name: str
-    shows: str
-    artefact: str | None
-    reads: str
-    seeds: str
-    needs: tuple[str, ...]
-    caption: str
+    Attributes:
+        package: its dotted name.
+        base: the class that those of all kinds derive from.
+    """
 
-    def artefact_of(self, settings: dict[str, Any]) -> str | None:
-        """Return the artefact that it is made of: declared, or chosen by the key `artefact`."""
-        return self.artefact or settings.get("artefact")
+    package: str
+    base: type[Keys]
 
-    def caption_of(self, settings: dict[str, Any]) -> str:
-        """Return the caption of a table or figure with these keys, as reStructuredText."""
-        texts = {key: as_rst(str(value)) for key, value in settings.items()}
-        return self.caption.format(**{"metric": "", **texts})
+    def find(self, name: str) -> type[Keys] | None:
+        """Return the class of a kind, which its module defines; None if there is none."""
+        full = f"{self.package}.{name}"
+        if not name.isidentifier() or importlib.util.find_spec(full) is None:
+            return None
+        for value in vars(importlib.import_module(full)).values():
+            if (
+                isinstance(value, type)
+                and issubclass(value, self.base)
+                and value.__module__ == full
+            ):
+                return value
+        return None
+
+    def names(self) -> list[str]:
+        """Return the names of all kinds, in alphabetical order."""
+        path = importlib.import_module(self.package).__path__
+        modules = sorted(module.name for module in pkgutil.iter_modules(path))
+        return [name for name in modules if self.find(name) is not None]
 
 
-def as_rst(text: str) -> str:
-    """Return reStructuredText that shows `text` as it is, on one line."""
-    return re.sub(r"([^\w\s]|_)", r"\\\1", " ".join(text.split()))
+@dataclass(frozen=True)
+class Listed:
+    """The kinds that a mapping holds."""
+
+    kinds: Mapping[str, type[Keys]]
+
+    def find(self, name: str) -> type[Keys] | None:
+        """Return the keys of a kind; None if there is none of that name."""
+        return self.kinds.get(name)
+
+    def names(self) -> list[str]:
+        """Return the names of all kinds."""
+        return list(self.kinds)
 
 
-def kind_of(section: str, name: str) -> Kind:
-    """Return the declaration of a kind of the section `tables` or `figures`."""
-    entry = schema.load("config")["$defs"][section.removesuffix("s")][name]
-    return Kind(
-        name=name,
-        shows=entry.get("x-shows", "runs"),
-        artefact=entry.get("x-artefact"),
-        reads=entry.get("x-reads", "accuracy"),
-        seeds=entry.get("x-seeds", "all"),
-        needs=tuple(entry.get("x-needs", ())),
-        caption=" ".join(entry["x-caption"].split()),
-    )
+class Entry(NamedTuple):
+    """An entry of a section: the name of its kind, and its keys with all defaults."""
+
+    kind: str
+    keys: Any
+
+
+def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds, where: str) -> Entry:
+    """Return an entry of the config, checked against the keys of its kind.
+
+    Raises:
+        FedLoomError: one line that names the key.
+    """
+    named_by, path = NAMED_BY[section], key_path(section, label)
+    name = entry.get(named_by)
+    try:
+        model = kinds.find(name) if isinstance(name, str) else None
+    except FedLoomError as error:  # of a broken plugin
+        raise SchemaError(f"{where}.{named_by}: {error}", [*path, named_by]) from None
+    if model is None:
+        line = f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds.names())}"
+        raise SchemaError(line, [*path, named_by])
+    keys = {key: value for key, value in entry.items() if key != named_by}
+    return Entry(str(name), checked(model, keys, where, path))
+
+
+def key_path(section: str, label: str) -> list[str]:
+    """Return the path of an entry in its file; <label>.parts.<name> is that of a part."""
+    return [section, *re.split(r"\.(parts)\.", label)]

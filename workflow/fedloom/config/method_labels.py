@@ -3,20 +3,21 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from fedloom.common import schema
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.config import grids
 from fedloom.config.reading import CONFIG
-from fedloom.config.settings import Backbone, Grid, GridMember, Method, Study, Wrapper
+from fedloom.config.settings import Backbone, Grid, GridMember, Method, Wrapper
+from fedloom.config.study import MethodEntry, Study, WrapperEntry
 from fedloom.hooks import compatibility
 from fedloom.hooks.manifest import Found, Plugin, discover, find
+from fedloom.hooks.training import Training
 
 
-def implied(labels: list[str], methods: dict[str, dict]) -> dict[str, dict]:
+def implied(labels: list[str], methods: dict[str, MethodEntry]) -> dict[str, MethodEntry]:
     """Return entries for the selected labels that are names of plugins and defined nowhere."""
     plugins = discover()
     return {
-        label: {"plugin": label, "options": {}, "training": {}, "wrappers": []}
+        label: MethodEntry(plugin=label)
         for label in labels
         if label not in methods
         and (label in plugins.broken or (label in plugins and plugins[label].kind == "method"))
@@ -24,14 +25,14 @@ def implied(labels: list[str], methods: dict[str, dict]) -> dict[str, dict]:
 
 
 def resolve_methods(
-    methods: dict[str, dict], training: dict[str, Any]
+    methods: dict[str, MethodEntry], training: Training
 ) -> tuple[Found[Method], dict[str, Grid]]:
     """Return the methods by label, members of grids among them, and the grids by label.
 
     A label of a broken plugin is broken too.
 
     Args:
-        methods: the config's section, its schema's defaults filled in.
+        methods: the config's section.
         training: the study's training options.
 
     Raises:
@@ -41,44 +42,44 @@ def resolve_methods(
     all_grids: dict[str, Grid] = {}
     for label, entry in methods.items():
         where = f"{CONFIG} methods.{label}"
-        for name in (entry["plugin"], *(around["plugin"] for around in entry["wrappers"])):
+        for name in (entry.plugin, *(around.plugin for around in entry.wrappers)):
             if name in discover().broken:
                 resolved.broken[label] = discover().broken[name]
         if label in resolved.broken:
             continue
-        plugin = find(entry["plugin"], f"{where}.plugin", "method")
-        around, wrappers = _wrappers(entry["wrappers"], where)
-        options = plugin.options(entry["options"], f"{where}.options")
-        title = entry.get("title", plugin.title if label == plugin.name else label)
+        plugin = find(entry.plugin, f"{where}.plugin", "method")
+        around, wrappers = _wrappers(entry.wrappers, where)
+        options = plugin.options(entry.options, f"{where}.options")
+        title = entry.title or (plugin.title if label == plugin.name else label)
 
         def method(
             name: str, title: str, options: dict, member: GridMember | None = None,
-            plugin: Plugin = plugin, wrappers: tuple = wrappers, entry: dict = entry,
+            plugin: Plugin = plugin, wrappers: tuple = wrappers, entry: MethodEntry = entry,
         ) -> Method:  # fmt: skip
             swept = grids.of_training(member.options) if member else {}
-            own = entry["training"] | swept
+            own = entry.training.given | swept
             return Method(
                 label=name,
                 plugin=plugin.name,
                 title=title,
                 options=options,
-                training=plugin.training(training, own),
+                training=plugin.training(training.given, own),
                 wrappers=wrappers,
                 families=plugin.families,
                 needs=plugin.needs,
                 artefacts=tuple(plugin.artefacts_with(options)),
                 look=cast(dict[str, str], plugin.look),
                 own_training=own,
-                rounds=entry.get("rounds"),
+                rounds=entry.rounds,
                 member=member,
             )
 
-        if "grid" not in entry:
+        if entry.grid is None:
             added = {label: method(label, title, options)}
         else:
-            own = plugin.training(training, entry["training"])
+            own = plugin.training(training.given, entry.training.given)
             at = f"{where}.grid"
-            grid = grid_of(label, title, entry["grid"], options, own, plugin, at)
+            grid = grid_of(label, title, entry.grid, options, own, plugin, at)
             all_grids[label] = grid
             added = {}
             for name, member_title, member in grids.members(grid):
@@ -99,15 +100,17 @@ def resolve_methods(
     return resolved, all_grids
 
 
-def _wrappers(entries: list[dict], where: str) -> tuple[tuple[Plugin, ...], tuple[Wrapper, ...]]:
+def _wrappers(
+    entries: list[WrapperEntry], where: str
+) -> tuple[tuple[Plugin, ...], tuple[Wrapper, ...]]:
     """Check a label's wrappers, and return their plugins and their options, filled in."""
-    names = [entry["plugin"] for entry in entries]
+    names = [entry.plugin for entry in entries]
     if len(set(names)) < len(names):
         raise FedLoomError(f"{where}.wrappers: a wrapper stands there twice; name each once")
     plugins, wrappers = [], []
     for i, entry in enumerate(entries):
-        plugin = find(entry["plugin"], f"{where}.wrappers[{i}].plugin", "wrapper")
-        options = plugin.options(entry.get("options", {}), f"{where}.wrappers[{i}].options")
+        plugin = find(entry.plugin, f"{where}.wrappers[{i}].plugin", "wrapper")
+        options = plugin.options(entry.options, f"{where}.wrappers[{i}].options")
         plugins.append(plugin)
         wrappers.append(Wrapper(plugin.name, options))
     return tuple(plugins), tuple(wrappers)
@@ -130,10 +133,9 @@ def grid_of(
     Raises:
         FedLoomError: an axis is no option, or a value none that it takes; names `where`.
     """
-    schemas = schema.load("config")["$defs"]["training"]["properties"]
-    schemas = {f"{grids.TRAINING}{name}": shape for name, shape in schemas.items()}
-    options = options | {f"{grids.TRAINING}{name}": value for name, value in training.items()}
-    grids.check_axes(axes, options, plugin.option_schemas | schemas, where)
+    every = dict.fromkeys(Training.model_fields) | training
+    options = options | {f"{grids.TRAINING}{name}": value for name, value in every.items()}
+    grids.check_axes(axes, options, plugin.option_schemas, where)
     touched = dict.fromkeys(grids.split(axis)[0] for axis in axes)
     return Grid(
         label=label,
@@ -165,7 +167,7 @@ def expand(
         elif name in methods:
             labels[name] = None
         else:
-            hint = schema.suggestion(name, method_names(methods, all_grids))
+            hint = suggestion(name, method_names(methods, all_grids))
             raise FedLoomError(f"{where}: no label '{name}'; {hint}")
     return list(labels)
 

@@ -2,19 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from fedloom.config.settings import Method, Protocol, Settings, Study
+from fedloom.config.settings import Method, Settings
+from fedloom.config.study import Protocol, Study
 from fedloom.hooks.manifest import find
 
-NO_PROTOCOL = Protocol({}, {})
-
-
-def protocol_of(entry: dict[str, Any] | None) -> Protocol:
-    """Return what a partition's key `protocol` overrides; None stands for nothing."""
-    values = dict(entry or {})
-    training = values.pop("training", {})
-    return Protocol(values | values.pop("report", {}), training)
+NO_PROTOCOL = Protocol()
 
 
 def is_trial(settings: Settings, partition: str) -> bool:
@@ -28,24 +21,24 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
     Args:
         partition, method: the run's labels; without a method, what the partition's runs share.
     """
-    study = replace(settings.study, **settings.protocols.get(partition, NO_PROTOCOL).study)
+    study = settings.protocols.get(partition, NO_PROTOCOL).over(settings.study)
     rounds = settings.methods[method].rounds if method is not None else None
     if rounds is not None:
-        study = replace(study, rounds=rounds)
+        study = study.model_copy(update={"rounds": rounds})
     if settings.tuning is None or not is_trial(settings, partition):
         return study
     tuning = settings.tuning
-    changes = {"rounds": tuning.rounds or study.rounds, "seeds": (tuning.seed,)}
-    return replace(study, **changes, global_test=False)
+    changes = {"rounds": tuning.rounds or study.rounds, "seeds": [tuning.seed]}
+    return study.model_copy(update=changes | {"global_test": False})
 
 
 def method_of(settings: Settings, partition: str, method: str) -> Method:
     """Return a method with the training options that it has on a partition."""
     found, protocol = settings.methods[method], settings.protocols.get(partition, NO_PROTOCOL)
-    if not protocol.training:
+    if not protocol.training.given:
         return found
-    plugin, shared = find(found.plugin), settings.study.training
-    return replace(found, training=plugin.training(shared, protocol.training, found.own_training))
+    overrides = settings.study.training.given, protocol.training.given, found.own_training
+    return replace(found, training=find(found.plugin).training(*overrides))
 
 
 def methods_of(settings: Settings, labels: Iterable[str]) -> list[Method]:

@@ -99,6 +99,8 @@ def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
         return [_plain(item, path, values) for item in value]
     if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise FedLoomError(f"{path}: {value!r} holds half a character (a lone surrogate)")
     for kind in (int, float, str):  # ruamel's own classes remember how a scalar was written
         if isinstance(value, kind):
             return kind(value)

@@ -9,30 +9,149 @@ read, so that jobs know sources and their keys, and no recipes.
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
-from fedloom.common.errors import FedLoomError
-from fedloom.config.reading import read
-from fedloom.config.settings import Expected
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.schema import Count, Distinct, Keys, Natural, SchemaError
+from fedloom.config.datasets import Expected
+from fedloom.config.kinds import Entry, Kinds, check_entry, key_path
+from fedloom.config.reading import CONFIG, read
 
 FOLDER = ROOT / "workflow/datasets"
+# keys of a dataset of several that its parts cannot have
+OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
 DATA = "data"  # the folder of the checkout below which data sets lie by default
+
+
+class Hub(Keys):
+    """Files of a data set on Hugging Face's hub, put below the root by their names."""
+
+    repository: str = Field(pattern="^[^/]+/[^/]+$")
+    revision: str
+    """A commit."""
+    files: list[str] = Field(min_length=1)
+    """Names or patterns."""
+
+
+class Archive(Keys):
+    """A file to download; .zip, .tar, .tgz and .tar.gz are unpacked, others kept."""
+
+    url: str = Field(pattern="^https?://")
+    """Plain http needs a digest."""
+    sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
+    size: Count | None = None
+    """In bytes."""
+    into: str | None = None
+    """Folder below the root; default: the root."""
+    name: str | None = Field(None, pattern="^[^/]+$")
+    """Of the file; default: the end of the address."""
+
+    @model_validator(mode="after")
+    def _below_the_root(self) -> Self:
+        """Refuse a path that leads out of the root."""
+        if self.into is not None and (self.into.startswith("/") or ".." in self.into.split("/")):
+            raise ValueError(f"into: must be a folder below the root, got {self.into!r}")
+        if self.name in (".", ".."):
+            raise ValueError(f"name: must be the name of a file, got {self.name!r}")
+        return self
+
+
+class Get(Keys):
+    """How a data set's files come below the root.
+
+    `manual` beside another key says what is left to do by hand.
+    """
+
+    torchvision: Literal[True] | None = None
+    """Torchvision downloads it, with checksums of its own."""
+    hub: Hub | None = None
+    archives: Annotated[list[Archive], Field(min_length=1)] | None = None
+    recipes: Annotated[list[str], Field(min_length=1)] | None = None
+    """It is made of these data sets, each with a root of its own."""
+    manual: Annotated[list[str], Field(min_length=1)] | None = None
+    """Steps for a person; {root} stands for the root."""
+
+
+class Least(Keys):
+    """No fewer than these, where a source states a count roughly."""
+
+    images: Count | None = None
+    train: Count | None = None
+    test: Count | None = None
+
+
+class Cell(Keys):
+    """The counts of a class or of a domain."""
+
+    images: Natural | None = None
+    train: Natural | None = None
+    test: Natural | None = None
+    at_least: Least | None = None
+
+
+class Counts(Keys):
+    """What comes out, as a paper or the publisher states it."""
+
+    images: Count | None = None
+    """Of both splits."""
+    train: Count | None = None
+    test: Count | None = None
+    classes: Count | None = None
+    """With training images."""
+    domains: Count | None = None
+    each_class: Cell | None = None
+    """The same for every class."""
+    by_class: dict[str, Cell] | None = None
+    """By the name of the class."""
+    by_domain: dict[str, Cell] | None = None
+    """By the name of the domain."""
+    at_least: Least | None = None
+
+
+class RecipeKeys(Keys):
+    """The keys of a recipe's file, beside `source` and the keys of that source.
+
+    {root} in the latter stands for the folder that the study names (data/<name> by default), which
+    is also the source's own `root` where the recipe does not say another. A fact that nobody has
+    published is left out.
+    """
+
+    title: str
+    """The data set's name as papers write it."""
+    papers: Distinct[str]
+    """The papers that use it, as in workflow/published."""
+    homepage: str | None = None
+    """Address of its publisher."""
+    licence: str
+    """As the publisher states it, or: not stated."""
+    citation: str
+    """Authors, title, place and year of publication."""
+    notes: list[str] = Field([])
+    """What differs from a paper, and what could not be established; a sentence each."""
+    get: Get
+    files_of: str | None = None
+    """The recipe whose files it is made of; default: its own, in data/<name>."""
+    counts: Counts = Counts()
+
+    @field_validator("papers")
+    @classmethod
+    def _published(cls, papers: list[str]) -> list[str]:
+        """Refuse a paper that workflow/published does not have."""
+        known = [file.stem for file in (ROOT / "workflow/published").glob("*.yaml")]
+        for paper in papers:
+            if paper not in known:
+                raise ValueError(f"no paper '{paper}'; {suggestion(paper, known)}")
+        return papers
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe's file, checked.
-
-    Attributes:
-        papers: those that use the data set, as in workflow/published.
-        notes: what differs from a paper, and what could not be established.
-        get: how its files come below the root, see workflow/schemas/recipe.schema.yaml.
-        files_of: the recipe whose files it is made of; None: its own.
-        counts: images, classes and domains that must come out.
-        entry: `source` and the keys of that source, as in the config's `datasets`.
-    """
+    """A recipe's file, checked; `entry` is `source` and the keys of that source."""
 
     name: str
     file: Path
@@ -114,7 +233,7 @@ def find(name: str) -> Recipe:
     if name.endswith((".yaml", ".yml")):
         return _load(resource(name))
     if name not in names():
-        hint = schema.suggestion(name, names())
+        hint = suggestion(name, names())
         raise FedLoomError(f"no recipe '{name}'; {hint} (or the path of a .yaml file)")
     return _load(FOLDER / f"{name}.yaml")
 
@@ -129,28 +248,68 @@ def folder_of(recipe: Recipe) -> str:
 
 def _load(file: Path) -> Recipe:
     """Read a recipe's file and check it, but for the keys of its source."""
-    root = schema.load("recipe")
     content = read(file)
-    schema.check(content, root, f"{file}: ", root)
-    content = schema.filled(content, root, root)
-    own = root["properties"]
+    own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
+    keys = schema.checked(RecipeKeys, own, f"{file}: ")
+    if "source" not in content:
+        raise FedLoomError(f"{file}: source: missing; it has no default, so set it")
+    if not keys.get.model_fields_set:
+        raise FedLoomError(f"{file}: get: must say how its files are got, got nothing")
     return Recipe(
         name=file.stem,
         file=file,
-        title=content["title"],
-        papers=tuple(content["papers"]),
-        homepage=content.get("homepage"),
-        licence=content["licence"],
-        citation=content["citation"],
-        notes=tuple(content["notes"]),
-        get=content["get"],
-        files_of=content.get("files_of"),
-        counts=content["counts"],
-        entry={key: value for key, value in content.items() if key not in own},
+        title=keys.title,
+        papers=tuple(keys.papers),
+        homepage=keys.homepage,
+        licence=keys.licence,
+        citation=keys.citation,
+        notes=tuple(keys.notes),
+        get=keys.get.plain,
+        files_of=keys.files_of,
+        counts=keys.counts.plain,
+        entry=content,
     )
 
 
-def expanded(entry: dict[str, Any]) -> dict[str, Any]:
+def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = "") -> Entry:
+    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts.
+
+    Args:
+        kinds: sources.
+        where: how an error names it, if not by its label.
+
+    Raises:
+        FedLoomError: one line that names the key.
+    """
+    where, path = where or f"{CONFIG} datasets.{label}", key_path("datasets", label)
+    if "recipe" in entry:
+        try:
+            entry = _expanded(entry, kinds)
+        except FedLoomError as error:
+            raise SchemaError(f"{where}: {error}", [*path, "recipe"]) from None
+    kind, keys = check_entry("datasets", label, entry, kinds, where)
+    parts = getattr(keys, "parts", None)
+    if parts is None:
+        return Entry(kind, keys)
+    resolved = {}
+    for name, part in parts.items():
+        at = f"{where}.parts.{name}"
+        for key in sorted(OF_ALL_PARTS & part.keys()):
+            line = f"{at}.{key}: all parts have it alike; set {where}.{key}"
+            raise SchemaError(line, [*path, "parts", name, key])
+        if part.get("source") == kind:  # whose image_size is required
+            part = part | {"image_size": keys.image_size}
+        if isinstance(part.get("recipe"), str):
+            try:
+                part = {"root": f"{keys.root}/{folder_of(find(part['recipe']))}"} | part
+            except FedLoomError as error:
+                raise SchemaError(f"{at}: {error}", [*path, "parts", name, "recipe"]) from None
+        inner = check_dataset(f"{label}.parts.{name}", part, kinds, at)
+        resolved[name] = {"source": inner.kind} | inner.keys.plain
+    return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))
+
+
+def _expanded(entry: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
     """Return an entry of the config's `datasets` with the keys of its recipe in the recipe's place.
 
     Keys of the entry go before those of the recipe. `{root}` in the recipe's stands for the entry's
@@ -165,20 +324,15 @@ def expanded(entry: dict[str, Any]) -> dict[str, Any]:
     if "source" in entry:
         raise FedLoomError("recipe and source; a recipe has a source of its own, so leave one out")
     if not isinstance(entry["recipe"], str):
-        raise FedLoomError(f"recipe: {entry['recipe']!r} is no name of a recipe")
+        raise FedLoomError(f"recipe: must be the name of a recipe, got {entry['recipe']!r}")
     recipe = find(entry["recipe"])
     root = entry.get("root", recipe.root)
     given = {key: value for key, value in entry.items() if key not in ("recipe", "root")}
     own = {"root": root} | {key: _filled_in(value, root) for key, value in recipe.entry.items()}
-    if not _takes_root(recipe.entry["source"]):
+    source = kinds.find(recipe.entry["source"])
+    if source is None or "root" not in source.model_fields:
         del own["root"]
     return own | given
-
-
-def _takes_root(source: str) -> bool:
-    """Return True if a source of FedLoom's own has the key `root`."""
-    known = schema.load("config")["$defs"]["dataset"]
-    return "root" in known.get(source, {}).get("properties", {})
 
 
 def _filled_in(value: Any, root: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a kind of table or figure may need of its study; the schema names them in `x-needs`.
+"""What a kind of table or figure may need of its study, which its class names in `needs`.
 
 Each check takes the settings of the whole config, the output and how an error names it, and raises
 a FedLoomError that says what to change.
@@ -96,18 +96,3 @@ def different_shots(settings: Settings, output: Output, where: str) -> None:
                 "shots; run one of them"
             )
         labels[shots] = label
-
-
-NEEDS = {
-    check.__name__: check
-    for check in (
-        held_out,
-        global_test,
-        two_axes,
-        three_axes,
-        two_or_three_axes,
-        the_option,
-        one_list,
-        different_shots,
-    )
-}

@@ -1,10 +1,15 @@
 """The rounds of a run: after which a job ends, clients are evaluated, and tables report."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.reading import CONFIG
-from fedloom.config.settings import Study
+
+if TYPE_CHECKING:
+    from fedloom.config.study import Study
 
 
 def job_ends(study: Study) -> list[int]:
@@ -47,8 +52,8 @@ def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
     """
     evaluated = _wanted_rounds(study)
     counts = {
-        "last_evaluations": study.last_evaluations,
-        "worst_of_evaluations": study.worst_of_evaluations or 0,
+        "last_evaluations": study.report.last_evaluations,
+        "worst_of_evaluations": study.report.worst_of_evaluations or 0,
     }
     for key, count in counts.items():
         if count > len(evaluated):

@@ -1,31 +1,16 @@
-"""The config as frozen dataclasses: checked, and with every default filled in."""
+"""The config, resolved: labels with what they stand for, and what files and plugins say of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from fedloom.config.output_kinds import OutputKind
+    from fedloom.config.study import Protocol, Study
     from fedloom.hooks.manifest import Found
 
+VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
 # the kind of backbone that a library gives
 FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
-
-
-@dataclass(frozen=True)
-class About:
-    """What a study says of itself, for people.
-
-    Attributes:
-        paper: the paper that it is of, by its file in workflow/published.
-        citation: of that paper.
-        shows: tables and figures of the paper.
-        deviations, choices: sentences on what differs from the paper, and on what it leaves open.
-    """
-
-    paper: str | None
-    citation: str | None
-    shows: tuple[str, ...]
-    deviations: dict[str, str]
-    choices: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -42,45 +27,6 @@ class FixedSeeds:
 
 
 NOTHING_FIXED = FixedSeeds()
-
-
-@dataclass(frozen=True)
-class Study:
-    """The config's `study`: rounds, seeds and what is evaluated when.
-
-    A run's own has what its partition and its method override (fedloom.config.protocols).
-
-    Attributes:
-        fixed: seeds that all runs share; that of partitions is in their settings.
-        evaluate_every: clients are evaluated after every n-th round.
-        evaluate_clients: so many clients are evaluated after rounds that no table reports; None:
-            all.
-        last_evaluations: the tables average so many of the last evaluations.
-        worst_of_evaluations: the worst accuracy is the lowest mean of so many of the last
-            evaluations; None: that of the worst client.
-        confusion: every evaluation also counts the answers by class and predicted class.
-        precision: number format of the backbones' arithmetic (fedloom.common.device).
-        stacked: False if every client trains and is evaluated as a cohort of its own.
-        gradient_checkpointing: compute the inside of blocks again in the backward pass.
-        training: training options that override those of every method.
-    """
-
-    name: str
-    rounds: int
-    seeds: tuple[int, ...]
-    fixed: FixedSeeds
-    clients_per_round: int
-    rounds_per_job: int
-    evaluate_every: int
-    evaluate_clients: int | None
-    last_evaluations: int
-    worst_of_evaluations: int | None
-    global_test: bool
-    confusion: bool
-    precision: str
-    stacked: bool
-    gradient_checkpointing: bool
-    training: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -113,7 +59,7 @@ class Tuning:
 
 
 class Expected(NamedTuple):
-    """The numbers that a recipe states of a dataset, for estimates; None if it states none.
+    """The numbers that are known of a dataset before it is read, for estimates; None if unknown.
 
     Attributes:
         images, classes: their numbers.
@@ -135,7 +81,7 @@ class Dataset:
     Attributes:
         settings: the keys that the source reads.
         listing: number and digest of the user's files, see fedloom.config.file_fingerprint.
-        expected: numbers that its recipe states, for estimates.
+        expected: numbers that its recipe or its keys state, for estimates.
         domains: the number of domains that its recipe states, for estimates, or None.
         notes: what its recipe says of differences from papers, for the report.
     """
@@ -161,19 +107,6 @@ class Partition:
     def holds_out(self) -> bool:
         """True if some clients never train."""
         return bool(self.settings["held_out"] or self.settings.get("held_out_per_domain"))
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """What runs on a partition have in place of the study's.
-
-    Attributes:
-        study: values by the names of Study's fields.
-        training: training options over those of the study.
-    """
-
-    study: dict[str, Any]
-    training: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -296,20 +229,26 @@ class Output:
 
     Attributes:
         section: tables or figures.
-        settings: the keys that the kind reads.
+        keys: those of its kind, and what follows the kind.
         scenarios, backbones, methods: the runs that it shows, crossed in that order.
         published: a paper's numbers to put beside the measured ones (tables).
+        extra: what its kind reads of the study and of files, beside its keys.
     """
 
     section: str
     label: str
     kind: str
-    title: str | None
-    settings: dict[str, Any]
+    keys: "OutputKind"
     scenarios: tuple[Scenario, ...] = ()
     backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     published: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that its kind reads beside runs, for its job."""
+        return self.keys.own | self.extra
 
 
 @dataclass(frozen=True)
@@ -335,13 +274,16 @@ class Selection:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole config; every mapping is by label. Trials and their partitions are in it too."""
+    """The whole config; every mapping is by label. Trials and their partitions are in it too.
 
-    about: About
-    study: Study
+    Attributes:
+        citation: of the paper that the study is of.
+    """
+
+    study: "Study"
     datasets: dict[str, Dataset]
     partitions: dict[str, Partition]
-    protocols: dict[str, Protocol]
+    protocols: dict[str, "Protocol"]
     backbones: dict[str, Backbone]
     methods: "Found[Method]"
     grids: dict[str, Grid]
@@ -349,3 +291,4 @@ class Settings:
     figures: dict[str, Output]
     select: Selection
     tuning: Tuning | None = None
+    citation: str | None = None

@@ -7,7 +7,8 @@ from fedloom.config.held_out import held_out_count
 from fedloom.config.protocols import study_of
 from fedloom.config.reading import CONFIG
 from fedloom.config.rounds import job_ends, reported
-from fedloom.config.settings import Settings, Study
+from fedloom.config.settings import Settings
+from fedloom.config.study import Study
 
 STUDY = f"{CONFIG} study"
 LONGEST_CHAIN = 1000  # Snakemake walks along it by recursion: 1,200 jobs went, 2,000 failed
@@ -74,7 +75,8 @@ def _check_chain(study: Study, where: str) -> None:
 
 
 def _protocol(settings: Settings, partition: str) -> bool:
-    return bool(settings.protocols[partition].study)
+    """Return True if a partition's protocol overrides more than training options."""
+    return bool(settings.protocols[partition].model_fields_set - {"training"})
 
 
 def _check_cohort(settings: Settings, label: str) -> None:
@@ -86,28 +88,13 @@ def _check_cohort(settings: Settings, label: str) -> None:
     partition = settings.partitions[label]
     clients = partition.settings.get("clients")
     if clients is None:  # of a partition by domain, they follow from the dataset
-        _check_domains(partition.settings, f"{CONFIG} partitions.{label}")
         return
     training = clients - held_out_count(clients, partition.settings)
     wanted = study_of(settings, label).clients_per_round
-    own = "clients_per_round" in settings.protocols[label].study
+    own = "clients_per_round" in settings.protocols[label].model_fields_set
     if wanted > training:
         where = f"{CONFIG} partitions.{label}.protocol" if own else STUDY
         raise FedLoomError(
             f"{where}.clients_per_round: {wanted} is more than the {training} participating "
             f"clients of partitions.{label}"
-        )
-
-
-def _check_domains(partition: dict, where: str) -> None:
-    """Check that a domain is divided in one way, and that a client of each is left to train."""
-    if "alpha" in partition and "dominant_share" in partition:
-        raise FedLoomError(f"{where}: alpha and dominant_share; divide a domain by one of them")
-    count = partition.get("held_out_per_domain", 0)
-    if count and partition["held_out"]:
-        raise FedLoomError(f"{where}: held_out and held_out_per_domain; set one of them")
-    if count and count >= partition["clients_per_domain"]:
-        raise FedLoomError(
-            f"{where}.held_out_per_domain: {count} of {partition['clients_per_domain']} clients "
-            "per domain leave none to train"
         )

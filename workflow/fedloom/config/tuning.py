@@ -10,35 +10,34 @@ from itertools import product
 from math import lcm
 from typing import Any
 
-from fedloom.common.errors import FedLoomError
-from fedloom.common.schema import suggestion
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.config import grids
 from fedloom.config.method_labels import check_parts, grid_of
 from fedloom.config.protocols import methods_of
 from fedloom.config.reading import CONFIG
-from fedloom.config.settings import Method, Partition, Settings, Trial, Tuning
+from fedloom.config.settings import VALIDATION, Method, Partition, Settings, Trial, Tuning
+from fedloom.config.study import Tune
 from fedloom.hooks import compatibility
 from fedloom.hooks.manifest import find
 
 WHERE = f"{CONFIG} study.tune"
 Axes = dict[str, list]
-VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
 
 
-def with_trials(settings: Settings, entry: dict[str, Any]) -> Settings:
+def with_trials(settings: Settings, entry: Tune) -> Settings:
     """Return the settings with the trials that `tune` asks for, and their partitions.
 
     Args:
         settings: of the study, its methods selected.
-        entry: the config's `study.tune`, its defaults filled in.
+        entry: the config's `study.tune`.
 
     Raises:
         FedLoomError: a method, an option or a value that is not there, or a method that has
             not as many combinations as it must try.
     """
     study, selected = settings.study, settings.select
-    if entry["seed"] in study.seeds:
-        raise FedLoomError(f"{WHERE}.seed: {entry['seed']} is one of study.seeds; take another")
+    if entry.seed in study.seeds:
+        raise FedLoomError(f"{WHERE}.seed: {entry.seed} is one of study.seeds; take another")
     _check_labels(settings, entry)
     methods, trials = copy(settings.methods), {}
     for label in selected.methods:
@@ -53,13 +52,13 @@ def with_trials(settings: Settings, entry: dict[str, Any]) -> Settings:
         trials[label] = tuple(trial for trial, _ in made)
     partitions, protocols = dict(settings.partitions), dict(settings.protocols)
     for label in selected.partitions:
-        partition = _partition(settings.partitions[label], entry["validation"])
+        partition = _partition(settings.partitions[label], entry.validation)
         if partition.label in partitions:
             line = f"{CONFIG} partitions.{partition.label}: trials take this label; rename it"
             raise FedLoomError(line)
         partitions[partition.label] = partition
         protocols[partition.label] = settings.protocols[label]
-    tuning = Tuning(entry.get("rounds"), entry["seed"], entry["validation"], trials)
+    tuning = Tuning(entry.rounds, entry.seed, entry.validation, trials)
     changed = replace(
         settings, methods=methods, partitions=partitions, protocols=protocols, tuning=tuning
     )
@@ -88,7 +87,7 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[
     if trials > count:
         raise FedLoomError(
             f"{WHERE}.trials: {trials}, but methods.{label} has {count} combinations; give it "
-            f"values of its own (own.{label}), or make fewer trials"
+            f"values of its own (per_method.{label}), or make fewer trials"
         )
     period = lcm(len(common), len(others))  # after it, pairs would come again
     return [
@@ -102,13 +101,13 @@ def _products(axes: Axes) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def _check_labels(settings: Settings, entry: dict[str, Any]) -> None:
-    """Check that `own` names methods of the study, and that none of these is of a grid."""
+def _check_labels(settings: Settings, entry: Tune) -> None:
+    """Check that `per_method` names methods of the study, and that none of these is of a grid."""
     selected = settings.select.methods
-    for label in entry["own"]:
+    for label in entry.per_method:
         if label not in selected:
             hint = suggestion(label, list(selected))
-            raise FedLoomError(f"{WHERE}.own: the study runs no '{label}'; {hint}")
+            raise FedLoomError(f"{WHERE}.per_method: the study runs no '{label}'; {hint}")
     for label in selected:
         member = settings.methods[label].member
         if member is not None:
@@ -118,7 +117,7 @@ def _check_labels(settings: Settings, entry: dict[str, Any]) -> None:
             )
 
 
-def _trials(method: Method, entry: dict[str, Any]) -> list[tuple[Trial, Method]]:
+def _trials(method: Method, entry: Tune) -> list[tuple[Trial, Method]]:
     """Return a method's trials, and each as a method.
 
     Raises:
@@ -127,16 +126,16 @@ def _trials(method: Method, entry: dict[str, Any]) -> list[tuple[Trial, Method]]
             its own.
     """
     plugin, where = find(method.plugin), f"{WHERE}: methods.{method.label}"
-    values, own = entry["values"], entry["own"].get(method.label, {})
+    values, own = entry.values, entry.per_method.get(method.label, {})
     both = values.keys() & own.keys()
     if both:
-        line = f"{WHERE}.own.{method.label}: '{min(both)}' is one of study.tune.values; keep one"
-        raise FedLoomError(line)
+        at = f"{WHERE}.per_method.{method.label}"
+        raise FedLoomError(f"{at}: '{min(both)}' is one of study.tune.values; keep one")
     axes = values | own
     grid = grid_of(method.label, method.title, axes, method.options, method.training, plugin, where)
     members = grids.members(grid)
     made = []
-    for wanted in combinations(values, own, entry["trials"], method.label):
+    for wanted in combinations(values, own, entry.trials, method.label):
         label, title, member = next(each for each in members if each[2].at == wanted)
         options = plugin.options(method.options | grids.of_method(member.options), where)
         swept = grids.of_training(member.options)

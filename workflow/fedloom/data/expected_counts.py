@@ -16,7 +16,7 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
 
     Args:
         ready: the prepared list, with domains and test split.
-        counts: as a recipe has them, see workflow/schemas/recipe.schema.yaml.
+        counts: as a recipe has them, see fedloom.config.recipes.Counts.
     """
     lines = []
     counted = _cell(np.ones(len(ready.labels), bool), ready.test)

@@ -3,8 +3,8 @@
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.config.recipes import Recipe, find, folder_of
-from fedloom.config.resolve import dataset_entry
 from fedloom.data.download import fetch_archives, fetch_from_hub
+from fedloom.data.entries import dataset_entry
 from fedloom.data.sources import read
 
 

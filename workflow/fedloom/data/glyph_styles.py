@@ -9,8 +9,8 @@ ones, 58 % of inverted ones, and 61 % of those that a square of 12 pixels covers
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from PIL import Image
-from scipy import ndimage
 
 from fedloom.common.seeds import numpy_generator
 
@@ -28,7 +28,7 @@ def plain(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def outline(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the edges of the strokes."""
-    return ndimage.morphological_gradient(image, size=3)
+    return scipy.ndimage.morphological_gradient(image, size=3)
 
 
 def inverted(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from fedloom.common.errors import FedLoomError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # domain of test images that are of none: in a partition by domains they go to clients by class
 NO_DOMAIN = ""
@@ -22,7 +24,7 @@ class Item(NamedTuple):
     """
 
     name: str
-    load: Callable[[], Image.Image]
+    load: "Callable[[], Image.Image]"
 
 
 @dataclass(frozen=True)

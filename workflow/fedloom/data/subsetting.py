@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.common import schema
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.seeds import numpy_generator
 from fedloom.data.image_list import NO_DOMAIN
 from fedloom.data.schemes.shares import largest_remainder
@@ -31,7 +30,7 @@ def of_classes(
     number = np.full(len(classes), -1)
     for new, name in enumerate(names):
         if name not in classes:
-            hint = schema.suggestion(name, classes)
+            hint = suggestion(name, classes)
             raise FedLoomError(f"keep_classes: no class '{name}'; {hint[:200]}")
         number[classes.index(name)] = new
     renumbered = number[labels]

@@ -51,7 +51,7 @@ class Task(Generic[FrozenBackbone]):
         seed: the run's seed; draw from `generator`, never from this.
         fixed: seeds that take its place where clients are selected, and in round 0 (see `at`).
         options: the method's options, as attributes.
-        training: optimizer, lr, schedule, ... (config.schema.yaml), and `rounds`.
+        training: optimizer, lr, schedule, ... (fedloom.hooks.training), and `rounds`.
         backbone: a FrozenViT (`fedloom.backbones.vit`) or a FrozenCLIP (`backbones.clip.model`).
         data: the images of all clients, and which clients take part in training.
         clients_per_round: number of clients that take part in a round.
@@ -117,7 +117,7 @@ class Task(Generic[FrozenBackbone]):
         """Return the random stream of (seed, purpose, round, ids), which starts anew at each call.
 
         For a client's own stream, name the client among `ids`. In round 0, in which states are
-        initialised, the seed is that of `study.fixed.initialisation`, if the study has it.
+        initialised, the seed is that of `study.fixed_seeds.initialisation`, if the study has it.
         """
         seed, fixed = self.seed, self.fixed.initialisation
         if self.round == 0 and fixed is not None:

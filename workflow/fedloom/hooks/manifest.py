@@ -25,20 +25,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, in_words, shortened, suggestion
 from fedloom.common.folders import read_text
 from fedloom.hooks.options import check_schemas, fill_in
-
-TRAINING = {  # what neither method.toml nor the study says, as torch has it
-    "decay": 1.0,
-    "momentum": 0.0,
-    "betas": [0.9, 0.999],
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "clip": None,
-    "augment": False,
-    "drop_last": False,
-    "micro_batch": None,
-    "local_steps": None,
-}
-TRAINING_REQUIRED = ("optimizer", "lr", "schedule", "epochs", "batch_size")
+from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts")}  # of a method that does not say
 NEEDS = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # that a family has
@@ -289,7 +276,7 @@ class Plugin(Located):
 
     def training(self, *overrides: dict) -> dict:
         """Return the paper's training options, overridden in turn."""
-        merged = TRAINING | self.training_defaults
+        merged = DEFAULTS | self.training_defaults
         for override in overrides:
             merged |= override
         return merged
@@ -327,8 +314,7 @@ def _read(folder: Path, module: str | None = None) -> Plugin:
         raise FedLoomError(f"{file}: {_first_problem(error)}") from None
     except FedLoomError as error:
         raise FedLoomError(f"{file}: {error}") from None
-    training = schema.load("config")["$defs"]["training"]
-    schema.check(plugin.training_defaults, training, f"{file}: training")
+    schema.checked(Training, plugin.training_defaults, f"{file}: training")
     return plugin
 
 
@@ -377,7 +363,7 @@ def _check(plugin: Plugin) -> None:
         if entry not in available:
             names = " or ".join(repr(name) for name in available)
             raise FedLoomError(f"needs[{number}]: must be {names}, got {entry!r}")
-    for key in TRAINING_REQUIRED if is_method and plugin.trained else ():
+    for key in OF_THE_PAPER if is_method and plugin.trained else ():
         if key not in plugin.training_defaults:
             raise FedLoomError(f"training.{key}: is missing")
     named: dict[str, Any] = {

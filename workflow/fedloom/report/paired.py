@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from fedloom.common.seeds import numpy_generator
 
@@ -77,6 +76,8 @@ def difference(
     Raises:
         ValueError: the terms have no seed in common.
     """
+    import scipy  # here, for a plan imports tables for their keys alone
+
     seeds = sorted(set.intersection(*(set(term.values) for term in terms)))
     if not seeds:
         raise ValueError("the terms have no seed in common")
@@ -84,7 +85,7 @@ def difference(
     ends = [by_seed.mean(), by_seed.mean()]
     if len(seeds) > 1:
         error = by_seed.std(ddof=1) / np.sqrt(len(seeds))
-        half = error * stats.t.ppf((1 + confidence) / 2, len(seeds) - 1)
+        half = error * scipy.stats.t.ppf((1 + confidence) / 2, len(seeds) - 1)
         ends += [by_seed.mean() - half, by_seed.mean() + half]
     ends += _over_clients(terms, seeds, confidence, resamples)
     bounded = {math.copysign(1, term.weight) for term in terms if term.at_least}
@@ -121,7 +122,9 @@ def _over_clients(
                 total = total + term.weight * STATISTICS[term.statistic](values[:, chosen])
         return total / len(seeds)
 
-    result = stats.bootstrap(
+    import scipy
+
+    result = scipy.stats.bootstrap(
         [np.arange(sizes[key]) for key in drawn],
         statistic,
         n_resamples=resamples,

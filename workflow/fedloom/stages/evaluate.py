@@ -3,7 +3,7 @@
 import logging
 
 from fedloom.common.receipts import read_receipt
-from fedloom.config.tuning import VALIDATION
+from fedloom.config.settings import VALIDATION
 from fedloom.report import metrics
 from fedloom.study import paths, provenance
 from fedloom.study.jobs import EvaluateJob

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.tuning import VALIDATION
+from fedloom.config.settings import VALIDATION
 from fedloom.study import paths, work
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.plan import Plan

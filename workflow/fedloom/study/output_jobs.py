@@ -2,11 +2,9 @@
 
 from itertools import groupby, product
 
-from fedloom.config.kinds import kind_of
 from fedloom.config.protocols import study_of
 from fedloom.config.rounds import Reported, reported
-from fedloom.config.settings import Method, Output, Settings
-from fedloom.config.tuning import VALIDATION
+from fedloom.config.settings import VALIDATION, Method, Output, Settings
 from fedloom.hooks.manifest import find
 from fedloom.study import jobs, study_runs
 
@@ -17,7 +15,7 @@ def table_job(settings: Settings, table: Output) -> jobs.TableJob:
         study=settings.study.name,
         label=table.label,
         kind=table.kind,
-        title=table.title,
+        title=getattr(table.keys, "title", None),
         settings=table.settings,
         global_test=settings.study.global_test,
         published=table.published,
@@ -28,7 +26,7 @@ def table_job(settings: Settings, table: Output) -> jobs.TableJob:
 
 def figure_job(settings: Settings, figure: Output) -> jobs.FigureJob:
     """Return the job that draws a figure."""
-    of_backbones = kind_of(figure.section, figure.kind).shows == "backbones"
+    of_backbones = figure.keys.shows == "backbones"
     datasets = dict.fromkeys(scenario.dataset for scenario in figure.scenarios)
     pairs = product(datasets, figure.backbones) if of_backbones else ()
     partitions = [settings.partitions[each.partition] for each in figure.scenarios]
@@ -65,7 +63,7 @@ def _shown(settings: Settings, output: Output) -> jobs.Shown:
         scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
         methods=_shown_methods(settings, labels),
         seeds=study_runs.output_seeds(settings, output),
-        artefact=kind_of(output.section, output.kind).artefact_of(output.settings),
+        artefact=output.keys.made_of,
         reported=_reported(settings, output),
     )
 

@@ -1,20 +1,17 @@
 """What the report's first page says of a study."""
 
-from dataclasses import fields
-from typing import Any
-
-from fedloom.config.kinds import as_rst
+from fedloom.config.output_kinds import as_rst
 from fedloom.config.protocols import study_of
 from fedloom.config.settings import Settings
 
 
 def overview(settings: Settings) -> dict[str, str]:
     """Return what there is to say of a study, by heading, as reStructuredText."""
-    select, about = settings.select, settings.about
+    select, study = settings.select, settings.study
     titles = [settings.methods[label].title for label in select.methods]
     texts: dict[str, str | list[str]] = {
-        "Paper": about.citation or "",
-        "Shows": ", ".join(about.shows),
+        "Paper": settings.citation or "",
+        "Shows": ", ".join(study.shows),
         "Data sets": ", ".join(select.datasets),
         "On the data sets": _notes(settings),
         "Partitions": ", ".join(select.partitions),
@@ -22,8 +19,8 @@ def overview(settings: Settings) -> dict[str, str]:
         "Methods": ", ".join(titles),
         "Rounds": _rounds(settings),
         "Seeds": ", ".join(map(str, settings.study.seeds)) + _fixed(settings),
-        "Different from the paper": list(about.deviations.values()),
-        "Left open by the paper": list(about.choices.values()),
+        "Different from the paper": list(study.deviations.values()),
+        "Left open by the paper": list(study.open_questions.values()),
     }
     return {heading: _as_rst(text) for heading, text in texts.items() if text}
 
@@ -53,10 +50,7 @@ def _notes(settings: Settings) -> list[str]:
 
 def _fixed(settings: Settings) -> str:
     """Name the parts of a run that have a seed of their own."""
-    values: dict[str, Any] = {
-        field.name: getattr(settings.study.fixed, field.name)
-        for field in fields(settings.study.fixed)
-    }
+    values = settings.study.fixed_seeds.model_dump(exclude={"partition"})
     named = [f"{name} {seed}" for name, seed in values.items() if seed is not None]
     return f" (fixed: {', '.join(named)})" if named else ""
 

@@ -13,13 +13,14 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.common.receipts import digest, sha256
 from fedloom.config import data_plugins
-from fedloom.config.kinds import kind_of
+from fedloom.config.datasets import NOTHING_EXPECTED
+from fedloom.config.kinds import Catalogue
 from fedloom.config.protocols import is_trial, method_of, study_of
 from fedloom.config.reading import merge, read_all
 from fedloom.config.resolve import resolve
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.settings import NOTHING_EXPECTED, Backbone, Settings, Study, Trial
-from fedloom.config.tuning import VALIDATION
+from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Output, Settings, Trial
+from fedloom.config.study import Study
 from fedloom.config.weights import local_weights
 from fedloom.hooks.manifest import find
 from fedloom.study import (
@@ -51,10 +52,18 @@ class Plan:
     settings: Settings
 
     @classmethod
-    def load(cls, files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> "Plan":
+    def load(
+        cls,
+        kinds: Catalogue,
+        files: Sequence[Path] = (),
+        overrides: Mapping[str, Any] | None = None,
+    ) -> "Plan":
         """Read config.yaml and the study's files over it, then `overrides` (--config).
 
         Files that a file includes are read before it.
+
+        Args:
+            kinds: of data sets, partitions, tables and figures.
 
         An error that a person can mend ends the process with one line.
         """
@@ -63,7 +72,7 @@ class Plan:
             _warn_of_broken_plugins()
             contents = read_all([CONFIG, *map(Path, files)])
             config = merge(contents, dict(overrides or {}))
-            plan = cls(resolve(config, [path for path, _ in contents]))
+            plan = cls(resolve(config, kinds, [path for path, _ in contents]))
             for label in plan.settings.select.methods:  # what is no Python is said here, in a line
                 plugin = find(plan.settings.methods[label].plugin)
                 staleness.files_of(staleness.Code((), (plugin,)))
@@ -144,7 +153,7 @@ class Plan:
     # ---- jobs ------------------------------------------------------------------------------------
 
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
-        # what a recipe says beside its source does not bear on the store
+        # what is expected of it, and what a recipe says of it, does not bear on the store
         dataset = self.settings.datasets[wildcards.dataset]
         return jobs.DatasetJob(replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=()))
 
@@ -164,7 +173,7 @@ class Plan:
             backbone=w.backbone,
             seed=int(w.seed),
             clients_per_round=study.clients_per_round,
-            sampling=study.fixed.sampling,
+            sampling=study.fixed_seeds.sampling,
         )
 
     def _backbone(self, labels: Any) -> Backbone:
@@ -192,7 +201,7 @@ class Plan:
             schedule_rounds=study.rounds if cosine else None,
             stacked=study.stacked,
             tuned=bool(self.trials_of(run)),
-            fixed=study.fixed,
+            fixed=FixedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
         )
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
@@ -354,7 +363,7 @@ class Plan:
     def shown_files(self, section: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
         job = self.table_job(wildcards) if section == "tables" else self.figure_job(wildcards)
-        return plot_inputs.files(job)
+        return plot_inputs.files(job, self._output(section, wildcards).keys)
 
     # ---- sources ---------------------------------------------------------------------------------
 
@@ -384,12 +393,15 @@ class Plan:
     def _hashes(self) -> dict[str, str]:
         return {}
 
+    def _output(self, section: str, wildcards: Any) -> Output:
+        return getattr(self.settings, section)[wildcards.label]
+
     # ---- the report ------------------------------------------------------------------------------
 
     def caption(self, section: str, wildcards: Any) -> str:
         """Return what the report says below a table or figure."""
-        output = getattr(self.settings, section)[wildcards.label]
-        return kind_of(section, output.kind).caption_of(output.settings)
+        output = self._output(section, wildcards)
+        return output.keys.caption_text()
 
     @cached_property
     def overview(self) -> dict[str, str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedloom.config import grids
-from fedloom.config.kinds import kind_of
 from fedloom.config.line_style import deal
+from fedloom.config.output_kinds import OutputKind
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember, Look
 from fedloom.study import paths
@@ -134,12 +134,11 @@ def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
     return items
 
 
-def files(job: TableJob | FigureJob) -> list[str]:
+def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
     """List the files that a table or figure is made of: of images and features the receipts."""
     if job.shown is None:
-        return _of_backbones(job)  # type: ignore[arg-type]
+        return _of_backbones(job, kind)  # type: ignore[arg-type]
     found: list[Path] = []
-    kind = kind_of("tables" if isinstance(job, TableJob) else "figures", job.kind)
     if kind.shows == "datasets" or kind.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
@@ -150,9 +149,9 @@ def files(job: TableJob | FigureJob) -> list[str]:
     return [str(path) for path in found]
 
 
-def _of_backbones(job: FigureJob) -> list[str]:
+def _of_backbones(job: FigureJob, kind: OutputKind) -> list[str]:
     """List the files of a figure of frozen backbones; of what is large, the receipts."""
-    if kind_of("figures", job.kind).reads == "accuracy":
+    if kind.reads == "accuracy":
         return [str(item.accuracy) for item in shown_backbones(job)]
     large = [path for item in shown_backbones(job) for path in (item.features, item.store)]
     return [paths.receipt(str(path)) for path in large]

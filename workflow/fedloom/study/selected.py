@@ -7,8 +7,7 @@ from typing import Any
 
 from fedloom.common.io import read_table
 from fedloom.config import grids
-from fedloom.config.settings import Trial
-from fedloom.config.tuning import VALIDATION
+from fedloom.config.settings import VALIDATION, Trial
 from fedloom.study import paths
 from fedloom.study.jobs import ChooseJob, RunSpec
 from fedloom.study.runs import Run

@@ -2,7 +2,6 @@
 
 from itertools import product
 
-from fedloom.config.kinds import kind_of
 from fedloom.config.settings import Output, Scenario, Settings
 from fedloom.study.runs import Run
 
@@ -16,8 +15,8 @@ def outputs(settings: Settings) -> list[Output]:
 
 def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
     """Return the seeds of the runs that a table or figure shows."""
-    seeds = settings.study.seeds
-    return seeds if kind_of(output.section, output.kind).seeds == "all" else seeds[:1]
+    seeds = tuple(settings.study.seeds)
+    return seeds[:1] if output.keys.first_seed else seeds
 
 
 def runs(settings: Settings) -> list[Run]:

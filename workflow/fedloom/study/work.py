@@ -15,7 +15,6 @@ The estimates are meant to be too large rather than too small. They follow from
 What is memory-mapped (stores, caches) is not counted: the system may drop it.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +22,8 @@ from typing import Any
 from fedloom.common.errors import FedLoomError
 from fedloom.common.memory import CACHED_AT_ONCE, ClientStep, clients_at_once, images_at_once
 from fedloom.common.receipts import read_receipt
-from fedloom.config import data_plugins
-from fedloom.config.settings import Backbone, Dataset, Method, Partition, Study
+from fedloom.config.settings import Backbone, Dataset, Method, Partition
+from fedloom.config.study import Study
 from fedloom.hooks.manifest import Plugin
 from fedloom.study import paths
 from fedloom.study.backbone_sizes import FLOAT, sizes
@@ -55,11 +54,7 @@ def contents(dataset: Dataset) -> tuple[int, int]:
         facts = read_receipt(paths.at(paths.STORE, dataset=dataset.label))
         return facts["images"], len(facts["classes"])
     except (FedLoomError, KeyError):
-        settings = dataset.settings
-    entry = data_plugins.entries("datasets")[dataset.source]
-    if "x-images" in entry:
-        return _product(entry["x-images"], settings), _product(entry["x-classes"], settings)
-    of_images = "root" in settings or "parts" in settings  # a file each
+        of_images = dataset.settings.keys() & {"root", "parts"}  # a file each
     listed = dataset.listing["files"] if dataset.listing and of_images else 0
     images, classes, _ = dataset.expected
     return images or max(UNKNOWN_IMAGES, listed), classes or UNKNOWN_CLASSES
@@ -76,12 +71,6 @@ def halves(dataset: Dataset) -> tuple[float, float]:
     except (FedLoomError, KeyError):
         test = dataset.expected.test
     return (images, images / 2) if test is None else (images - test, test)
-
-
-def _product(factors: list[int | str], settings: dict[str, Any]) -> int:
-    """Multiply numbers and values of keys: of a list its length, of a key that is not set 1."""
-    values = [settings.get(f, 1) if isinstance(f, str) else f for f in factors]
-    return math.prod(len(value) if isinstance(value, list) else value for value in values)
 
 
 def of_dataset(dataset: Dataset) -> Work:

@@ -1,13 +1,28 @@
 """Divide images by label proportions from a symmetric Dirichlet distribution."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Number
+from fedloom.config.partitions import ClientScheme, MinImages
 from fedloom.data.schemes.shares import deal
 
 DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
+
+
+class Dirichlet(ClientScheme):
+    """Label proportions drawn from a symmetric Dirichlet distribution."""
+
+    alpha: Annotated[Number, Field(gt=0)]
+    kind: Literal["client", "class", "class_capped"]
+    """Client: each client draws proportions over classes, clients are of equal size; class: each
+    class draws proportions over clients; class_capped: so they do in turn, and a client that
+    holds its equal share of all images already gets nothing of those that follow (released code
+    of FedPHA and FedOTP)."""
+    min_images: MinImages = None
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

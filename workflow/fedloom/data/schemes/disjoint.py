@@ -5,6 +5,15 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.partitions import ClientScheme
+
+
+class Disjoint(ClientScheme):
+    """Every client holds classes that no other holds, about equally many (FedPHA)."""
+
+    rest_to_last: bool = False
+    """All clients but the last hold round(classes / clients) classes, the last one the rest
+    (FedPHA's released code); else the numbers of classes differ by at most one."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

@@ -1,13 +1,57 @@
 """Give every client one domain, or a part of one."""
 
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Count, Natural, Number, require
+from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.image_list import NO_DOMAIN
 from fedloom.data.schemes import dirichlet, iid, imbalance
 from fedloom.data.schemes.base import Group
+
+
+class Domain(SchemeKind):
+    """Every client sees one domain; several clients of a domain divide it at random, or by
+    Dirichlet if alpha and kind are given, or by imbalance if dominant_share and dominant_classes
+    are.
+    """
+
+    clients_per_domain: Count = 1
+    alpha: Annotated[Number, Field(gt=0)] | None = None
+    kind: Literal["client", "class", "class_capped"] | None = None
+    """As for dirichlet."""
+    min_images: MinImages = None
+    dominant_share: PositiveShare | None = None
+    """This share of every class is divided evenly over the clients that it dominates, the rest over
+    all clients of the domain (PFPT's 4-dataset)."""
+    dominant_classes: PositiveShare | None = None
+    """Of the domain's classes, at least one, dominate a client."""
+    held_out_per_domain: Natural = 0
+    """Clients of each domain that never train, instead of held_out."""
+
+    @model_validator(mode="after")
+    def _divided_in_one_way(self) -> Self:
+        """Refuse two ways to divide a domain, half of one, and domains that nobody trains on."""
+        if self.alpha is not None and self.dominant_share is not None:
+            raise ValueError("alpha and dominant_share; divide a domain by one of them")
+        held, clients = self.held_out_per_domain, self.clients_per_domain
+        if held and self.held_out:
+            raise ValueError("held_out and held_out_per_domain; set one of them")
+        if held >= clients:
+            raise ValueError(
+                f"held_out_per_domain: {held} of {clients} clients leave none to train"
+            )
+        return require(
+            self,
+            alpha="kind",
+            kind="alpha",
+            min_images="alpha",
+            dominant_share="dominant_classes",
+            dominant_classes="dominant_share",
+        )
 
 
 def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:

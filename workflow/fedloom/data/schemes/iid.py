@@ -4,6 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.config.partitions import ClientScheme
+
+
+class Iid(ClientScheme):
+    """Images dealt at random, to clients of equal size."""
+
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
     """Deal images at random to clients whose sizes differ by at most one.

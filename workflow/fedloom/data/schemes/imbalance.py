@@ -3,13 +3,23 @@
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.partitions import ClientScheme, PositiveShare
 from fedloom.data.schemes.shares import deal_classes, largest_remainder
 
 LOST = 0.1  # by how much a dominant share may fall short before the partition is refused
+
+
+class Imbalance(ClientScheme):
+    """Most images of every client are of few classes, its own dominant ones, the rest of all
+    others; clients are of equal size (PFPT, Section 4).
+    """
+
+    dominant_share: PositiveShare = 0.99
+    """Of a client's images."""
+    dominant_classes: PositiveShare = 0.1
+    """Of the classes, at least one."""
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
@@ -117,9 +127,13 @@ def _hand_out(
         """Return the greatest flow [K, C] of at most `per_class` [C] and `per_pair` [K, C]."""
         graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
         graph[-2, :clients] = demand
+        import scipy  # here, for a plan imports schemes for their keys alone
+
         graph[:clients, clients:-2] = per_pair
         graph[clients:-2, -1] = per_class
-        flows = maximum_flow(csr_array(graph), len(graph) - 2, len(graph) - 1).flow
+        flows = scipy.sparse.csgraph.maximum_flow(
+            scipy.sparse.csr_array(graph), len(graph) - 2, len(graph) - 1
+        ).flow
         return flows.toarray()[:clients, clients:-2]
 
     of_client, of_class = np.maximum(allowed.sum(1), 1), np.maximum(allowed.sum(0), 1)

@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Count
+from fedloom.config.partitions import ClientScheme
 from fedloom.data.schemes.shares import deal, deal_classes
+
+
+class Pathological(ClientScheme):
+    """Every client holds the same number of classes (SGPT, E.1)."""
+
+    classes_per_client: Count
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Where images come from: one module per source of config.schema.yaml's `dataset`, and plugins.
+"""Where images come from: one module per source, with a class of its keys, and plugins.
 
-A module has `read(settings)`, which returns an ImageList: what images there are, with their labels.
+It has `read(settings)`, which returns an ImageList: what images there are, with their labels.
 """
 
 import importlib
@@ -8,9 +8,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from fedloom.data import plugins
 from fedloom.data.image_list import ImageList
-from fedloom.data.images import write_store
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
@@ -24,6 +22,8 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
     Raises:
         FedLoomError: names the file that is missing or damaged, or the key to set.
     """
+    from fedloom.data.images import write_store  # a plan imports sources for their keys alone
+
     write_store(read(source, settings), settings, images)
 
 
@@ -38,5 +38,7 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
     """
     name = f"fedloom.data.sources.{source}"
     if importlib.util.find_spec(name) is None:
+        from fedloom.data import plugins  # a plan imports sources for their keys alone
+
         return plugins.read(source, settings)
     return importlib.import_module(name).read(settings)

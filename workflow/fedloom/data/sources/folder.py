@@ -9,14 +9,17 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
+from fedloom.common.schema import Count, Keys
+from fedloom.config.datasets import ClassPerDomain, ImageSource, TestFraction
 from fedloom.config.file_fingerprint import described
 from fedloom.data import split_files
 from fedloom.data.image_files import load
@@ -24,6 +27,50 @@ from fedloom.data.image_list import ImageList, Item
 
 log = logging.getLogger(__name__)
 SPLITS = {"train", "test", "val", "valid", "validation"}
+
+
+class TestList(Keys):
+    """The test images lie in one folder, and a text file gives file and class of each in a line.
+
+    So it is with TinyImageNet.
+    """
+
+    file: str
+    """Below the folder of the test images."""
+    images: str = "."
+    """Their folder, below that of the test images."""
+
+
+class TestLast(Keys):
+    """The last `images` of every `of` images of a domain are test images, not test_fraction.
+
+    They count in the order of names of classes and of files (FedPHA's code: 2 of 10).
+    """
+
+    images: Count
+    of: Annotated[int, Field(ge=2)]
+
+
+class Folder(ImageSource):
+    """Image files in root/[domain/]class/, or below root/train and root/test; a tree that is deeper
+    than the keys say is refused.
+    """
+
+    root: str
+    """Relative paths start at the checkout."""
+    domains: bool = False
+    """A layer of domains above classes."""
+    classes_in: str | None = None
+    """A folder between every domain (or the root) and its classes, as images of Office31."""
+    images_in: str | None = None
+    """A folder between every class and its images, as images of TinyImageNet."""
+    class_per_domain: ClassPerDomain = False
+    split: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    """Folders of the training and the test images; default: train and test if root holds these two
+    and nothing else, else test_fraction is drawn."""
+    test_list: TestList | None = None
+    test_last: TestLast | None = None
+    test_fraction: TestFraction = 0.3
 
 
 class _File(NamedTuple):

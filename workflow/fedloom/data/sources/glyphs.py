@@ -1,14 +1,38 @@
 """Letters of many scripts, drawn; families of fonts, or styles, are the domains."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from PIL import Image
+from pydantic import Field
 
-from fedloom.data import glyph_styles, glyphs
+from fedloom.common.schema import Count, Several
+from fedloom.config.datasets import Expected, SourceKind, TestFraction
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.splits import fixed_test_split
+
+if TYPE_CHECKING:
+    from fedloom.data.glyphs import Glyph
+
+
+class Glyphs(SourceKind):
+    """Letters of many scripts in 12 font faces, 32 x 32 pixels, drawn; the 4 font families are the
+    domains, or the styles where there are some; classes x 12 x draws images, times styles.
+    """
+
+    classes: Annotated[int, Field(ge=2, le=120)] = 100
+    draws: Count = 4
+    """Per class and face."""
+    styles: (
+        Several[Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]] | None
+    ) = None
+    """Domains; characters are drawn in each of them, and tested in faces that their class was not
+    trained in."""
+    test_fraction: TestFraction = 0.25
+
+    def expected(self) -> Expected:
+        """Return the numbers of images and classes: a face draws every class."""
+        return Expected(self.classes * 12 * self.draws * len(self.styles or [1]), self.classes)
 
 
 def read(settings: dict[str, Any]) -> ImageList:
@@ -18,7 +42,9 @@ def read(settings: dict[str, Any]) -> ImageList:
     font families. Test images are then of faces in which their class is not trained on.
     """
     import matplotlib
-    import PIL
+    import PIL.Image
+
+    from fedloom.data import glyphs
 
     chosen = glyphs.classes("target", settings["classes"])
     pixels, labels, faces, names = glyphs.render_set(chosen, settings["draws"])
@@ -33,7 +59,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     def items() -> Iterator[Item]:
         for row, image in enumerate(pixels[..., 0]):
-            yield Item(f"drawing {row}", lambda image=image: Image.fromarray(image))
+            yield Item(f"drawing {row}", lambda image=image: PIL.Image.fromarray(image))
 
     return ImageList(
         items=items,
@@ -49,11 +75,13 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _in_style(chosen: list[glyphs.Glyph], draws: int, style: str) -> np.ndarray:
+def _in_style(chosen: "list[Glyph]", draws: int, style: str) -> np.ndarray:
     """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `glyphs.render_set` orders.
 
     A style has a jitter of its own, else its images were those of another, changed.
     """
+    from fedloom.data import glyph_styles, glyphs
+
     seed = 1 + list(glyph_styles.STYLES).index(style)
     pixels, labels, *_ = glyphs.render_set(chosen, draws, seed)
     drawn = [

@@ -5,19 +5,59 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
+from fedloom.common.schema import OneOrMore
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
 from fedloom.config.file_fingerprint import described
 from fedloom.data.image_files import load
 from fedloom.data.image_list import NO_DOMAIN, ImageList, Item
 from fedloom.data.split_files import Columns, Row, rows
 
 log = logging.getLogger(__name__)
+
+
+COLUMN = "of a .csv file its name, of a text file its number from 0"
+FileLists = Annotated[
+    OneOrMore[str] | Annotated[dict[str, OneOrMore[str]], Field(min_length=1)],
+    Field(
+        description="a list below the root, several, or some for every domain (domain -> list or "
+        "lists)"
+    ),
+]
+
+
+class Lists(ImageSource):
+    """Image files that lists name with their classes: text with a path and a class in a line, .csv
+    files, or .json files of the form of CoOp's splits.
+    """
+
+    root: str
+    """Relative paths start at the checkout."""
+    train: FileLists
+    test: FileLists | None = None
+    """Default: test_fraction is drawn."""
+    images: str | Annotated[dict[str, str], Field(min_length=1)] = "."
+    """Folder below the root from which the lists' paths start; or one for every domain, or where
+    the lists are of no domain, for train and test."""
+    anywhere: bool = False
+    """The lists name images without folder and suffix; they are looked up below `images`."""
+    path_column: str | int = Field(0, description=COLUMN)
+    label_column: str | int = Field(1, description=COLUMN)
+    domain_column: str | int | None = None
+    """Of a .csv file its name, of a text file its number; default: one domain. Images of a test
+    list without that column go, in a partition by domains, to clients that hold their class."""
+    class_from: Literal["label", "folder"] = "label"
+    """The list's label names the class, or the folder that the image lies in."""
+    class_per_domain: ClassPerDomain = False
+    class_names: ClassNames = None
+    test_fraction: TestFraction = 0.3
 
 
 class _Images(NamedTuple):
@@ -85,7 +125,9 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
         name: _images(root / folder, settings["anywhere"])
         for name, folder in (roots if isinstance(roots, dict) else {"": roots}).items()
     }
-    columns = Columns(settings["path_column"], settings["label_column"], settings["domain_column"])
+    columns = Columns(
+        settings["path_column"], settings["label_column"], settings.get("domain_column")
+    )
     if settings["class_from"] == "folder":
         columns = Columns(columns.path, None, columns.domain)
     files: list[_File] = []

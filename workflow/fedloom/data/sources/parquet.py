@@ -12,15 +12,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedloom.common import schema
 from fedloom.common.checkout import matching
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.schema import OneOrMore
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
 from fedloom.config.file_fingerprint import described
 from fedloom.data.image_list import ImageList, Item
 
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
 HUGGING_FACE = b"huggingface"  # key of the metadata in which Hugging Face keeps the classes' names
+
+
+class Parquet(ImageSource):
+    """Parquet files as Hugging Face publishes them."""
+
+    train_files: OneOrMore[str]
+    test_files: OneOrMore[str] | None = None
+    """Default: test_fraction is drawn."""
+    image_column: str = "image"
+    """Bytes, or structs with a field bytes."""
+    label_column: str = "label"
+    """Numbers or strings."""
+    domain_column: str | None = None
+    """Default: one domain."""
+    class_per_domain: ClassPerDomain = False
+    class_names: ClassNames = None
+    test_fraction: TestFraction = 0.3
 
 
 def read(settings: dict[str, Any]) -> ImageList:
@@ -151,7 +169,7 @@ def _check_columns(file: Path, settings: dict[str, Any]) -> None:
         columns = parquet.schema_arrow
     for key in ("image_column", "label_column", "domain_column"):
         if key in settings and settings[key] not in columns.names:
-            hint = schema.suggestion(settings[key], columns.names)
+            hint = suggestion(settings[key], columns.names)
             raise FedLoomError(f"{file}: no column '{settings[key]}' ({key}); {hint}")
     kind = columns.field(settings["image_column"]).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:

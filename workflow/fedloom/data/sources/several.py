@@ -6,9 +6,24 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.config.datasets import ImageSize, ImageSource
 from fedloom.data import sources
 from fedloom.data.image_list import ImageList, Item, Prepared
 from fedloom.data.preparation import prepared
+
+
+class SeveralSets(ImageSource):
+    """Several data sets as one: their classes side by side, called "part/class", and each a domain
+    with the name of the part.
+    """
+
+    parts: dict[str, Any]
+    """Name -> an entry as of `datasets`, with a recipe or a source, but without `image_size`,
+    `resize` and `skip_unreadable`, which stand here for all parts; those of its recipe do not
+    count."""
+    root: str = "data"
+    """Folder of the parts; one with a recipe lies where the recipe has it below data."""
+    image_size: ImageSize
 
 
 def read(settings: dict[str, Any]) -> ImageList:

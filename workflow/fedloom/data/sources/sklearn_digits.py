@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from fedloom.config.datasets import Expected, SourceKind, TestFraction
 from fedloom.data.image_list import ImageList, Item
+
+
+class SklearnDigits(SourceKind):
+    """1,797 handwritten digits of 8 x 8 pixels that ship with scikit-learn."""
+
+    test_fraction: TestFraction = 0.3
+
+    def expected(self) -> Expected:
+        """Return the numbers of images and classes."""
+        return Expected(1797, 10)
 
 
 def read(settings: dict[str, Any]) -> ImageList:
@@ -15,6 +25,7 @@ def read(settings: dict[str, Any]) -> ImageList:
     The test split is scikit-learn's own stratified one, as is usual for these digits.
     """
     import sklearn
+    from PIL import Image
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -8,17 +8,37 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from pydantic import Field
 
-from fedloom.common import schema
 from fedloom.common.checkout import resource
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.folders import is_folder, printable, walk
+from fedloom.config.datasets import ClassNames, ImageSource, TestFraction
 from fedloom.config.file_fingerprint import described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import UNREADABLE
 
 # how torchvision's classes call the two halves of an official split, the first that fits
 OFFICIAL = {"train": (True, False), "split": ("train", "test")}
+
+
+class Torchvision(ImageSource):
+    """Any classification dataset of torchvision.datasets."""
+
+    name: str
+    """Its class, as CIFAR100."""
+    root: str
+    """As torchvision takes it; relative to the checkout."""
+    download: bool = False
+    options: dict[str, Any] = Field({})
+    """More arguments of the class, as {split: letters} for EMNIST."""
+    train: dict[str, Any] = Field({})
+    """Arguments for the training images; default: train=True or split=train."""
+    test: dict[str, Any] = Field({})
+    """Arguments for the test images, as {split: val} for ImageNet; default: train=False or
+    split=test."""
+    class_names: ClassNames = None
+    test_fraction: TestFraction = 0.3
 
 
 def read(settings: dict[str, Any]) -> ImageList:
@@ -81,7 +101,7 @@ def _class(name: str) -> type:
 
     if name not in datasets.__all__ or not isinstance(getattr(datasets, name), type):
         raise FedLoomError(
-            f"torchvision has no dataset '{name}'; {schema.suggestion(name, datasets.__all__)}"
+            f"torchvision has no dataset '{name}'; {suggestion(name, datasets.__all__)}"
         )
     return getattr(datasets, name)
 

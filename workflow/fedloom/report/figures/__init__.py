@@ -1,17 +1,14 @@
 """Figures: a kind is a module of this folder with `draw(series, job) -> Figure`.
 
 `series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones; `job`
-holds the settings of the figure. Every kind has an entry in config.schema.yaml's `figure`.
+holds the settings of the figure. Its class has its keys, and what it needs and shows
+(fedloom.config.output_kinds).
 """
 
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-
-import matplotlib
-
-matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no display
 
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob

@@ -1,8 +1,11 @@
 """Draw an accuracy by partition as bars, the methods side by side (PFPT, Fig. 1)."""
 
-import pandas as pd
-from matplotlib.figure import Figure
+from __future__ import annotations
 
+import pandas as pd
+
+from fedloom.config import requirements
+from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.figures.bars import side_by_side
@@ -10,6 +13,21 @@ from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 PANEL = ("dataset", "backbone")
+
+
+class AccuracyBars(RunsFigure):
+    """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1)."""
+
+    needs = (requirements.global_test,)
+    caption = (
+        "{metric} in percent by partition: mean over seeds, whiskers one sample standard "
+        "deviation each way. The axis may begin above zero; the lowest bar is then at least "
+        "half as long as the highest."
+    )
+
+    metric: AccuracyMetric = "participating_mean"
+    """The accuracy."""
+    personalized: Personalized = True
 
 
 def ends(frame: pd.DataFrame) -> tuple[float, float]:
@@ -23,7 +41,7 @@ def ends(frame: pd.DataFrame) -> tuple[float, float]:
     return begin, min(103, high + 0.05 * (high - begin))
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per dataset and backbone; whiskers are one standard deviation over seeds."""
     metric, personalized = job.settings["metric"], job.settings["personalized"]
     groups = style.scenarios(series, PANEL)

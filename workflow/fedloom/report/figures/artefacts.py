@@ -2,8 +2,7 @@
 
 import pandas as pd
 
-from fedloom.common.errors import FedLoomError
-from fedloom.common.schema import suggestion
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.study.plot_inputs import ShownRun
 
 

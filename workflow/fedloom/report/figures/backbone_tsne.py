@@ -1,22 +1,42 @@
 """Draw what the frozen backbone's class token tells of an image, by block (SGPT, Fig. 5)."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
+from fedloom.common.schema import Count, Several
+from fedloom.config.output_kinds import FigureKind, Superclasses, with_superclasses
+from fedloom.config.settings import Output, Settings
 from fedloom.data.store import ImageStore
-from fedloom.report.block_accuracy import class_tokens, depth
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import POINTS, embed
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone
 
 KEYS = ("dataset", "backbone")
+
+
+class BackboneTsne(FigureKind):
+    """t-SNE of the frozen backbone's class tokens, by block (SGPT Fig. 5)."""
+
+    shows = "backbones"
+    reads = "features"
+    caption = (
+        "t-SNE of the frozen backbone's class tokens of test images, at the input of blocks; "
+        "colours are superclasses. Nothing is trained."
+    )
+
+    blocks: Several[Count]
+    """At whose input, counted from 1; the number of blocks plus 1 is the output."""
+    superclasses: Superclasses | None = None
+
+    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+        """Return the output with the superclass of every class."""
+        return with_superclasses(self.superclasses, output, where)
 
 
 def groups(labels: np.ndarray, store: Path, job: FigureJob) -> np.ndarray:
@@ -40,11 +60,13 @@ def groups(labels: np.ndarray, store: Path, job: FigureJob) -> np.ndarray:
     return np.array([superclass_of[name] for name in names])
 
 
-def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
+def draw(series: list[ShownBackbone], job: FigureJob) -> style.Figure:
     """Draw a row per dataset and backbone, a panel per block; colours are superclasses.
 
     Test images are drawn, 2000 of them at most, the same in all panels.
     """
+    from fedloom.report.block_accuracy import class_tokens, depth  # which imports torch
+
     blocks = job.settings["blocks"]
     figure, axes = style.grid(len(series), len(blocks), (2.6, 2.5))
     for row, item in zip(axes, series, strict=True):
@@ -64,8 +86,10 @@ def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, points: np.ndarray, labels: np.ndarray) -> None:
+def _panel(axis: style.Axes, points: np.ndarray, labels: np.ndarray) -> None:
     """Scatter points [n, 2] in the colours of their labels; few labels are named in a legend."""
+    from matplotlib import colormaps
+
     names = sorted(set(labels.tolist()))
     few = len(names) <= style.NAMED
     shades = colormaps["viridis"].resampled(len(names))

@@ -1,12 +1,13 @@
 """Draw any artefact's column by another as bars."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from fedloom.config.output_kinds import ArtefactFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.metrics import artefact
@@ -14,6 +15,15 @@ from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 WIDTH = 0.8  # of the bars of one x together, in steps of the axis
+
+
+class Bars(ArtefactFigure):
+    """Any artefact's column y by its column x as bars, the methods side by side."""
+
+    caption = (
+        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, whiskers one "
+        "sample standard deviation each way."
+    )
 
 
 def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
@@ -29,7 +39,7 @@ def means(series: list[ShownRun], x: str, y: str) -> pd.DataFrame:
     return grouped.agg(["mean", "std"])
 
 
-def side_by_side(axis: Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> None:
+def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> None:
     """Draw `mean` as bars, `std` as whiskers; the frame's index is method and place on the axis."""
     values = list(dict.fromkeys(frame.index.get_level_values(1)))
     methods = {run.method: run for run in runs}
@@ -45,7 +55,7 @@ def side_by_side(axis: Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> N
     axis.set_xticks(range(len(values)), map(str, values))
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per scenario, the methods side by side."""
     x, y = job.settings["x"], job.settings["y"]
     groups = style.scenarios(series)

@@ -1,9 +1,10 @@
 """Draw where in the network the class token tells classes apart (PEP-FedPT, Fig. 2)."""
 
+from __future__ import annotations
+
 from typing import Any
 
-from matplotlib.figure import Figure
-
+from fedloom.config.output_kinds import FigureKind
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob
@@ -17,7 +18,18 @@ TOP: dict[str, dict[str, Any]] = {
 }
 
 
-def draw(series: list[ShownBackbone], job: FigureJob) -> Figure:
+class BlockAccuracy(FigureKind):
+    """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2)."""
+
+    shows = "backbones"
+    caption = (
+        "How well the frozen backbone's class token tells classes apart at the input of every "
+        'block ("out": at the output): a test image is assigned to the nearest class means of '
+        "the training images."
+    )
+
+
+def draw(series: list[ShownBackbone], job: FigureJob) -> style.Figure:
     """Draw a panel per dataset and backbone, top-5 and top-1 by block; "out" is the output."""
     figure, axes = style.panels(len(series))
     for axis, item in zip(axes, series, strict=True):

@@ -1,14 +1,32 @@
 """Draw how a client's own entry of a list bears on its accuracy (FedPHA, Fig. 5)."""
 
+from __future__ import annotations
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedloom.common.ids import SERVER_MODEL, entry_of
+from fedloom.config import requirements
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.members import varied_lists
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
+
+
+class Boxes(RunsFigure):
+    """Each client's accuracy over a grid's members, by its own entry of the list that the grid
+    varies; consecutive clients share an entry, client k of K the entry k*n//K of n (FedPHA Fig.
+    5).
+    """
+
+    shows = "grid"
+    needs = (requirements.one_list,)
+    caption = (
+        "Accuracy of each client at the reported rounds, mean over seeds, over all members of "
+        "the grid, by its own entry of the list: median, middle half, whiskers to the last "
+        "point within 1.5 times the box, and points beyond."
+    )
 
 
 def accuracies(series: list[ShownRun]) -> pd.DataFrame:
@@ -44,7 +62,7 @@ def accuracies(series: list[ShownRun]) -> pd.DataFrame:
     return grouped.agg({"domain": "first", "accuracy": "mean"}).reset_index()
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per scenario and client; a box spans the members that give it one value.
 
     The line is the median, the box the middle half, whiskers reach to the last point within 1.5

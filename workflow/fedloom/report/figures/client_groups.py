@@ -1,13 +1,31 @@
 """Draw how often one client chooses each group, over its rounds (SGPT, Fig. 3)."""
 
+from __future__ import annotations
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Natural
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.metrics import artefact
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
+
+
+class ClientGroups(RunsFigure):
+    """Images of one client that choose each group in a round (SGPT Fig. 3)."""
+
+    artefact_name = "group_counts"
+    first_seed = True
+    caption = (
+        "Images of one client that chose each group of prompts in a round: mean over the "
+        "rounds that it took part in, whiskers one sample standard deviation each way. First "
+        "seed."
+    )
+
+    client: Natural | None = None
+    """Its id; default: who took part in most rounds."""
 
 
 def busiest(frame: pd.DataFrame) -> int:
@@ -25,7 +43,7 @@ def counts(frame: pd.DataFrame, client: int) -> pd.DataFrame:
     return rows.groupby("group")["count"].agg(["mean", "std"])
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per run, the same client in all runs of a scenario.
 
     Raises:

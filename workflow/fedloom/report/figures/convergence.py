@@ -1,12 +1,16 @@
 """Draw accuracy or loss by round (PEP-FedPT, Fig. 3, 6 and 11)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.config import requirements
+from fedloom.config.output_kinds import Personalized, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.curves import bands, lines
@@ -18,6 +22,23 @@ AXES = {
     "global": "Global test accuracy (%)",
     "loss": "Training loss",
 }
+
+
+class Convergence(RunsFigure):
+    """A metric by round, one line per method (PEP-FedPT Fig. 3, 6, 11)."""
+
+    needs = (requirements.global_test,)
+    caption = (
+        "By round, {metric}: test accuracy as the mean over participating clients; global "
+        "accuracy on all test images, of the server's model or, where a method has none, of "
+        "every participating client's own; or training loss (log scale). Mean over seeds, the "
+        "band one sample standard deviation wide each way."
+    )
+
+    metric: Literal["accuracy", "global", "loss"] = "accuracy"
+    """Test accuracy over participating clients, or on all test images (study.global_test), or
+    training loss."""
+    personalized: Personalized = True
 
 
 def curve(run: ShownRun, metric: str, personalized: bool = True) -> pd.Series:
@@ -45,7 +66,7 @@ def clients_shown(runs: Sequence[ShownRun]) -> str:
     return f"\n({' or '.join(words)} clients; all in reported rounds)" if words else ""
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per scenario."""
     metric, groups = job.settings["metric"], style.scenarios(series)
     of = partial(curve, personalized=job.settings["personalized"])

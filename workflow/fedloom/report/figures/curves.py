@@ -1,9 +1,10 @@
 """Draw numbers by round, or by another column: a line per method, a band over seeds."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from fedloom.report.figures import style
 from fedloom.study.plot_inputs import ShownRun
@@ -27,7 +28,7 @@ def bands(
 
 
 def lines(
-    axis: Axes,
+    axis: style.Axes,
     runs: Sequence[ShownRun],
     curves: dict[str, pd.DataFrame],
     log: bool,

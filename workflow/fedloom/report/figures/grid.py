@@ -1,22 +1,44 @@
 """Draw accuracy over a grid of options as heat maps (FedPHA, Fig. 4 and 8, Table 8)."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
-from matplotlib.patheffects import withStroke
 
+from fedloom.config import requirements
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.members import accuracies, member, values, varied_lists
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
 MAP = "cividis"  # light and dark in the same order with any colour vision
 LABELLED = 36  # cells of a panel that still have room for their numbers
 ACROSS = 4  # panels in a row
 SIZE = (2.6, 2.3)
+
+
+class Grid(RunsFigure):
+    """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8)."""
+
+    shows = "grid"
+    needs = (requirements.two_or_three_axes,)
+    caption = (
+        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
+        "of every member of the grid. Framed: members whose list is the same throughout "
+        "(equal), or whose first axis has the value of another one (first); here {frames}."
+    )
+
+    frames: Literal["equal", "first"] = "equal"
+    """Frame members whose list is the same value throughout, or whose first axis has the value of
+    another one (as FedPHA's captions say)."""
 
 
 def framed(series: list[ShownRun], frames: str) -> set[tuple[str, ...]]:
@@ -86,6 +108,9 @@ def _panel(
         scale: the accuracies that its colours span.
         boxes: values of the members that are framed.
     """
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
+
     cells = np.full([len(v) for v in reversed(ticks)], np.nan)
     limits = {"vmin": scale.min(), "vmax": max(scale.max(), scale.min() + 1e-9)}
     for _, row in frame.iterrows():

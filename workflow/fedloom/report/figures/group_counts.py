@@ -1,14 +1,26 @@
 """Draw which groups the clients choose, and when (SGPT, Fig. 2c and 3)."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
+
+
+class GroupCounts(RunsFigure):
+    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3)."""
+
+    artefact_name = "group_counts"
+    first_seed = True
+    caption = (
+        "How many training images chose each group of prompts in the rounds together, by "
+        "client and by round: shares of a row's images. First seed."
+    )
 
 
 def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -17,8 +29,10 @@ def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     return counts.div(counts.sum(axis=1), axis=0)
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = style.grid(len(series), 2, (4, 3))
     image = None
     for row, run in zip(axes, series, strict=True):

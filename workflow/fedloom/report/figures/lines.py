@@ -1,8 +1,10 @@
 """Draw any artefact's column by another, a line per method."""
 
-import pandas as pd
-from matplotlib.figure import Figure
+from __future__ import annotations
 
+import pandas as pd
+
+from fedloom.config.output_kinds import ArtefactFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.figures.curves import bands, lines
@@ -11,7 +13,16 @@ from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+class Lines(ArtefactFigure):
+    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4)."""
+
+    caption = (
+        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, the band one "
+        "sample standard deviation wide each way."
+    )
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per scenario; rows of one x are averaged within a run."""
     x, y = job.settings["x"], job.settings["y"]
 

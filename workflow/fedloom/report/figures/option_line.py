@@ -1,15 +1,19 @@
 """Draw accuracies by an option of a grid (SGPT, Fig. 4 and 6b)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from pydantic import Field
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Several
+from fedloom.config import requirements
 from fedloom.config.grids import text
 from fedloom.config.line_style import deal
+from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.members import member
@@ -17,7 +21,27 @@ from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+class OptionLine(RunsFigure):
+    """Accuracies by an option of grids (SGPT Fig. 4, 6b)."""
+
+    shows = "grids"
+    needs = (
+        requirements.global_test,
+        requirements.the_option,
+    )
+    caption = (
+        "Accuracies by an option of a grid, a line per combination of its other options: mean "
+        "over seeds, whiskers one sample standard deviation each way."
+    )
+
+    option: str | None = None
+    """An axis that all the grids have; default: the first of each."""
+    metrics: Several[AccuracyMetric] = Field(["participating_mean"])
+    """Accuracies, a panel each."""
+    personalized: Personalized = True
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a row per scenario and a panel per accuracy."""
     personalized = job.settings["personalized"]
     measures = {
@@ -29,7 +53,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
 
 def by_option(
     series: list[ShownRun], option: str | None, measures: dict[str, Callable[[ShownRun], float]]
-) -> Figure:
+) -> style.Figure:
     """Draw numbers of runs by an axis of their grids, whiskers of one deviation over seeds.
 
     Args:
@@ -47,7 +71,7 @@ def by_option(
 
 
 def _panel(
-    axis: Axes, runs: list[ShownRun], option: str | None, measure: Callable[[ShownRun], float]
+    axis: style.Axes, runs: list[ShownRun], option: str | None, measure: Callable[[ShownRun], float]
 ) -> None:
     """Draw the lines of one scenario; values that are no numbers stand side by side."""
     values = list(dict.fromkeys(_name(_value(run, option)) for run in runs))

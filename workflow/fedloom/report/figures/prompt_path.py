@@ -1,11 +1,12 @@
 """Draw how a set of prompts moves over rounds (PFPT, Fig. 3 and 5)."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed, sample
@@ -13,6 +14,17 @@ from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 CENTRE, PATH = "#E69F00", "#D55E00"
+
+
+class PromptPath(RunsFigure):
+    """t-SNE of the server's prompts over rounds (PFPT Fig. 3, 5)."""
+
+    artefact_name = "prompt_history"
+    first_seed = True
+    caption = (
+        "t-SNE of the server's prompts of several rounds, in one map; triangles are the "
+        "centroids of a round's prompts, the dashed line their path. First seed."
+    )
 
 
 def mapped(path: Path) -> pd.DataFrame:
@@ -26,8 +38,10 @@ def mapped(path: Path) -> pd.DataFrame:
     return pd.DataFrame({"round": frame["round"].to_numpy(), "x": points[:, 0], "y": points[:, 1]})
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = style.panels(len(series))
     frames = [mapped(metrics.artefact_file(run)) for run in series]
     last, points = max(int(frame["round"].max()) for frame in frames), None

@@ -1,7 +1,8 @@
 """Draw whether every class prompt learns something of its own (PEP-FedPT, Fig. 7)."""
 
-from matplotlib.figure import Figure
+from __future__ import annotations
 
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed
@@ -9,7 +10,15 @@ from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+class PromptTsne(RunsFigure):
+    """t-SNE of the trained class prompts, first seed (PEP-FedPT Fig. 7)."""
+
+    artefact_name = "class_prompts"
+    first_seed = True
+    caption = "t-SNE of the trained class prompts, a point per class. First seed."
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per run, a point per class, in the colour of the method."""
     figure, axes = style.panels(len(series))
     for axis, run in zip(axes, series, strict=True):

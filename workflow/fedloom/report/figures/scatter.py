@@ -1,17 +1,31 @@
 """Draw any artefact's column against another."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 
+from fedloom.config.output_kinds import ArtefactFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.artefacts import column, numbers
 from fedloom.report.metrics import artefact
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
+
+if TYPE_CHECKING:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
+
+
+class Scatter(ArtefactFigure):
+    """Any artefact's column y against its column x, a panel per run of the first seed."""
+
+    first_seed = True
+    caption = "{y} against {x}, from the methods' artefact {artefact}. First seed."
+
+    colour: str | None = None
+    """A column of the artefact that colours the points."""
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:
@@ -42,6 +56,9 @@ def _scale(frames: list[pd.DataFrame], shade: str, series: list[ShownRun]) -> Sc
     Raises:
         FedLoomError: the column does not hold numbers.
     """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
     every = pd.concat(
         [numbers(frame, shade, run) for frame, run in zip(frames, series, strict=True)]
     )

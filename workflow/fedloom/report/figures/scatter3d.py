@@ -1,8 +1,9 @@
 """Draw accuracy over a grid of three axes as coloured points in space (FedPHA, Fig. 7 and 9)."""
 
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
+from __future__ import annotations
 
+from fedloom.config import requirements
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.grid import MAP
 from fedloom.report.members import accuracies, member, values
@@ -12,8 +13,21 @@ from fedloom.study.plot_inputs import ShownRun
 SIZE = (4.2, 3.6)
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+class Scatter3d(RunsFigure):
+    """Mean accuracy over a grid of three axes, a coloured point per member (FedPHA Fig. 7, 9)."""
+
+    shows = "grid"
+    needs = (requirements.three_axes,)
+    caption = (
+        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
+        "of every member of the grid."
+    )
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per scenario, a point per member; one scale of colours each."""
+    import matplotlib.pyplot as plt
+
     names = list(member(series[0]).at)
     ticks = [list(dict.fromkeys(values(run)[axis] for run in series)) for axis in names]
     groups = style.scenarios(series)

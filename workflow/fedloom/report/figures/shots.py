@@ -1,14 +1,27 @@
 """Draw accuracy by the number of training images per class (FedPHA, Fig. 3)."""
 
-import pandas as pd
-from matplotlib.figure import Figure
+from __future__ import annotations
 
+import pandas as pd
+
+from fedloom.config import requirements
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 PANEL = ("dataset", "backbone")  # a panel is one of each
+
+
+class Shots(RunsFigure):
+    """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3)."""
+
+    needs = (requirements.different_shots,)
+    caption = (
+        "Mean accuracy of the participating clients at the reported rounds, by training "
+        "images per class: mean over seeds, bars one sample standard deviation each way."
+    )
 
 
 def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
@@ -35,7 +48,7 @@ def curves(series: list[ShownRun], job: FigureJob) -> dict[str, pd.DataFrame]:
     }
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per dataset and backbone, a line per method, bars of one standard deviation."""
     panels = style.scenarios(series, PANEL)
     figure, axes = style.panels(len(panels))

@@ -1,10 +1,12 @@
 """Draw how much of every class's prompt goes into the mixed prompt (PEP-FedPT, Fig. 8)."""
 
+from __future__ import annotations
+
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Natural, Several
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob
@@ -13,7 +15,23 @@ from fedloom.study.plot_inputs import ShownRun
 NAMED = 20  # names that have room beside a panel
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+class SoftWeights(RunsFigure):
+    """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8)."""
+
+    artefact_name = "soft_weights"
+    reads = "names"
+    first_seed = True
+    caption = (
+        "The weight of every class's prompt in the mixed prompt, averaged over all test "
+        "images of one true class (the dark bar); a panel per block at which prompts are "
+        "mixed. First seed."
+    )
+
+    classes: Several[Natural]
+    """True classes by their numbers, a row each."""
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a row per run and true class, a panel per block; the true class's own bar is dark.
 
     Raises:
@@ -44,7 +62,7 @@ def draw(series: list[ShownRun], job: FigureJob) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, run: ShownRun, rows: pd.DataFrame, label: int) -> None:
+def _panel(axis: style.Axes, run: ShownRun, rows: pd.DataFrame, label: int) -> None:
     """Draw a bar per class prompt, the first class on top."""
     colours = [(run.look.colour, 1 if each == label else 0.45) for each in rows["class"]]
     axis.barh(rows["class"], rows["weight"], color=colours)

@@ -1,18 +1,24 @@
-"""One look for all figures; a method's own colour and marker come with its run."""
+"""One look for all figures; a method's own colour and marker come with its run.
+
+A plan imports the kinds of figures for their keys: matplotlib is imported where it draws.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from fedloom.common.io import replacing
 from fedloom.config.settings import Look
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # as many as fedloom.config.line_style deals out
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
@@ -51,6 +57,11 @@ SCENARIO = ("dataset", "partition", "backbone")
 @contextmanager
 def applied() -> Iterator[None]:
     """Apply the look within the block, whatever the user's own matplotlibrc says."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # before pyplot is imported: a cluster's node has no display
+    import matplotlib.pyplot as plt
+
     with plt.style.context(["default", LOOK]):
         yield
     plt.close("all")
@@ -70,6 +81,8 @@ def of_class(number: int) -> dict:
 
 def grid(rows: int, columns: int, size: tuple[float, float] = PANEL) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
+    import matplotlib.pyplot as plt
+
     inches = (size[0] * columns, size[1] * rows)
     return plt.subplots(rows, columns, figsize=inches, squeeze=False)
 
@@ -136,31 +149,19 @@ def legend(figure: Figure, axes: Sequence[Axes], most: int = 4) -> None:
         figure.set_size_inches(width + wide, max(height, high))
 
 
-class _Few(Locator):
-    """Place ticks on a logarithmic axis so that all have room for a label."""
-
-    def __call__(self) -> np.ndarray:
-        """Return the ticks within what is seen."""
-        assert self.axis is not None, "a locator of an axis"
-        return self.tick_values(*self.axis.get_view_interval())
-
-    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
-        """Return round numbers below 5-fold, 1, 2 and 5 below 100-fold, else powers of ten."""
-        fold = vmax / vmin
-        of_ten = LogLocator(subs=(1, 2, 5) if fold < 100 else (1,))
-        ticks = np.array((MaxNLocator(5) if fold < 5 else of_ten).tick_values(vmin, vmax))
-        return ticks[(ticks >= vmin) & (ticks <= vmax)]
-
-
 def log_scale(axis: Axes) -> None:
     """Make the y axis logarithmic, with plain numbers, also where it spans less than a decade."""
+    from fedloom.report.figures.ticks import Few
+
     axis.set_yscale("log")
     axis.minorticks_off()
-    axis.yaxis.set(major_locator=_Few(), major_formatter="{x:g}")
+    axis.yaxis.set(major_locator=Few(), major_formatter="{x:g}")
 
 
 def whole_numbers(axis: Axes) -> None:
     """Put the ticks of the x axis at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 

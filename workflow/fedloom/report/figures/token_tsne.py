@@ -1,22 +1,43 @@
 """Draw what the class token tells of an image at which depth (PEP-FedPT, Fig. 10)."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
-from matplotlib.figure import Figure
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Count, Several
 from fedloom.config.line_style import MARKERS
+from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.tsne import embed, sample
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.figure import Figure
+
 DOMAIN = "domain"  # gid of the legend's entries that name a domain
+
+
+class TokenTsne(RunsFigure):
+    """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10)."""
+
+    artefact_name = "class_tokens"
+    reads = "names"
+    first_seed = True
+    caption = (
+        "t-SNE of the class tokens of test images by depth; colours are classes, markers "
+        "domains. First seed."
+    )
+
+    blocks: Several[Count]
+    """At whose input, counted from 1; the number of blocks plus 1 is the output."""
 
 
 def draw(series: list[ShownRun], job: FigureJob) -> Figure:

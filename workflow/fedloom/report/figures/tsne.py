@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 from fedloom.common.errors import FedLoomError
@@ -29,6 +28,8 @@ def embed(rows: Sequence[np.ndarray] | pd.Series, where: Path | str) -> np.ndarr
     """
     if len(rows) < 4:
         raise FedLoomError(f"{where}: t-SNE needs at least 4 vectors, found {len(rows)}")
+    from sklearn.manifold import TSNE
+
     vectors = np.stack(list(rows))  # [N, d]
     if not np.isfinite(vectors).all():
         raise FedLoomError(f"{where}: a vector is not finite")

@@ -1,16 +1,34 @@
 """Draw one accuracy against another, a point per method (SGPT, Fig. 1)."""
 
+from __future__ import annotations
+
 from typing import Any
 
-from matplotlib.figure import Figure
-
+from fedloom.config import requirements
+from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> Figure:
+class TwoMetrics(RunsFigure):
+    """One accuracy against another, one point per method (SGPT Fig. 1)."""
+
+    needs = (requirements.global_test,)
+    caption = (
+        "{y} against {x} in percent, a point per method: mean over seeds, whiskers one sample "
+        "standard deviation each way."
+    )
+
+    x: AccuracyMetric = "global"
+    """Accuracy drawn across."""
+    y: AccuracyMetric = "participating_worst"
+    """Accuracy drawn up."""
+    personalized: Personalized = True
+
+
+def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
     """Draw a panel per scenario; whiskers are one standard deviation over seeds each way."""
     names, personalized = (job.settings["x"], job.settings["y"]), job.settings["personalized"]
     groups = style.scenarios(series)

@@ -10,7 +10,7 @@ or, if its rows are not the methods,
 
     build(runs: list[ShownRun], job: TableJob) -> Built         rows, their text, and the caption
 
-and an entry of config.schema.yaml's `table`.
+and a class with its keys, and what it needs and shows (fedloom.config.output_kinds).
 """
 
 import importlib

@@ -1,5 +1,6 @@
 """Accuracy by method: the main table, and ablations (PEP-FedPT, Tables 1, 4, 5, 7-12)."""
 
+from fedloom.config.output_kinds import AccuracyTable
 from fedloom.report import metrics
 from fedloom.report.tables.layout import Column
 from fedloom.study.jobs import TableJob
@@ -13,6 +14,21 @@ TITLES = {
     "held_out_worst": "Held-out worst",
     "global": "Global test set",
 }
+
+
+class Accuracy(AccuracyTable):
+    """Mean over clients, and the worst client (PEP-FedPT Tables 1, 4, 5, 7-12)."""
+
+    caption = (
+        "Mean is the unweighted mean over clients of the accuracy on each client's own test "
+        "images, worst the minimum over clients; clients that never train are apart. Global "
+        "test set, where it is asked for: all test images, with the server's model, or where "
+        "a method has none, with every participating client's own, averaged."
+    )
+
+    pooled: bool = False
+    """A column more, in which all test images of the participating clients count together, beside
+    the mean over clients."""
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:

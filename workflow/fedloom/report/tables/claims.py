@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.claims import DOMAIN, EACH_DOMAIN
+from fedloom.common.schema import OneOrMore, Percent
+from fedloom.config.claims import DOMAIN, EACH_DOMAIN, resolve_claims
+from fedloom.config.output_kinds import Methods, Paper, TableKind
+from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import evaluation, frame, percent
 from fedloom.report.paired import Statistic, Term
 from fedloom.report.tables.accuracy import at
@@ -33,6 +36,37 @@ GROUPS = {"participating": True, "held_out": False}
 COURSE = "course_mean"  # over all evaluated rounds, which rise earlier where training is faster
 Scenario = tuple[str, ...]
 Place = tuple[list[Scenario], list[Scenario]]  # those of `in`, and those of `from`
+
+
+class Claims(TableKind):
+    """A paper's claims on its results, each with a verdict from the study's runs."""
+
+    caption = (
+        "Differences of the first-named method to that of the others whose interval speaks "
+        "most against the claim, with 95 % intervals: Student's t over seeds, and at least as "
+        "wide as a paired bootstrap over clients. A claim holds if all methods that it names "
+        "were run and every interval is above zero, or within its bound; it does not hold if "
+        "one is below (of several others, a wider one than is shown: Bonferroni); else it is "
+        "undecided. One seed decides nothing but numbers sent, and two rarely do. Of twenty "
+        "claims on methods that do not differ, one is decided by chance."
+    )
+
+    methods: Methods = None
+    paper: Paper
+    """A file of workflow/claims, as pep_fedpt."""
+    rows: dict[str, OneOrMore[str]] | None = None
+    """Method label -> the paper's row or rows (rows of workflow/claims); a label left out stands
+    for the row that has its plugin, options and wrappers, or its title and no other options than
+    the row states."""
+    stands_for: dict[str, OneOrMore[str]] | None = None
+    """<dataset>/<partition>, by their labels -> the setting or settings of workflow/claims that it
+    stands for; default: each for any."""
+    target: Percent | None = None
+    """Mean accuracy in percent, for claims on what it costs to reach one."""
+
+    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+        """Return the table with the paper's claims, and the labels that stand for its rows."""
+        return resolve_claims(settings, output, where)
 
 
 class NotRunError(Exception):

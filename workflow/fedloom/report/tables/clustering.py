@@ -1,10 +1,11 @@
 """How well images are put into groups (SGPT, Table 4 and Appendix D.2)."""
 
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_mutual_info_score
+import scipy
 
 from fedloom.common.errors import FedLoomError
+from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
+from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
 from fedloom.study.jobs import TableJob
@@ -16,6 +17,27 @@ COLUMNS = {
     "congruence": Column("Congruence with k-means"),
     "largest": Column("Largest group", higher_is_better=None),
 }
+
+
+class Clustering(RunsTable):
+    """Groups of images against superclasses and against centralised k-means (SGPT Table 4, D.2)."""
+
+    artefact_name = "groups"
+    caption = (
+        "Groups after the last round. Adjusted mutual information with the test images' "
+        "superclasses: 0 if the groups say nothing of them, 100 if they are the same. "
+        "Accuracy: test images whose group is that of their superclass in {superclasses}, "
+        "groups and superclasses matched one for one at best. Congruence: overlap of the "
+        "training images' groups with centralised k-means, over the share of images that "
+        "k-means keeps with most of their class; it can exceed 100 %. Largest group: its "
+        "share of the test images."
+    )
+
+    superclasses: Superclasses
+
+    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+        """Return the output with the superclass of every class."""
+        return with_superclasses(self.superclasses, output, where)
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
@@ -32,6 +54,8 @@ def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
     Raises:
         FedLoomError: a class that the file of superclasses does not have.
     """
+    from sklearn.metrics import adjusted_mutual_info_score
+
     images = artefact(run)
     coarse = images["class"].map(job.settings["superclass_of"])
     if coarse.isna().any():
@@ -54,7 +78,8 @@ def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
     method).
     """
     counts = pd.crosstab(groups, coarse).to_numpy()
-    return 100 * counts[linear_sum_assignment(counts, maximize=True)].sum() / len(groups)
+    matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
+    return 100 * counts[matched].sum() / len(groups)
 
 
 def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> float:

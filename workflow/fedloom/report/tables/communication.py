@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from fedloom.common.schema import Percent
+from fedloom.config.output_kinds import AccuracyTable
 from fedloom.report.metrics import evaluation, frame
 from fedloom.report.tables.layout import Column
 from fedloom.study.jobs import TableJob
@@ -16,6 +18,22 @@ COLUMNS = {
     # of one machine and its load, so that none is best
     "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
 }
+
+
+class Communication(AccuracyTable):
+    """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
+
+    caption = (
+        "Rounds until the mean accuracy of the participating clients first reaches {target} "
+        "%, the bytes sent and received by all clients together (in MB of 10\\ :sup:`6` "
+        "bytes), the numbers of four bytes that one client would send if it took part in "
+        "every round, and the processor seconds of training up to then, of all threads "
+        "together and without a GPU's time. ``>``: not reached by the last round, in at least "
+        "one seed."
+    )
+
+    target: Percent
+    """Mean accuracy of the participating clients, in percent."""
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from fedloom.config.output_kinds import AccuracyTable
 from fedloom.config.rounds import Reported
 from fedloom.report.metrics import evaluation, percent, pooled, worst
 from fedloom.report.tables.accuracy import at, without
@@ -15,6 +16,15 @@ TITLES = {
     "pooled": "Pooled",
 }
 PREFIX = "domain_"
+
+
+class Domains(AccuracyTable):
+    """Mean over each domain's clients, over all, and pooled (PEP-FedPT Table 2)."""
+
+    caption = (
+        "Participating clients: mean over the clients of each domain, mean and worst over all "
+        "clients, and all their test images pooled."
+    )
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from fedloom.config import requirements
+from fedloom.config.output_kinds import GridTable
 from fedloom.report.members import accuracies, member
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import BEST, EMPTY, Built, Texts
@@ -13,6 +15,17 @@ from fedloom.study.plot_inputs import ShownRun
 ALL = "all"  # value of an axis over which an average is taken
 AVERAGE = "average"  # scenario: the mean of all others
 DECIMALS = 2
+
+
+class GridAverages(GridTable):
+    """Mean accuracy over a grid of two axes, with averages by row and column (FedPHA Table 8)."""
+
+    needs = (requirements.two_axes,)
+    caption = (
+        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
+        "of every combination, with the averages of rows and columns; of several scenarios "
+        "first their average."
+    )
 
 
 def build(runs: list[ShownRun], job: TableJob) -> Built:

@@ -5,15 +5,17 @@ import html
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-from pandas.io.formats.style import Styler
 from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.io import replacing, write_table, write_text
 from fedloom.report.tables.summary import GROUP, metrics
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
 
 EMPTY = "-"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which what a spreadsheet computes begins
@@ -216,8 +218,10 @@ def page(table: Texts, caption: str) -> str:
 
 def _styler(
     cells: pd.DataFrame, marks: pd.DataFrame, look: dict[str, str], titles: list[str]
-) -> Styler:
+) -> "Styler":
     """Return pandas' Styler of the cells, without row numbers, the best and second best marked."""
+    from pandas.io.formats.style import Styler  # which takes a while, and plans need none
+
     headings = dict(zip(cells, titles, strict=True))
     styler = Styler(cells, cell_ids=False).hide(axis="index")
     styler.format_index(lambda name: headings[name], axis="columns")

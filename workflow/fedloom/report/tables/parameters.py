@@ -1,5 +1,6 @@
 """How many numbers a client sends and receives in a round (SGPT, Table 5; pFedPG, Table 1)."""
 
+from fedloom.config.output_kinds import RunsTable
 from fedloom.report.metrics import frame
 from fedloom.report.tables.communication import NUMBER
 from fedloom.report.tables.layout import Column
@@ -10,6 +11,15 @@ COLUMNS = {
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
     "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
 }
+
+
+class Parameters(RunsTable):
+    """Numbers that a client sends and receives in a round (SGPT Table 5)."""
+
+    caption = (
+        "Numbers of four bytes that a client sends and receives in a round, mean over rounds "
+        "and clients. What a wrapper packs counts by its bytes."
+    )
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:

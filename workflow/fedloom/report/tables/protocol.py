@@ -1,9 +1,13 @@
 """The settings of every method, a paper's in brackets where they differ (PFPT, Table 9)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from fedloom.config.output_kinds import RunsTable
+from fedloom.config.protocol_table import protocol_rows
+from fedloom.config.settings import Output, Settings
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import ShownRun
@@ -18,6 +22,21 @@ TITLES = {
     "epochs": "Epochs",
     "batch_size": "Batch",
 }
+
+
+class Protocol(RunsTable):
+    """Settings of every method, without any run (PFPT Table 9)."""
+
+    shows = "settings"
+    caption = (
+        "Rounds, clients, and training options of every method. In brackets the paper's, "
+        "where the table has some and they differ."
+    )
+
+    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+        """Return the table with the settings of its methods, none of which it needs a run of."""
+        rows = protocol_rows(settings, output)
+        return replace(output, methods=(), extra={"rows": rows})
 
 
 def build(runs: list[ShownRun], job: TableJob) -> Built:

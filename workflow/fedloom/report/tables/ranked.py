@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from fedloom.common.schema import Count, Natural
+from fedloom.config.output_kinds import GridTable
 from fedloom.report.members import accuracies, member
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import EMPTY, Built, Texts, cell
@@ -12,6 +14,21 @@ from fedloom.study.plot_inputs import ShownRun
 
 MEAN = "mean"  # row of the paper's table
 DECIMALS = 2
+
+
+class Ranked(GridTable):
+    """A grid's combinations in order of mean accuracy, and the mean of all (FedPHA Table 7)."""
+
+    caption = (
+        "Combinations of the grid by mean accuracy of the participating clients at the "
+        "reported rounds: the {best} best, the {worst} worst, and the mean of all. The first "
+        "is the best of many on the test images, and better than it would be on others."
+    )
+
+    best: Count = 10
+    """Combinations shown from the top."""
+    worst: Natural = 1
+    """Combinations shown from the bottom."""
 
 
 def build(runs: list[ShownRun], job: TableJob) -> Built:

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from fedloom.config.output_kinds import PublishedSizes, TableKind
 from fedloom.data.store import ImageStore
 from fedloom.report.tables.layout import Built, Texts
 from fedloom.study import paths
@@ -14,6 +15,19 @@ TITLES = {
     "test": "Test images",
     "domains": "Domains",
 }
+
+
+class Sizes(TableKind):
+    """Images, classes and domains of every dataset (FedPHA Table 6)."""
+
+    shows = "datasets"
+    caption = (
+        "Classes that have images, images of both splits, and domains, as they are stored. In "
+        "brackets the paper's numbers, where the table has some."
+    )
+
+    published: PublishedSizes | None = None
+    """Numbers of a paper, from workflow/published/<paper>.yaml."""
 
 
 def measure(store: ImageStore) -> dict[str, int]:

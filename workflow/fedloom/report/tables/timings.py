@@ -1,11 +1,22 @@
 """How long a method's own steps take beside training (FedPHA, Table 3)."""
 
+from fedloom.config.output_kinds import RunsTable
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import ShownRun
 
 TRAINING = "training"  # stage that the others are shares of
+
+
+class Timings(RunsTable):
+    """Milliseconds of a method's own steps beside training (FedPHA Table 3)."""
+
+    artefact_name = "timings"
+    caption = (
+        "Wall-clock time of a client's own steps in a round, on this machine, and their share "
+        "of its local training."
+    )
 
 
 def measure(run: ShownRun, job: TableJob) -> dict[str, float]:

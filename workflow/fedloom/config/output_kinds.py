@@ -1,0 +1,209 @@
+"""What the kinds of tables and figures have in common: keys, captions, and what they need."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from fedloom.common.checkout import resource
+from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Keys, Several
+from fedloom.config.reading import read
+
+if TYPE_CHECKING:
+    from fedloom.config.settings import Output, Settings
+
+SHARED = {"title", "scenarios", "backbones", "methods", "published"}  # keys that no kind reads
+Needs = tuple[Callable[["Settings", "Output", str], None], ...]
+
+
+class OutputKind(Keys):
+    """The keys of every table and figure, and what follows its kind.
+
+    Attributes:
+        shows: runs, members of one grid or of several (grid, grids), backbones, datasets, or
+            settings, which need no run.
+        artefact_name: the method's table that it is made of; None: evaluations.
+        reads: of a backbone its accuracy by block, or its features; of runs `names`, if it reads
+            those of the datasets' classes.
+        first_seed: True if it shows that seed alone.
+        needs: checks that the study must pass, of fedloom.config.requirements.
+        caption: what the report says below it; {key} is the value of that key.
+    """
+
+    shows: ClassVar[Literal["runs", "grid", "grids", "backbones", "datasets", "settings"]] = "runs"
+    artefact_name: ClassVar[str | None] = None
+    reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
+    first_seed: ClassVar[bool] = False
+    needs: ClassVar[Needs] = ()
+    caption: ClassVar[str]
+
+    scenarios: Several[str] | None = None
+    """Some of the study's, as <dataset>/<partition>; default: all."""
+    backbones: Several[str] | None = None
+    """Some of select.backbones; default: all."""
+
+    @property
+    def made_of(self) -> str | None:
+        """The artefact that it is made of; None: evaluations."""
+        return self.artefact_name
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The keys that its kind reads."""
+        return self.model_dump(exclude=SHARED, exclude_none=True)
+
+    def caption_text(self) -> str:
+        """Return the caption, as reStructuredText."""
+        texts = {key: as_rst(_text(value)) for key, value in self.own.items()}
+        return self.caption.format(**texts)
+
+    def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
+        """Return the output with what its kind reads of the study or of files."""
+        return output
+
+
+def _text(value: Any) -> str:
+    """Write a value of a key in words, a whole number without a point."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def as_rst(text: str) -> str:
+    """Return reStructuredText that shows `text` as it is, on one line."""
+    return re.sub(r"([^\w\s]|_)", r"\\\1", " ".join(text.split()))
+
+
+Methods = Annotated[Several[str] | None, Field(description="some of select.methods; default: all")]
+Personalized = Annotated[
+    bool,
+    Field(
+        description="of a method that personalises clients before their test (hook personalize), "
+        "the accuracy after that step; false: before it"
+    ),
+]
+AccuracyMetric = Annotated[
+    Literal[
+        "participating_mean", "participating_worst", "held_out_mean", "held_out_worst", "global"
+    ],
+    Field(
+        description="mean or worst accuracy over clients that train or are held out, or accuracy "
+        "on all test images (study.global_test)"
+    ),
+]
+Paper = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", description="a file, as pep_fedpt")]
+Names = Annotated[dict[str, str], Field(min_length=1)]
+Superclasses = Annotated[
+    str, Field(description="YAML file of the classes' superclasses, class: superclass")
+]
+
+
+class Published(Keys):
+    """Numbers of a paper beside the measured ones.
+
+    They are those of workflow/published/<paper>.yaml: table -> rows -> row -> column -> metric.
+    """
+
+    paper: Paper
+    table: int
+    """Its number in the paper."""
+    rows: Names
+    """Method label -> the paper's row; labels left out have no published number."""
+    columns: Names
+    """<dataset>/<partition>, by their labels -> the paper's column."""
+
+
+class PublishedGrid(Keys):
+    """Numbers of a paper for the combinations of a grid; its values find the rows."""
+
+    paper: Paper
+    table: int
+    """Its number in the paper."""
+    columns: Names
+    """<dataset>/<partition>, by their labels, or average -> the paper's column."""
+
+
+class PublishedSizes(Keys):
+    """Numbers of a paper for data sets."""
+
+    paper: Paper
+    table: int
+    """Its number in the paper."""
+    rows: Names
+    """Dataset label -> the paper's row."""
+
+
+class TableKind(OutputKind):
+    """The keys of every table."""
+
+    title: str | None = None
+    """Begins the caption; default: the study's name."""
+
+
+class RunsTable(TableKind):
+    """The keys of a table of methods."""
+
+    methods: Methods = None
+    published: Published | None = None
+
+
+class AccuracyTable(RunsTable):
+    """The keys of a table of accuracies."""
+
+    personalized: Personalized = True
+
+
+class GridTable(TableKind):
+    """The keys of a table of a grid's members."""
+
+    shows = "grid"
+    methods: Methods = None
+    published: PublishedGrid | None = None
+
+
+class FigureKind(OutputKind):
+    """The keys of every figure."""
+
+
+class RunsFigure(FigureKind):
+    """The keys of a figure of methods."""
+
+    methods: Methods = None
+
+
+class ArtefactFigure(RunsFigure):
+    """The keys of a figure of any table that methods give."""
+
+    artefact: str
+    """A table that the methods give, see [artefacts] in method.toml."""
+    x: str
+    """A column of the artefact."""
+    y: str
+    """A column of the artefact; rows of one x are averaged."""
+    log: bool = False
+    """A logarithmic y axis."""
+
+    @property
+    def made_of(self) -> str:
+        """The artefact that it is made of."""
+        return self.artefact
+
+
+def with_superclasses(path: str | None, output: "Output", where: str) -> "Output":
+    """Return an output with the superclass of every class, from the file that its key names.
+
+    Raises:
+        FedLoomError: no such file, or a superclass that is no text.
+    """
+    if path is None:
+        return output
+    where = f"{where}.superclasses"
+    file = resource(path)
+    if not file.is_file():
+        raise FedLoomError(f"{where}: no such file '{path}'")
+    labels = read(file)
+    for name, label in labels.items():
+        if not isinstance(label, str):
+            raise FedLoomError(f"{where}: {path}: '{name}: {label}' is no text; put it in quotes")
+    return replace(output, extra=output.extra | {"superclass_of": labels})

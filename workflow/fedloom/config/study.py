@@ -1,0 +1,204 @@
+"""The keys of the config: of `study`, of `methods`, of `select`; sections of kinds are apart."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fedloom.common.schema import UNSET, Count, Distinct, Keys, Label, Natural, Several, Share
+from fedloom.hooks.training import Training
+
+Rounds = Annotated[int, Field(ge=1, le=9999)]
+Axes = Annotated[dict[str, Several[Any]], Field(min_length=1)]
+Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+Sentences = dict[str, str]
+
+
+class FixedSeeds(Keys):
+    """Seeds that parts of all runs have in place of the run's own; null: the run's own.
+
+    A paper that repeats the rest alone can so be followed.
+    """
+
+    partition: Natural | None = None
+    """Of partitions that have no `seed` of their own; they divide by it."""
+    sampling: Natural | None = None
+    """Of the clients of a round, and of those whose images make the prototypes."""
+    initialisation: Natural | None = None
+    """Of what server and clients start with."""
+
+
+NOTHING_FIXED = FixedSeeds()
+
+
+class Report(Keys):
+    """What the tables report."""
+
+    last_evaluations: Count = 1
+    """The mean over this number of the last evaluations."""
+    worst_of_evaluations: Count | None = None
+    """The worst accuracy is that of an evaluation, not of a client: the lowest mean over clients
+    among this number of the last evaluations (PEP-FedPT, footnote 4)."""
+
+
+class Tune(Keys):
+    """How every method's options are chosen before the study's seeds are trained.
+
+    Every method is trained with the same number of combinations of options on a part of the
+    clients' training images, and keeps the one whose participating clients are best on the rest;
+    never on a test image.
+    """
+
+    trials: Count
+    """Combinations that every method tries."""
+    values: Axes
+    """Option, or training.option -> values that every method tries."""
+    per_method: dict[str, Axes] = Field(default={})
+    """Method label -> an option that it alone tries -> its values; taken in turn, so that each
+    meets some of `values`, or all of them where there are trials enough."""
+    validation: Share = 0.2
+    """Share of every client's training images that trials are evaluated on, stratified by class;
+    the study's seeds train on all of them."""
+    rounds: Rounds | None = None
+    """Of a trial; default: study.rounds."""
+    seed: Natural = 1000
+    """Of all trials; none of study.seeds."""
+
+
+class Study(Keys):
+    """Rounds, seeds, and which clients are evaluated when.
+
+    A run has these values unless its partition's `protocol` or its method overrides them.
+    """
+
+    name: Label
+    """Names the folder of the tables."""
+    paper: str | None = None
+    """The paper that the study is of, by its file in workflow/published, as pep_fedpt."""
+    shows: list[str] = Field(default=[])
+    """What it shows of the paper, as Table 1 or Figure 3."""
+    deviations: Sentences = Field(default={})
+    """What it does otherwise than the paper; a word -> a sentence."""
+    open_questions: Sentences = Field(default={})
+    """What the paper leaves open, and what is done here; a word -> a sentence."""
+    rounds: Rounds
+    seeds: Several[Natural]
+    """A seed fixes partition, sampling, initialisation and batch order, except those in
+    `fixed_seeds`."""
+    fixed_seeds: FixedSeeds = FixedSeeds()
+    clients_per_round: Count
+    rounds_per_job: Count = 20
+    """Rounds trained by one job; long enough that start-up stays under 5%."""
+    evaluate_every: Count = 1
+    """Clients are evaluated after every n-th round, and after the last of a job."""
+    evaluate_clients: Count | None = None
+    """Number of clients to evaluate in rounds that no table reports (`report`), drawn anew each
+    time, participating and held-out ones in proportion; all are evaluated in the rounds that
+    tables report. Without it, all are evaluated every time."""
+    report: Report = Report()
+    global_test: bool = False
+    """Evaluate the server's model on all test images as well (PFPT); where a method has none, every
+    participating client's own, on all of them (SGPT)."""
+    confusion: bool = False
+    """Also write confusion.parquet beside every run's evaluation.parquet: how many test images of a
+    class were taken for which, per client and evaluated round, and for the global test."""
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """Of a backbone's arithmetic while training and evaluating; tf32 is a GPU's own, and bf16 keeps
+    what is trained, the residual stream and the norms in float32."""
+    stacked: bool = True
+    """Train and evaluate the clients of a round as one batch with a client axis; false: one client
+    after another, which takes less memory and more time and gives the same numbers but for
+    rounding."""
+    gradient_checkpointing: bool = False
+    """Compute the inside of a backbone's blocks a second time in the backward pass instead of
+    keeping it: a fraction of the memory for about a third more time, and the same numbers."""
+    training: Training = Training()
+    """Overrides method.toml's."""
+    tune: Tune | None = None
+
+
+class ProtocolReport(Keys):
+    """What the tables report of the runs on a partition."""
+
+    last_evaluations: Count = Field(default=UNSET)
+    worst_of_evaluations: Count | None = None
+
+
+class Protocol(Keys):
+    """How runs on a partition differ from the study's others.
+
+    It overrides the keys of `study` of the same names, and the partition itself stays as it is.
+    """
+
+    rounds: Rounds = Field(default=UNSET)
+    clients_per_round: Count = Field(default=UNSET)
+    evaluate_every: Count = Field(default=UNSET)
+    report: ProtocolReport = ProtocolReport()
+    training: Training = Training()
+
+    def over(self, study: Study) -> Study:
+        """Return the study as the partition's runs have it, but for training options."""
+        given = self.model_dump(exclude_unset=True, exclude={"report", "training"})
+        report = self.report.model_dump(exclude_unset=True)
+        if report:
+            given["report"] = study.report.model_copy(update=report)
+        return study.model_copy(update=given) if given else study
+
+
+class WrapperEntry(Keys):
+    """A plugin around a method's hooks."""
+
+    plugin: str
+    options: dict[str, Any] = Field(default={})
+
+
+class MethodEntry(Keys):
+    """A label of a method; a plugin's own name needs no entry."""
+
+    plugin: str
+    """A folder of plugins/ or an installed package."""
+    title: str | None = None
+    """Its name in tables and figures."""
+    options: dict[str, Any] = Field(default={})
+    """See the plugin's method.toml."""
+    grid: Grid | None = None
+    """Option, or training.option, or option.position for an entry of a list (from 0) -> its values;
+    the label then stands for a label per combination, as <label>.4-8-12, wherever methods are
+    named."""
+    training: Training = Training()
+    """Overrides the study's and the partition's."""
+    rounds: Rounds | None = None
+    """Default: the partition's, or the study's."""
+    wrappers: list[WrapperEntry] = Field(default=[])
+    """Plugins around the method's hooks; each sees what those before it made."""
+
+
+class Select(Keys):
+    """Which labels the study crosses with each other, and what it makes of the results."""
+
+    datasets: Several[str]
+    partitions: Several[str]
+    scenarios: Several[str] | None = None
+    """<dataset>/<partition>, in place of all datasets crossed with all partitions."""
+    backbones: Several[str]
+    methods: Several[str]
+    tables: Distinct[str] = Field(default=[])
+    """`make run` prints the first."""
+    figures: Distinct[str] = Field(default=[])
+
+
+# a section whose entries are of a kind, which fedloom.config.kinds checks
+Entries = Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]
+
+
+class Config(Keys):
+    """The whole of config.yaml with a study over it."""
+
+    study: Study
+    datasets: Entries
+    partitions: Entries
+    backbones: Entries
+    methods: dict[Label, MethodEntry] = Field(default={})
+    """Labels of methods; a plugin's own name needs no entry."""
+    tables: Entries
+    figures: Entries
+    select: Select

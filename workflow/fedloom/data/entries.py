@@ -1,0 +1,21 @@
+"""Entries of the config's `datasets` by themselves, for commands that work on one data set."""
+
+from typing import Any
+
+from fedloom.config.data_plugins import WithPlugins
+from fedloom.config.datasets import SourceKind
+from fedloom.config.kinds import Room
+from fedloom.config.recipes import check_dataset
+from fedloom.data import sources
+
+SOURCES = WithPlugins(Room(sources.__name__, SourceKind), "source")
+
+
+def dataset_entry(label: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of the config's `datasets`, checked, with its recipe resolved and defaults.
+
+    Raises:
+        FedLoomError: one line that names the key.
+    """
+    source, keys = check_dataset(label, entry, SOURCES)
+    return {"source": source} | keys.plain

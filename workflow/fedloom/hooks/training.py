@@ -1,0 +1,63 @@
+"""The training options: of method.toml, of a study, of a partition's protocol, of a method."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fedloom.common.schema import UNSET, Count, Keys, Number
+
+# a method that trains says these in its method.toml; the others have a default
+OF_THE_PAPER = ("optimizer", "lr", "schedule", "epochs", "batch_size")
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
+
+
+class Training(Keys):
+    """Training options, those that are set: the others are of whatever they override.
+
+    The keys of `study.training`, of a method's `training`, and of `[training]` in method.toml.
+    A method's values override the study's, which override method.toml's.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
+    lr: Number = Field(default=UNSET, gt=0)
+    schedule: Literal["constant", "exponential", "cosine"] = Field(default=UNSET)
+    """Of the learning rate over rounds; cosine ends at the study's last round."""
+    decay: Number = Field(default=1.0, gt=0, le=1)
+    """Per round; exponential."""
+    momentum: Fraction = 0.0
+    """Sgd only."""
+    betas: list[Fraction] = Field(default=[0.9, 0.999], min_length=2, max_length=2)
+    """Adam and adamw only."""
+    eps: Number = Field(default=1e-8, gt=0)
+    """Adam and adamw only."""
+    weight_decay: Number = Field(default=0.0, ge=0)
+    clip: Annotated[Number, Field(gt=0)] | None = Field(default=None)
+    """Gradient norm per client; null for none."""
+    epochs: Count = Field(default=UNSET)
+    """Local epochs."""
+    local_steps: Count | None = None
+    """Optimiser steps of every client in a round, however many images it has; overrides epochs;
+    null stands for epochs."""
+    batch_size: Count = Field(default=UNSET)
+    augment: bool | Literal["shift"] = False
+    """Crop (8 to 100% of the area) and flip training images at random, anew in every step, as CoOp
+    does; or shift them, by up to an eighth of the side, and flip them, as CIFAR is trained on;
+    features are then not read from the cache but computed, and the job's log says how long that
+    took."""
+    drop_last: bool = False
+    """Leave out the last batch of an epoch if it is smaller than batch_size, as CoOp does; a client
+    with fewer images than a batch trains on all of them."""
+    micro_batch: Count | None = None
+    """Go through a batch this many images per client at a time and add up the gradients, which
+    takes less memory and gives the same step but for rounding; null: all at once."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are set, which override others."""
+        return self.model_dump(exclude_unset=True)
+
+
+# what neither method.toml nor the study says, as torch has it
+DEFAULTS: dict[str, Any] = {
+    name: field.default for name, field in Training.model_fields.items() if name not in OF_THE_PAPER
+}
