@@ -2,8 +2,7 @@
 
     python -m fedloom.backbones.sizes timm '{"name": "vit_base_patch16_224"}'
 
-prints them as JSON for `fedloom.study.backbone_sizes`, since planning imports no torch. Without
-arguments, it writes the file of all backbones that ship, from the studies.
+prints them as JSON for `fedloom.study.backbone_sizes`, since planning imports no torch.
 """
 
 import json
@@ -22,11 +21,7 @@ from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.resnet import FrozenResNet, build
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import write_text
-from fedloom.study import bundled_studies
-from fedloom.study.backbone_sizes import SHIPPED, key
 
 VERSIONS = {
     "timm": timm.__version__,
@@ -112,20 +107,8 @@ def _operations(model: nn.Module, pixels: Pixels) -> int:
     return counter.get_total_flops()
 
 
-def write_shipped() -> None:
-    """Count the backbones of all studies that ship, and write their file."""
-    plans = [load_plan([study]) for study in bundled_studies.studies()]
-    backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
-    counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
-    lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]
-    write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
 if __name__ == "__main__":
     try:
-        if len(sys.argv) == 1:
-            write_shipped()
-        else:
-            print(json.dumps(count(sys.argv[1], json.loads(sys.argv[2]))))
+        print(json.dumps(count(sys.argv[1], json.loads(sys.argv[2]))))
     except FedLoomError as error:
         sys.exit(str(error))
