@@ -187,5 +187,5 @@ def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle,
     assert file.read_text().count(own) == 2, "client_update and personalize"
     head, tail = file.read_text().rsplit(own, 1)
     file.write_text(f"{head}    received['params']['head'][0].add_(1)\n{own}{tail}")
-    with pytest.raises(FedLoomError, match="fickle: an evaluation changes the server's 'params/h"):
+    with pytest.raises(FedLoomError, match="an evaluation changes the server's state: 'params/h"):
         contract.leaves_inputs_alone(fickle, tmp_path)
