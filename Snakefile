@@ -12,10 +12,10 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
 from fedloom.common.checkout import in_shell
-from fedloom.commands.job import SERVER
+from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.jobs import to_json
-from fedloom.study.plan import Plan
+from fedloom.study.plan import LAUNCHER, Plan
 
 STARTED = time.time()
 PLAN = Plan.load(workflow.overwrite_configfiles, workflow.config_settings.config)
@@ -48,7 +48,7 @@ shell.executable("bash")
 shell.prefix(
     f"export PATH={PYTHON}$PATH"
     f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
-    f" {SERVER}=${{{{{SERVER}-{JOB_SERVER}}}}}; "
+    f" {VARIABLE}=${{{{{VARIABLE}-{JOB_SERVER}}}}}; "
 )
 
 
@@ -71,7 +71,7 @@ rule all:
 
 
 onsuccess:
-    if "FEDLOOM_LAUNCHER" not in os.environ:
+    if LAUNCHER not in os.environ:
         print(f"\n{PLAN.summary()}")
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +35,10 @@ from fedloom.common import memory
 from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write
-from fedloom.federated import evaluate, groups
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated import evaluate as evaluate_module
+from fedloom.federated import groups
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.shared_model import SharedModel
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
 
@@ -137,9 +138,11 @@ def eight_clients() -> Any:
     """Evaluate eight clients at once, whatever number of images they have, 256 images at once."""
     stack = ExitStack()
     stack.enter_context(all_clients())
-    stack.enter_context(patch.object(evaluate, "clients_evaluated_at_once", lambda *given: 8))
+    stack.enter_context(
+        patch.object(evaluate_module, "clients_evaluated_at_once", lambda *given: 8)
+    )
     fixed = lambda sizes, width, images: groups.groups(len(sizes), width)  # noqa: E731
-    stack.enter_context(patch.object(evaluate, "groups_by_images", fixed))
+    stack.enter_context(patch.object(evaluate_module, "groups_by_images", fixed))
     return stack
 
 
@@ -203,22 +206,11 @@ def evaluation(folder: Path, pairs: int) -> None:
         data = federation(folder / f"{tested}", 60, 1, tested, 10, (32, 32, 1))
         task, hooks = task_of("fedvpt", data, 10, 16)
         state = initial_state(task, hooks)
-        work = lambda: evaluate_clients(task, hooks, state)  # noqa: B023, E731
+        work = lambda: evaluate(task, hooks, state)  # noqa: B023, E731
         compare(f"60 clients of {tested} images: cohorts", work, eight_clients, pairs)
-    again = [False]
-
-    def both() -> None:
-        shared = None if again[0] else SharedModel()
-        evaluate_clients(task, hooks, state, shared=shared)
-        evaluate_globally(task, hooks, state, shared=shared)
-
-    @contextmanager
-    def asked_again() -> Iterator[None]:
-        again[0] = True
-        yield
-        again[0] = False
-
-    compare("the same and the global test: answers", both, asked_again, pairs)
+    both = lambda: evaluate(task, hooks, state, global_test=True)  # noqa: E731
+    told_apart = partial(patch.object, hooks, "takes", lambda *given: True)
+    compare("the same and the global test: answers", both, told_apart, pairs)
 
 
 def images(folder: Path, pairs: int) -> None:
@@ -278,7 +270,7 @@ def empty(folder: Path, pairs: int, profiled: bool) -> None:
             started = time.process_time()
             after, _ = train_round(task, hooks, state)
             middle = time.process_time()
-            evaluate_clients(task, hooks, after)
+            evaluate(task, hooks, after)
             found.append((middle - started, time.process_time() - middle))
         trained, tested = (1000 * statistics.median(t) for t in zip(*found[1:], strict=True))
         print(f"| {cohort} | {trained / cohort:.3f} | {tested / 1000:.3f} |", flush=True)

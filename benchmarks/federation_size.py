@@ -33,10 +33,9 @@ from fedloom.data.partition import divide, write_partition
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated.checkpoint import Checkpoint
-from fedloom.federated.confusion import Confusion
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Rows
+from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
@@ -130,7 +129,7 @@ def measure(name: str, clients: int, rounds: int) -> dict[str, float]:
                 times["checkpoint, KB"].append(sum(file.stat().st_size for file in files) / 1e3)
         for column, ids in (("evaluation of 100, s", range(100)), ("of all, s", range(clients))):
             started = time.process_time()
-            evaluate_clients(task.at(rounds), hooks, state, ids=ids)
+            evaluate(task.at(rounds), hooks, state, ids=ids)
             times[column].append(time.process_time() - started)
     times["peak, MB"].append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     return {column: statistics.median(values) for column, values in times.items()}

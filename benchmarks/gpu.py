@@ -27,7 +27,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, WarmStart
@@ -196,7 +196,7 @@ def measure(name: str, task: Task, hooks, given: argparse.Namespace, limit: floa
     (first, *times), state = seconds(task, hooks, given.rounds)
     memory = torch.cuda.max_memory_allocated() / 1e9 if gpu else float("nan")
     started = time.perf_counter()
-    evaluate_clients(task.at(1), hooks, state)
+    evaluate(task.at(1), hooks, state)
     evaluation, median = time.perf_counter() - started, statistics.median(times)
     count = operations(task, hooks, len(task.data.train[0]))
     if given.profile:

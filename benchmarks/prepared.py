@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from fedloom.common.device import prepare_torch
-from fedloom.federated.build_task import prepare
+from fedloom.federated.build_task import build_task
 from fedloom.federated.task import Task
 from fedloom.hooks.hook_caller import Hooks
 from fedloom.study import paths
@@ -76,7 +76,8 @@ def prepared(plan: Plan, label: str) -> tuple[Task, Hooks]:
     rounds = plan.settings.study.rounds
     (backbone,) = plan.settings.select.backbones
     spec = plan.train_job(_scenario(backbone, method=label, end=paths.end(rounds))).spec
-    return prepare(spec, prepare_torch(1, spec.backbone.precision))
+    inputs = paths.run_inputs(spec.run, spec.method.needs)
+    return build_task(spec, inputs, prepare_torch(1, spec.backbone.precision))
 
 
 def _scenario(backbone: str, **labels: str) -> Wildcards:

@@ -1,6 +1,5 @@
 """Augmentation of training images: random, but the same whatever trains beside it."""
 
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,10 +12,9 @@ from fedloom import contract
 from fedloom.common.errors import FedLoomError
 from fedloom.config.resolve import resolve
 from fedloom.data.federation import Batch
-from fedloom.federated import training_job
 from fedloom.federated.augmentation import training_batch
-from fedloom.federated.evaluate import evaluate_clients
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.evaluate import evaluate
+from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.study.plan import Plan
 from fedloom.study.study_runs import runs
@@ -127,7 +125,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
     one.data.tokens = asked
     train_round(one.at(1), hooks, state_before)
     with pytest.raises(FedLoomError, match="cache was read"):  # evaluation is not augmented
-        evaluate_clients(one.at(1), hooks, state_before)
+        evaluate(one.at(1), hooks, state_before)
 
 
 @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha", "head_tuning", "fedvpt"])
@@ -137,28 +135,6 @@ def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     for number, check in enumerate((contract.resumes, contract.stacks)):
         (tmp_path / str(number)).mkdir()
         check(method, tmp_path / str(number))
-
-
-@pytest.mark.parametrize("augment", [True, False])
-def test_a_job_says_once_what_it_cost(task, tmp_path, caplog, augment):
-    one, hooks = task(augment=augment)
-    two_rounds = replace(contract.tiny_job(manifest.find(one.method), 0, 2), global_test=False)
-    with caplog.at_level("INFO", "fedloom"):
-        training_job.train(
-            one, hooks, two_rounds, None, contract.tiny_outputs(tmp_path), "fingerprint"
-        )
-    said = [r.getMessage() for r in caplog.records if "training.augment" in r.getMessage()]
-    assert len(said) == augment
-    if augment:
-        seen = sum(
-            one.training.epochs * len(one.data.train[k])
-            for number in (1, 2)
-            for k in select(one.at(number), hooks, initial_state(one, hooks))
-        )
-        name = two_rounds.spec.run.path
-        times = rf"{seen} images drawn in [\d.]+ s, {seen} images encoded in"
-        line = f"{name}: training.augment: {times}"
-        assert re.match(line, said[0])
 
 
 def test_a_run_is_bound_to_it():

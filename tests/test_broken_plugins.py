@@ -14,7 +14,7 @@ from fedloom.config import data_plugins, method_labels
 from fedloom.config.resolve import resolve
 from fedloom.hooks import manifest
 from fedloom.study import plan
-from fedloom.study.plan import Plan
+from fedloom.study.plan import LAUNCHER, Plan
 
 OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"\n'
 BROKEN = {
@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[fedloom.methods]\ntheirs = theirs\n")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.delenv("FEDLOOM_LAUNCHER", raising=False)
+    monkeypatch.delenv(LAUNCHER, raising=False)
     plan._warn_of_broken_plugins.cache_clear()
     toml = site / "theirs/method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"theirs"'))

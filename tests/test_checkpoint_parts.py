@@ -11,8 +11,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import checkpoint, training_job
 from fedloom.federated.checkpoint import Checkpoint
-from fedloom.federated.confusion import Confusion
-from fedloom.federated.rows import Rows
+from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.hooks import manifest
 

@@ -12,7 +12,8 @@ from fedloom.data import subsetting
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import to_pixels
 from fedloom.data.preparation import prepared
-from fedloom.study import job_modules
+from fedloom.study import staleness
+from fedloom.study.jobs import DatasetJob
 from images_on_disk import build, dataset_spec, image_folder, noise
 from refusals import refused
 
@@ -264,7 +265,8 @@ def test_a_part_may_be_of_a_plugin(with_plugin, tmp_path):
     store, about = build(tmp_path, **spec)
     assert about["classes"][-1] == "own/y"
     assert (store.domains == "own").sum() == 8
-    files = job_modules.of_dataset(Dataset("mine", "several", dataset_spec(**spec))).files()
+    job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
+    files = staleness.files_of(staleness.code_of("dataset", job))
     assert any(file.endswith("part_a/plugin.py") for file in files)
 
 

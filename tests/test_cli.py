@@ -4,14 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fedloom.commands import cli, launch
 from fedloom.common.checkout import ROOT
-from fedloom.common.receipts import write_receipt
-from fedloom.study.plan import Plan
 
 
 def _complaint(capsys, *words: str) -> str:
@@ -84,37 +81,6 @@ def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
             os.kill(os.getpid(), signal.SIGTERM)
             assert process.wait(30) == expected
         assert ("KeyboardInterrupt" in capfd.readouterr().err) == handles
-
-
-def test_files_that_were_deleted_during_a_run_are_named_with_rule_and_what_to_do(tmp_path):
-    log = tmp_path / "1.log"
-    log.write_text(
-        "Waiting at most 5 seconds for missing files:\nresults/a.json (missing locally)\n"
-    )
-    assert launch.deleted(log) is None, "they came"
-    with log.open("a") as stream:
-        stream.write(
-            'WorkflowError in rule train in file "x", line 1:\nOSError: Missing files after '
-            "5 seconds. This might be latency:\nresults/a.json (missing locally)\n"
-            "results/b.arrow (missing locally, parent dir not present)\n"
-        )
-    line = str(launch.deleted(log))
-    assert line.startswith("error: rule train: results/a.json, results/b.arrow: deleted")
-    assert "start it again" in line
-
-
-def test_receipts_of_another_version_are_named_at_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "b", "whole"):
-        file = Path("results", name, "x.arrow")
-        file.parent.mkdir(parents=True)
-        file.write_text("x")
-        write_receipt(file)
-        if name != "whole":
-            file.with_suffix(".json").write_text('{"sha256": "0"}')
-    Path("results/weights.json").write_text("{}")  # no receipt
-    line = Plan.failures(0.0)
-    assert "2 receipts" in line and line.endswith("results/a/x.json results/b/x.json")
 
 
 def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated import build_task
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
@@ -225,7 +225,7 @@ def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
         method=SimpleNamespace(plugin="promptfl", wrappers=()),
     )
     with pytest.raises(FedLoomError, match=line):
-        build_task.prepare(spec, torch.device("cpu"))
+        build_task.build_task(spec, {"store": None, "partition": None}, torch.device("cpu"))
 
 
 def test_zero_shot_is_the_mean_of_its_templates(tiny):

@@ -17,8 +17,8 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import stack
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated import groups
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.evaluate import evaluate, evaluate_globally
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.optimizers import learning_rate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
@@ -235,7 +235,7 @@ def test_an_overflowing_prediction_is_named(tiny):
     server = hooks.init_server(task=task)
     server["params"]["head"] += 3e38
     with pytest.raises(FedLoomError, match=r"round 2, client \d: predictions are not finite"):
-        evaluate_clients(task.at(2), hooks, State(server))
+        evaluate(task.at(2), hooks, State(server))
 
 
 def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
@@ -375,7 +375,7 @@ def test_without_a_servers_model_the_global_test_is_of_the_clients_own(tiny):
     current, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     row = evaluate_globally(task.at(1), hooks, current)
     task.data.test[:] = [np.concatenate(task.data.test)] * task.data.num_clients
-    own = [r for r in evaluate_clients(task.at(1), hooks, current) if r["participating"]]
+    own = [r for r in evaluate(task.at(1), hooks, current) if r["participating"]]
     assert row["num_correct"] == sum(r["num_correct"] for r in own)
     assert row["num_test"] == sum(r["num_test"] for r in own)
 

@@ -18,7 +18,7 @@ import torch
 from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import download_to, initial_state, select, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
@@ -137,7 +137,7 @@ def test_a_held_out_client_learns_its_head_before_the_test(run, name):
     state = initial_state(task, hooks)
     for number in (1, 2):
         state, _ = train_round(task.at(number), hooks, state)
-    before, after = [row for row in evaluate_clients(task.at(2), hooks, state)][:2]
+    before, after = [row for row in evaluate(task.at(2), hooks, state)][:2]
     assert before["client_id"] == after["client_id"] == 0 and not before["participating"]
     assert after["personalized"] and after["loss"] < 0.9 * before["loss"]
 

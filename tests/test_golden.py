@@ -18,7 +18,7 @@ import torch
 
 from fedloom import contract
 from fedloom.common.tensors import leaves
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 
@@ -92,7 +92,7 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
             numbers[f"train_loss of round {number}"] = row["train_loss"]
             if number == 1 or name not in STATE_OF_ROUND_1:
                 server = state.server
-        rows = evaluate_clients(task.at(ROUNDS), hooks, state)
+        rows = evaluate(task.at(ROUNDS), hooks, state)
         numbers["loss of clients"] = sum(row["loss"] for row in rows) / len(rows)
         numbers["loss of global test"] = evaluate_globally(task.at(ROUNDS), hooks, state)["loss"]
     numbers = {key: (value, abs(value)) for key, value in numbers.items()}

@@ -13,7 +13,7 @@ from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.tensors import leaves
 from fedloom.data.federation import Federation
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import WarmStart
@@ -75,7 +75,7 @@ def test_two_runs_and_a_resumed_one_give_the_same_bytes(on_gpu, tmp_path, name, 
     half = State.of(tensor_files.load(tmp_path / "1", task.data.device)[0])
     _assert_same(whole, _rounds(task, hooks, 1, half, 2))
     at = task.at(2)
-    assert evaluate_clients(at, hooks, whole) == evaluate_clients(at, hooks, whole)
+    assert evaluate(at, hooks, whole) == evaluate(at, hooks, whole)
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "pep_fedpt", "sgpt", "promptfl", "fedotp"])

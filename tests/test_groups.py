@@ -12,7 +12,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common import memory
 from fedloom.common.tensors import leaves
 from fedloom.federated import groups
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 
 PROMPTS = {"prompts": torch.zeros(4, 16)}
@@ -154,12 +154,40 @@ def test_groups_of_clients_train_and_are_evaluated_as_all_at_once(tiny, monkeypa
     for floats in (2**17, 2 * 4 * 5 * 16):
         monkeypatch.setattr(memory, "FLOATS_AT_ONCE", floats)
         state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-        ends.append(
-            (state.server["params"], row["train_loss"], evaluate_clients(task, hooks, state))
-        )
+        ends.append((state.server["params"], row["train_loss"], evaluate(task, hooks, state)))
     (whole, loss, rows), (split, again, others) = ends
     for name, value in whole.items():
         torch.testing.assert_close(split[name], value, atol=1e-5, rtol=1e-5)
     assert again == pytest.approx(loss, rel=1e-5)
     assert [r["client_id"] for r in rows] == [r["client_id"] for r in others] == list(range(6))
     assert [r["loss"] for r in others] == pytest.approx([r["loss"] for r in rows], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ifca", {"head": "drawn"}),
+        ("per_fedavg", {}),
+        ("creff", {}),
+        ("fedem", {}),
+        ("pep_fedpt", {}),
+        ("fedavg_pt", {"selection": True}),
+    ],
+)
+def test_a_clients_images_count_alike_in_one_batch_and_in_several(tiny, monkeypatch, name, options):
+    """Losses, gradients, means and votes over all images of a client, and not over its last."""
+    task, hooks = tiny(name, **options)
+    vars(task.training).update(epochs=1)
+    ends = []
+    for images in (memory.IMAGES_AT_ONCE, 2 * task.data.num_clients):
+        monkeypatch.setattr(memory, "IMAGES_AT_ONCE", images)
+        monkeypatch.setattr(groups, "FEATURES_AT_ONCE", images)
+        state = initial_state(task, hooks)
+        for number in (1, 2):
+            state, _ = train_round(task.at(number), hooks, state)
+        rows = evaluate(task.at(2), hooks, state)
+        ends.append((dict(leaves(state.tree())), [row["loss"] for row in rows]))
+    (whole, losses), (split, others) = ends
+    assert others == pytest.approx(losses, rel=1e-4)
+    for path, value in whole.items():
+        torch.testing.assert_close(split[path], value, atol=1e-4, rtol=1e-4)

@@ -29,7 +29,7 @@ def snakemake():
 @pytest.fixture
 def start(snakemake, tmp_path):
     """Starts a job of the stage that imports least, in an empty folder."""
-    environment = os.environ | {job.SERVER: f"test{snakemake.pid}:{snakemake.pid}"}
+    environment = os.environ | {job.VARIABLE: f"test{snakemake.pid}:{snakemake.pid}"}
 
     def start(*arguments: str, stage: str = "choose", **environ: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "fedloom.commands.job", stage, "--job", "{}", *arguments]
@@ -45,11 +45,11 @@ def start(snakemake, tmp_path):
 
 
 def _servers(snakemake: subprocess.Popen) -> list[psutil.Process]:
-    """Return the job servers of a Snakemake and their jobs, which have the same command."""
+    """Return the job servers of a Snakemake, keepers and jobs, which have the same command."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if "fedloom.commands.job_server" in (process.info["cmdline"] or [])
+        if "--serve" in (process.info["cmdline"] or [])
         and process.info["cmdline"][-1] == str(snakemake.pid)
     ]
 
@@ -73,15 +73,18 @@ def _blocked(
     before = signal.signal(signal.SIGUSR1, handler)
     client = start("--log", "fifo")
     signal.signal(signal.SIGUSR1, before)
-    _soon(lambda: len(_servers(snakemake)) == 2)
-    return client, max(_servers(snakemake), key=lambda process: process.create_time())
+    _soon(lambda: len(_servers(snakemake)) == 3)
+    processes = _servers(snakemake)
+    parents = {process.ppid() for process in processes}
+    (leaf,) = (process for process in processes if process.pid not in parents)
+    return client, leaf
 
 
 def test_a_job_ends_as_it_would_by_itself(start, tmp_path):
-    by_server, alone = start("--log", "a.log"), start("--log", "b.log", **{job.SERVER: ""})
+    by_server, alone = start("--log", "a.log"), start("--log", "b.log", **{job.VARIABLE: ""})
     outcomes = [(*process.communicate(), process.returncode) for process in (by_server, alone)]
     assert outcomes[0] == outcomes[1]
-    assert outcomes[0][1].startswith("error: --job is no ChooseJob")
+    assert outcomes[0][1].startswith("error: --job")
     assert outcomes[0][2] == 2
     assert (tmp_path / "a.log").read_text() == (tmp_path / "b.log").read_text() != ""
 
@@ -112,7 +115,7 @@ def test_a_job_outlives_snakemake(start, snakemake, tmp_path):
     with (tmp_path / "fifo").open():
         _, error = client.communicate()
     assert client.returncode == 2
-    assert error.startswith("error: --job is no ChooseJob")
+    assert error.startswith("error: --job")
     _soon(lambda: not _servers(snakemake))
 
 
@@ -121,7 +124,7 @@ def test_signals_reach_the_job(start, snakemake, tmp_path, number):
     client, process = _blocked(start, snakemake, tmp_path)
     client.send_signal(number)
     assert client.wait() == -number
-    assert not process.is_running()
+    _soon(lambda: not process.is_running())
 
 
 def test_a_signal_that_the_client_ignores_is_ignored_by_the_job(start, snakemake, tmp_path):
@@ -147,13 +150,34 @@ def test_a_job_ends_with_its_killed_client(start, snakemake, tmp_path):
     assert start().wait() == 2  # and the server lives on
 
 
-def test_a_job_ends_with_its_killed_server(start, snakemake, tmp_path):
+def test_a_job_ends_whose_client_was_killed_before_it_began(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    client, killed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    killed.close()
+    arguments = ["choose", "--job", "{}", "--log", "fifo"]
+    request = (socket.socket(), client, [], str(tmp_path), dict(os.environ), arguments)
+    keeper = job.FORK.Process(target=job.reply, args=request)
+    keeper.start()
+    keeper.join(30)
+    assert keeper.exitcode == 0
+    client.close()
+
+
+def test_a_job_outlives_its_server(start, snakemake, tmp_path):
+    client, process = _blocked(start, snakemake, tmp_path)
+    process.parent().parent().kill()
+    with (tmp_path / "fifo").open():
+        _, error = client.communicate()
+    assert client.returncode == 2
+    assert error.startswith("error: --job")
+
+
+def test_a_client_fails_with_its_killed_keeper(start, snakemake, tmp_path):
     client, process = _blocked(start, snakemake, tmp_path)
     process.parent().kill()
-    _, error = client.communicate()
+    process.kill()
+    assert f"ConnectionError: the keeper of process {process.pid}" in client.communicate()[1]
     assert client.returncode == 1
-    assert f"the job server of process {process.pid} ended before its job did" in error
-    _soon(lambda: not process.is_running())
 
 
 def test_a_scheduler_that_signals_all_processes_does_not_end_the_server(start, snakemake):
@@ -172,22 +196,21 @@ def test_a_job_imports_for_itself_where_its_snakemake_has_ended(start, snakemake
     assert not _servers(snakemake)
 
 
-def test_a_job_imports_for_itself_where_the_servers_name_is_taken(tmp_path):
+def test_a_job_imports_for_itself_where_the_servers_name_is_taken(start, snakemake):
     """The names of sockets are everybody's to see; who took one need not accept."""
     with contextlib.ExitStack() as opened:
-        taken = opened.enter_context(socket.socket(socket.AF_UNIX))
-        taken.bind(job.address(f"taken{os.getpid()}"))
+        taken = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        threads = os.environ.get("OMP_NUM_THREADS", "")
+        taken.bind(f"\0fedloom-{os.getuid()}-test{snakemake.pid}:{threads}".replace(":", "-"))
         taken.listen(0)
         with pytest.raises(BlockingIOError):
             while True:  # until no more connections may wait
-                waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+                kind = socket.SOCK_SEQPACKET
+                waiting = opened.enter_context(socket.socket(socket.AF_UNIX, kind))
                 waiting.setblocking(False)
                 waiting.connect(taken.getsockname())
-        connect = f"print(job.connect('taken{os.getpid()}', '{os.getpid()}'))"
-        code = f"from fedloom import job; job.PATIENCE = 1; {connect}"
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout == "None\n"
+        assert start().wait() == 2
+    assert not _servers(snakemake)
 
 
 def _library(tmp_path: Path) -> Path:
@@ -201,13 +224,13 @@ def test_a_stage_that_cannot_be_imported_says_so_and_disturbs_no_other(start, sn
     path = {"PYTHONPATH": str(library)}
     os.mkfifo(tmp_path / "fifo")
     at_work = start("--log", "fifo", **path)
-    _soon(lambda: len(_servers(snakemake)) == 2)
+    _soon(lambda: len(_servers(snakemake)) == 3)
     broken = start(stage="broken", **path)
     assert "NameError: name 'nonsense'" in broken.communicate()[1]
     assert broken.returncode == 1
-    assert start(**path).wait() == 2
+    assert start(**path).wait(60) == 2
     with (tmp_path / "fifo").open():
-        assert at_work.communicate()[1].startswith("error: --job is no ChooseJob")
+        assert at_work.communicate()[1].startswith("error: --job")
 
 
 def test_jobs_run_the_library_as_it_is_now(start, snakemake, tmp_path):
@@ -216,6 +239,6 @@ def test_jobs_run_the_library_as_it_is_now(start, snakemake, tmp_path):
     file = library / "fedloom/stages/choose.py"
     planned = file.read_text()
     edited = planned + '\nraise SystemExit("edited")\n'
-    for text, said in ((planned, "no ChooseJob"), (edited, "edited"), (planned, "no ChooseJob")):
+    for text, said in ((planned, "--job"), (edited, "edited"), (planned, "--job")):
         file.write_text(text)
         assert said in start(PYTHONPATH=str(library)).communicate()[1]

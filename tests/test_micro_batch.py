@@ -27,7 +27,7 @@ METHODS = [
 
 def _one_step(tiny, name, **training):
     """The server's and the clients' state after a round of one step on all images of a client."""
-    task, hooks = tiny(name)
+    task, hooks = tiny(name, **{"fedic": {"server_steps": 2}}.get(name, {}))
     values = {"epochs": 1, "batch_size": 64, **training}
     vars(task.training).update(values)
     sizes = {len(task.data.train[k]) for k in task.data.participating}
@@ -45,7 +45,7 @@ def test_a_step_in_parts_is_a_step(tiny, name):
     for path, value in whole.items():
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             scale = value.abs().max().clamp(min=1)
-            torch.testing.assert_close(parts[path] / scale, value / scale, atol=1e-6, rtol=0)
+            torch.testing.assert_close(parts[path] / scale, value / scale, atol=5e-6, rtol=0)
 
 
 def _loss(task, params, received, clients, batch):

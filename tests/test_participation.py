@@ -115,7 +115,7 @@ def test_a_trace_says_who_can_be_selected(run):
 
 def test_a_round_without_clients_is_one_line(run):
     task, hooks = run(trace=[[0]])
-    line = "head_tuning with dropout: available_clients, round 1: it must return at least one"
+    line = "head_tuning with dropout: available_clients, round 1: must return at least one"
     with pytest.raises(FedLoomError, match=line):
         rounds(task, hooks, 1)
 

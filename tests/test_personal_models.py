@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import Update, stack
@@ -189,5 +189,5 @@ def test_ifca_averages_within_clusters_and_shared_prompts_over_all(tiny, shared)
 def test_ifca_is_evaluated_with_and_without_a_new_estimate(tiny):
     task, hooks = tiny("ifca")
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    rows = evaluate_clients(task.at(1), hooks, state)
+    rows = evaluate(task.at(1), hooks, state)
     assert [row["personalized"] for row in rows] == [False, True] * 6

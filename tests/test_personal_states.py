@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import PersonalStates
 
@@ -32,6 +32,6 @@ def test_an_evaluation_computes_it_once(tiny, monkeypatch):
     calls = []
     mean = PersonalStates.mean
     monkeypatch.setattr(PersonalStates, "mean", lambda *of: calls.append(mean(*of)) or calls[-1])
-    evaluate_clients(task.at(1), hooks, state)
+    evaluate(task.at(1), hooks, state)
     assert len(calls) == never
     assert all(each is calls[0] for each in calls)

@@ -14,9 +14,9 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated import groups
-from fedloom.federated.confusion import Confusion
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally, received_by
+from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.rows import Confusion
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
@@ -45,7 +45,7 @@ def run(fickle, tmp_path):
 
 def test_every_client_is_evaluated_without_and_with_it(run):
     task, hooks, state, _ = run
-    rows = evaluate_clients(task, hooks, state)
+    rows = evaluate(task, hooks, state)
     keys = [(row["client_id"], row["personalized"]) for row in rows]
     assert keys == [(k, flag) for k in range(6) for flag in (False, True)]
     received, clients = received_by(task, hooks, state, [0])  # held out
@@ -66,7 +66,7 @@ def test_it_may_train_once_per_cohort_and_never_per_batch(run, monkeypatch):
     monkeypatch.setattr(groups, "FEATURES_AT_ONCE", 8)  # a client is a cohort of several batches
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
     change["predict"] = lambda task, logits: batches.append(len(logits)) or logits
-    evaluate_clients(task, hooks, state)
+    evaluate(task, hooks, state)
     assert asked == [1] * 6 and len(batches) > 12
 
 
@@ -74,9 +74,9 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
     task, hooks, state, change = run
     asked = []
     change["personalize"] = lambda task, own: asked.append(len(own["bias"])) or own
-    whole = evaluate_clients(task, hooks, state)
+    whole = evaluate(task, hooks, state)
     monkeypatch.setattr(memory, "FLOATS_AT_ONCE", 2 * 4 * task.backbone.image_floats)
-    apart = evaluate_clients(replace(task, forward_inputs=("images",)), hooks, state)
+    apart = evaluate(replace(task, forward_inputs=("images",)), hooks, state)
     assert asked == [6, 2, 2, 2], "two clients of four images"
     for one, other in zip(whole, apart, strict=True):
         assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
@@ -84,18 +84,18 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
 
 def test_it_is_thrown_away(run):
     task, hooks, state, _ = run
-    first = evaluate_clients(task, hooks, state)
+    first = evaluate(task, hooks, state)
     kept = {k: own["bias"].clone() for k, own in state.clients.items()}
-    assert evaluate_clients(task, hooks, state) == first
+    assert evaluate(task, hooks, state) == first
     assert all(torch.equal(kept[k], own["bias"]) for k, own in state.clients.items())
 
 
 def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: own
-    before = [r for r in evaluate_clients(task, hooks, state) if not r["personalized"]]
+    before = [r for r in evaluate(task, hooks, state) if not r["personalized"]]
     change["personalize"] = lambda task, own: {"bias": own["bias"].add_(100)}
-    after = [r for r in evaluate_clients(task, hooks, state) if not r["personalized"]]
+    after = [r for r in evaluate(task, hooks, state) if not r["personalized"]]
     assert after == before
 
 
@@ -104,7 +104,7 @@ def test_the_state_may_have_other_keys(run):
     task, hooks, state, change = run
     wide = lambda task, own: {"bias": own["bias"], "more": torch.ones(6, 2), "n": 3}  # noqa: E731
     change["personalize"] = wide
-    assert sum(row["personalized"] for row in evaluate_clients(task, hooks, state)) == 6
+    assert sum(row["personalized"] for row in evaluate(task, hooks, state)) == 6
 
 
 def test_the_servers_model_is_not_personalised(run):
@@ -163,7 +163,7 @@ def test_confusion_counts_the_personalised_answers(run):
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: {"bias": own["bias"] + 9 * torch.eye(4)[0]}
     confusion = Confusion()
-    rows = evaluate_clients(task, hooks, state, confusion)
+    rows = evaluate(task, hooks, state, confusion=confusion)
     counts = confusion.table().to_pandas()
     hits = counts[counts["label"] == counts["predicted"]].groupby("client_id")["count"].sum()
     for client in range(6):
@@ -174,7 +174,7 @@ def test_confusion_counts_the_personalised_answers(run):
 
 def test_a_method_without_the_hook_has_one_row_per_client(tiny):
     task, hooks = tiny("head_tuning")
-    rows = evaluate_clients(task.at(1), hooks, initial_state(task, hooks))
+    rows = evaluate(task.at(1), hooks, initial_state(task, hooks))
     assert [row["personalized"] for row in rows] == [False] * 6
     clients = cohort(task, [0], [{}])
     assert hooks.personalize(task=task, received={}, clients=clients) is None

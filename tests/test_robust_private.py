@@ -122,10 +122,7 @@ def test_trimmed_mean_ignores_the_weights_of_the_method(run):
 @pytest.mark.parametrize("name", ["trimmed_mean", "secure_mask", "dp_gaussian"])
 def test_a_method_that_uploads_more_than_parameters_is_refused(name):
     line = contract.refusal(manifest.find(name), manifest.find("scaffold_pt"))
-    assert line == (
-        f"{name}: method scaffold_pt uploads 'control/head', which is no parameter that may be "
-        "averaged; remove the wrapper"
-    )
+    assert line.startswith(f"{name}: method scaffold_pt uploads 'control/head'")
     assert contract.refusal(manifest.find(name), manifest.find("head_tuning")) is None
 
 

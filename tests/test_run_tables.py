@@ -13,7 +13,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table
 from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.report import metrics
@@ -91,7 +91,7 @@ def test_nobody_asks_for_it_by_default(tiny, tmp_path):
     task, hooks, outputs = _train(tiny, "head_tuning", tmp_path / "a", confusion=False)
     assert outputs.rounds.is_file() and not outputs.confusion.exists()
     assert torch.is_tensor(initial_state(task, hooks).server["params"]["head"])
-    assert evaluate_clients(task.at(1), hooks, initial_state(task, hooks))
+    assert evaluate(task.at(1), hooks, initial_state(task, hooks))
 
 
 def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):

@@ -44,7 +44,7 @@ def test_without_it_files_are_read_where_they_are(stored, monkeypatch, value):
     path, facts = nearest(stored)
     assert path == stored and facts["classes"] == ["a", "b"]
     stored.write_bytes(b"other")
-    with pytest.raises(FedLoomError, match=r"images.arrow: missing, truncated or changed"):
+    with pytest.raises(FedLoomError, match=r"images.arrow: "):
         nearest(stored)
 
 
@@ -57,10 +57,6 @@ def test_the_first_job_copies_and_others_read_the_copy_alone(stored, scratch):
     assert nearest(stored) == (path, facts)
 
 
-def test_files_of_two_users_lie_in_folders_of_their_own(stored, scratch):
-    assert nearest(stored)[0].parent == scratch / f"fedloom-{os.getuid()}"
-
-
 def test_a_damaged_copy_is_made_again(stored, scratch):
     path, _ = nearest(stored)
     path.write_bytes(path.read_bytes()[:-1])
@@ -71,7 +67,7 @@ def test_a_damaged_copy_is_made_again(stored, scratch):
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"half"), Path.unlink])
 def test_no_copy_is_left_of_what_the_receipt_does_not_describe(stored, scratch, damage):
     damage(stored)
-    with pytest.raises(FedLoomError, match=r"shared/images.arrow: missing, truncated or changed"):
+    with pytest.raises(FedLoomError, match=r"shared/images.arrow: "):
         nearest(stored)
     assert copies(scratch) == []
 
@@ -87,20 +83,14 @@ def test_a_file_that_was_made_anew_is_copied_anew(stored, scratch):
 def test_its_variables_are_filled_in_on_the_node(stored, scratch, monkeypatch):
     monkeypatch.setenv("LOCAL_DISK", str(scratch))
     monkeypatch.setenv("FEDLOOM_SCRATCH", "$LOCAL_DISK")
-    assert nearest(stored)[0].is_relative_to(scratch)
+    assert nearest(stored)[0].parent == scratch / f"fedloom-{os.getuid()}"
 
 
-def test_a_folder_that_is_not_there_is_named(stored, scratch, monkeypatch):
-    monkeypatch.setenv("FEDLOOM_SCRATCH", str(scratch / "none"))
-    with pytest.raises(FedLoomError, match=r"FEDLOOM_SCRATCH: .*/none is no folder") as error:
-        nearest(stored)
-    assert "\n" not in str(error.value)
-
-
-def test_a_folder_that_takes_no_copies_is_named(stored, scratch, monkeypatch):
-    # the kernel's own folder takes no other, not even root's, and says that it is not there
-    monkeypatch.setenv("FEDLOOM_SCRATCH", "/proc")
-    with pytest.raises(FedLoomError, match=r"FEDLOOM_SCRATCH: .* /proc/.*\(No such file"):
+# the kernel's own folder takes no other, not even root's
+@pytest.mark.parametrize("named", ["/no/such/folder", "/proc"])
+def test_a_folder_that_takes_no_copies_is_named(stored, monkeypatch, named):
+    monkeypatch.setenv("FEDLOOM_SCRATCH", named)
+    with pytest.raises(FedLoomError, match=rf"^FEDLOOM_SCRATCH: [^\n]*{named}"):
         nearest(stored)
 
 
@@ -130,7 +120,7 @@ def test_a_folder_that_another_user_made_is_not_used(trap, stored, scratch, tmp_
         mine.mkdir()
         mine.chmod(0o777 if trap == "writable to others" else 0o700)
     for call in (folder, lambda: nearest(stored)):
-        with pytest.raises(FedLoomError, match=rf"FEDLOOM_SCRATCH: {mine} must be .* yours"):
+        with pytest.raises(FedLoomError, match=rf"^FEDLOOM_SCRATCH: {mine} "):
             call()
     assert not [*theirs.iterdir()] and (trap == "file" or not [*mine.iterdir()])
 

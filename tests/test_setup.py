@@ -71,7 +71,7 @@ def files(tmp_path, monkeypatch):
 def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, wrapper):
     """Data, caches, prototypes, options, wrappers and training values."""
     task, hooks, spec = files(name, wrapper)
-    made, own = build_task.prepare(spec, CPU)
+    made, own = _built(spec)
     for field in ("options", "training", "wrappers", "clients_per_round", "stacked", "method"):
         assert getattr(made, field) == getattr(task, field), field
     assert made.features_only == task.features_only and made.seed == task.seed
@@ -86,6 +86,10 @@ def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, w
         )
 
 
+def _built(spec):
+    return build_task.build_task(spec, paths.run_inputs(spec.run, spec.method.needs), CPU)
+
+
 def addresses(value):
     """Where the floating-point tensors of a value lie, modulo 64 bytes."""
     tensors = vars(value).values() if isinstance(value, WarmStart) else [value]
@@ -96,7 +100,7 @@ def addresses(value):
 def test_what_files_give_to_arithmetic_lies_as_if_it_were_made(files, name):
     """Prototypes and priors; of features and patches the batch's rows: the rest stays on disk."""
     *_, spec = files(name)
-    task, _ = build_task.prepare(spec, CPU)
+    task, _ = _built(spec)
     batch = task.data.batch([rows[:3] for rows in task.data.train[1:4]])
     found = {"priors": task.data.priors}
     found |= {"prototypes": task.prototypes} if "prototypes" in spec.method.needs else {}
@@ -123,17 +127,17 @@ def test_an_input_that_was_changed_is_named(files, pattern):
     path = paths.at(pattern, spec.run, cache="features")
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(FedLoomError, match=f"^{path}: missing, truncated or changed"):
-        build_task.prepare(spec, CPU)
+        _built(spec)
 
 
 def test_a_cohort_is_at_most_all_participating_clients(files):
     task, _, spec = files("head_tuning")
     clients = len(task.data.participating)
-    made, _ = build_task.prepare(replace(spec, clients_per_round=clients), CPU)
+    made, _ = _built(replace(spec, clients_per_round=clients))
     assert made.clients_per_round == clients
     line = f"^study.clients_per_round: {clients + 1} is more than the {clients} participating"
     with pytest.raises(FedLoomError, match=line):
-        build_task.prepare(replace(spec, clients_per_round=clients + 1), CPU)
+        _built(replace(spec, clients_per_round=clients + 1))
 
 
 def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_path):

@@ -1,7 +1,9 @@
 """What reruns after an edit: the static import closure of what a job runs."""
 
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,26 +25,51 @@ def _names(files):
     return {str(file.relative_to(LIBRARY).with_suffix("")) for file in inside}
 
 
+def _sources_of(*plugins):
+    return staleness.files_of(staleness.Code((), tuple(map(manifest.find, plugins))))
+
+
+def _sources(rule, job):
+    return _names(staleness.files_of(staleness.code_of(rule, job)))
+
+
 def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
     users = {
-        name
-        for name in manifest.discover()
-        if "toolbox/transport" in _names(staleness.plugin_sources(name))
+        name for name in manifest.discover() if "toolbox/transport" in _names(_sources_of(name))
     }
     assert users == {"fedotp"}
-    assert "toolbox/__init__" not in _names(staleness.plugin_sources("fedotp"))
+    assert "toolbox/__init__" not in _names(_sources_of("fedotp"))
 
 
-def test_a_run_depends_on_what_trains_it_and_not_on_where_files_lie_and_reports():
-    modules = staleness.library_sources("fedloom.stages.train", "fedloom.backbones.vit")
-    names = _names([*modules, *staleness.plugin_sources("fedvpt")])
+def test_a_run_depends_on_what_trains_it_and_not_on_reports():
+    plan = Plan(resolve(default_config()))
+    names = _sources("train", plan.run_spec(plan.runs[0]))
     loop = {"training_job", "round", "evaluate", "local_training", "optimizers", "build_task"}
-    loop |= {"task", "state"}
-    assert {f"federated/{name}" for name in loop} <= names
+    assert {f"federated/{name}" for name in loop | {"task", "state"}} <= names
     assert {"data/federation", "backbones/vit", "common/tensors", "hooks/defaults"} <= names
     assert "stages/train" in names
-    names -= {"study/selected", "config/grids"}  # the options that were chosen by validation
-    assert not any(name.startswith(("report", "plan/", "backbones/clip")) for name in names)
+    assert not any(name.startswith(("report", "backbones/clip", "study/plan")) for name in names)
+
+
+def test_an_edited_plugin_changes_the_digest_of_its_runs_alone(tmp_path, monkeypatch):
+    for name in ("head_tuning", "fedvpt"):
+        shutil.copytree(ROOT / "plugins" / name, tmp_path / name)
+    plugins = manifest.discover(tmp_path)
+    monkeypatch.setattr(manifest, "discover", lambda: plugins)
+    config = default_config()
+    config["methods"] = {name: {"plugin": name} for name in plugins}
+    config["select"] |= {"methods": list(plugins), "tables": ["main"], "figures": []}
+
+    def digests():
+        plan = Plan(resolve(config))
+        return {run.method: plan.sources("train", plan.run_spec(run)) for run in plan.runs}
+
+    before = digests()
+    file = tmp_path / "fedvpt/plugin.py"
+    file.write_text(file.read_text() + "# edited\n")
+    after = digests()
+    assert before["head_tuning"] == after["head_tuning"]
+    assert before["fedvpt"] != after["fedvpt"]
 
 
 def test_a_figure_depends_on_its_kind_and_what_it_imports():
@@ -52,26 +79,24 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
         "g": {"plugin": "fedvpt", "grid": {"prompts": [1, 2], "weighted": [True]}}
     }
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
-    names = _names(Plan(resolve(config)).output_sources("figures", _Wildcards(label="heat")))
+    names = _sources("figure", Plan(resolve(config)).figure_job(SimpleNamespace(label="heat")))
     assert {"report/figures/grid", "report/figures/style", "report/metrics"} <= names
     assert {"config/grids", "config/line_style", "study/plot_inputs", "stages/figure"} <= names
     assert "report/figures/boxes" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)
 
 
-class _Wildcards:
-    def __init__(self, **values):
-        vars(self).update(values)
-
-
 def test_a_source_and_a_scheme_depend_on_themselves_alone():
     plan = Plan(resolve(default_config()))
-    digits = _names(plan.dataset_sources(_Wildcards(dataset="digits")))
+    digits = _sources("dataset", plan.dataset_job(SimpleNamespace(dataset="digits")))
     assert "data/sources/sklearn_digits" in digits and "data/sources/glyphs" not in digits
-    iid = _names(plan.partition_sources(_Wildcards(partition="iid")))
-    assert "data/schemes/iid" in iid and "data/schemes/dirichlet" not in iid
-    domains = _names(plan.partition_sources(_Wildcards(partition="domains")))
-    assert {"data/schemes/domain", "data/schemes/dirichlet", "data/schemes/iid"} <= domains
+    schemes = {
+        name: _sources("partition", plan.partition_job(SimpleNamespace(**labels)))
+        for name in ("iid", "domains")
+        for labels in ({"dataset": "digits", "partition": name, "seed": 0},)
+    }
+    assert "data/schemes/iid" in schemes["iid"] and "data/schemes/dirichlet" not in schemes["iid"]
+    assert {f"data/schemes/{k}" for k in ("domain", "dirichlet", "iid")} <= schemes["domains"]
 
 
 @pytest.fixture
@@ -112,7 +137,7 @@ def _forget(package):
 
 
 def _of(site):
-    files = {Path(file).resolve() for file in staleness.plugin_sources("mine")}
+    files = {Path(file).resolve() for file in _sources_of("mine")}
     return {str(file.relative_to(site)) for file in files if file.is_relative_to(site)}
 
 
@@ -148,28 +173,14 @@ def test_a_job_has_the_modules_that_plugins_share_anew_and_once(theirs):
     assert sys.modules["theirs.around.plugin"].maths is shared
 
 
-def test_what_is_imported_in_functions_is_loaded_at_the_start(theirs):
-    plugin = theirs / "theirs/methods/mine/plugin.py"
-    plugin.write_text(
-        f"{plugin.read_text()}\n\ndef late():\n    from theirs import other\n"
-        "    from . import fast  # which asks for a package that is not installed\n"
-    )
-    (plugin.parent / "fast.py").write_text("import not_installed_anywhere\n")
-    mine = manifest.find("mine")
-    loader.import_plugin(mine)
-    assert "theirs.other" not in sys.modules
-    staleness.import_all(["fedloom.report.metrics"], [mine])
-    assert {"theirs.other", "fedloom.report.metrics"} <= sys.modules.keys()
-
-
 def test_a_module_that_is_not_there_is_named():
-    with pytest.raises(FedLoomError, match=r"no module fedloom.report.figures.pie"):
-        staleness.library_sources("fedloom.report.figures.pie")
+    with pytest.raises(FedLoomError, match=r"fedloom.report.figures.pie"):
+        staleness.files_of(staleness.Code(("fedloom.report.figures.pie",)))
 
 
 def test_a_module_that_is_no_python_is_one_line(tmp_path):
     file = tmp_path / "bad.py"
     file.write_text("def (")
-    with pytest.raises(FedLoomError, match=r"bad.py: not valid Python: ") as error:
+    with pytest.raises(FedLoomError, match=r"bad.py") as error:
         list(staleness._imports(file, tmp_path))
     assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from fedloom.commands.downlink import downlink_floats
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.config.resolve import resolve
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.study.jobs import to_json
 from fedloom.study.plan import Plan
@@ -252,12 +252,12 @@ def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypat
 
             return call
 
-    losses = [row["loss"] for row in evaluate_clients(task.at(1), hooks, whole)]
+    losses = [row["loss"] for row in evaluate(task.at(1), hooks, whole)]
     for bytes_at_once, trained, evaluated in ((2 * size, [2, 1], 2), (size - 1, [1, 1, 1], 1)):
         monkeypatch.setattr(memory, "BYTES_AT_ONCE", bytes_at_once)
         seen["client_update"], seen["predict"] = [], []
         parts, _ = train_round(task.at(1), Watched(), initial_state(task, hooks))
-        again = [row["loss"] for row in evaluate_clients(task.at(1), Watched(), whole)]
+        again = [row["loss"] for row in evaluate(task.at(1), Watched(), whole)]
         assert seen["client_update"] == trained and max(seen["predict"]) == evaluated
         torch.testing.assert_close(again, losses, atol=1e-5, rtol=1e-5)
         for (_, a), (_, b) in zip(leaves(parts.server), leaves(whole.server), strict=True):

@@ -13,7 +13,7 @@ from doubled import doubled, features, images_of, logits
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated.evaluate import evaluate_clients
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import leaves, stack, tensor_map
@@ -102,7 +102,7 @@ def test_prompts_before_a_frozen_backbone_can_be_trained_instead(tiny, name):
     names = {path.rpartition("/")[-1] for path, _ in leaves(state.server["params"])}
     assert names <= {"shared_prompts", "head"} and "shared_prompts" in names
     assert state.server["params"]["shared_prompts"].shape[-2:] == (3, 16)
-    assert all(r["loss"] > 0 for r in evaluate_clients(task.at(1), hooks, state)), row
+    assert all(r["loss"] > 0 for r in evaluate(task.at(1), hooks, state)), row
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedbabu", "centralised"])

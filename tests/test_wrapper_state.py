@@ -32,7 +32,7 @@ def receive(server):
     updates = yield
     for update in updates:
         assert torch.equal(update.received["params"]["head"], server["params"]["head"])
-    return updates
+    return updates[::-1]
 
 
 @hookimpl(wrapper=True)
@@ -42,6 +42,8 @@ def init_server():
 
 @hookimpl(wrapper=True)
 def aggregate(server, updates):
+    ids = [update.client for update in updates]
+    assert ids == sorted(ids), "in whatever order `receive` returns them"
     total = server["metrics"]["updates_so_far"] + len(updates)
     return (yield) | {"metrics": {"updates_so_far": total}}
 

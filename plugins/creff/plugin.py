@@ -129,6 +129,6 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     params = received["params"] | {"head": received["constants"]["retrained"]}
     return fl.model_logits(task, params, batch)  # [K, B, C]

@@ -85,5 +85,5 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
     return task.backbone.logits(adapted(received["params"], batch.features), texts(task))

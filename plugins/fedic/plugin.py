@@ -164,5 +164,5 @@ def aggregate(task: Task, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     return fl.model_logits(task, received["params"], batch)  # [K, B, C]

@@ -131,5 +131,5 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return fl.model_logits(task, received["params"], batch)  # [K, B, C]

@@ -52,5 +52,5 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     return logits(task, received["params"], batch)

@@ -52,6 +52,6 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 
 @fl.hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return logits [K, B, C] under the global context."""
     return logits(task, received["params"], batch)

@@ -122,7 +122,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
     """Return logits [K, B, C] with the prompts of the group whose key is nearest (Eq. 5)."""
     params = received["params"]
     if not task.options.group:

@@ -40,6 +40,6 @@ def client_update(task: Task, received: Tree, clients: Cohort) -> list[Update]:
 
 
 @fl.hookimpl
-def predict(task: Task, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+def predict(task: Task, received: Tree, batch: Batch) -> Tensor:
     """Return the same logits [K, B, C] in every round."""
     return logits(task, batch)

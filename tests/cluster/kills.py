@@ -61,7 +61,7 @@ def jobs_in(folder: Path) -> list[psutil.Process]:
             continue
         if {"fedloom.commands.job", "train"} <= set(words):
             found.append(process)
-        if "fedloom.commands.job_server" in words:
+        if "--serve" in words:  # the job server, or a keeper of a job
             with contextlib.suppress(psutil.NoSuchProcess):
                 found += process.children()
     return found

@@ -13,11 +13,11 @@ wildcard_constraints:
     cache="features|patches",
 
 
-def stage(name, checks=" --sources {params.sources}", gpu=False):
+def stage(name, gpu=False):
     """The command of a rule: its job is described by `params.job`, its files follow from that. One
     that can use a GPU learns from `resources.gpu` whether to take one."""
     asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
-    return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}}{checks} --threads {{threads}} --log {{log}}"
+    return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}} --threads {{threads}} --log {{log}}"
 
 
 def job(make):
@@ -25,11 +25,11 @@ def job(make):
     return lambda wildcards: to_json(make(wildcards))
 
 
-def sources(files):
+def sources(rule, make):
     """A parameter of a rule: the digest of its source files. As inputs they would be some hundred
     paths of every job, and Snakemake keeps an input's checksum when the job ends, which may be after
     an edit."""
-    return lambda wildcards: PLAN.digest(files(wildcards) if callable(files) else files)
+    return lambda wildcards: PLAN.sources(rule, make(wildcards))
 
 
 def memory(rule):
@@ -42,9 +42,9 @@ def minutes(rule):
     return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).runtime
 
 
-def needed(cache, pattern):
-    """Input function: a file that the run's method reads, or nothing."""
-    return lambda w: pattern.format(**w) if PLAN.needs(w, cache) else []
+def data_of_run(wildcards):
+    """Input function: the data files that a run reads."""
+    return list(map(str, PLAN.run_inputs(wildcards).values()))
 
 
 def cached(cache):
@@ -55,16 +55,8 @@ def cached(cache):
 # What `train` and `artefact` read. Large files are ancient: Snakemake would compare their times,
 # and compares the checksums of their receipts.
 RUN_INPUTS = {
-    "store": ancient(paths.STORE),
-    "store_receipt": paths.receipt(paths.STORE),
-    "partition": ancient(paths.PARTITION),
-    "partition_receipt": paths.receipt(paths.PARTITION),
-    "features": ancient(needed("features", cached("features"))),
-    "features_receipt": needed("features", paths.receipt(cached("features"))),
-    "patches": ancient(needed("patches", cached("patches"))),
-    "patches_receipt": needed("patches", paths.receipt(cached("patches"))),
-    "prototypes": ancient(needed("prototypes", paths.PROTOTYPES)),
-    "prototypes_receipt": needed("prototypes", paths.receipt(paths.PROTOTYPES)),
+    "data": ancient(data_of_run),
+    "receipts": lambda w: list(map(paths.receipt, data_of_run(w))),
     "weights": ancient(PLAN.weights),
     "choice": PLAN.choice,
 }

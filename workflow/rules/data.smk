@@ -11,7 +11,7 @@ rule dataset:
         runtime=minutes("dataset"),
     params:
         job=job(PLAN.dataset_job),
-        sources=sources(PLAN.dataset_sources),
+        sources=sources("dataset", PLAN.dataset_job),
     shell:
         stage("dataset")
 
@@ -32,6 +32,6 @@ rule partition:
         runtime=30,
     params:
         job=job(PLAN.partition_job),
-        sources=sources(PLAN.partition_sources),
+        sources=sources("partition", PLAN.partition_job),
     shell:
         stage("partition")

@@ -16,7 +16,7 @@ rule cache:
         gpu=0,
     params:
         job=job(PLAN.cache_job),
-        sources=sources(PLAN.cache_sources),
+        sources=sources("cache", PLAN.cache_job),
     shell:
         stage("cache", gpu=True)
 
@@ -41,7 +41,7 @@ rule prototypes:
         runtime=minutes("prototypes"),
     params:
         job=job(PLAN.prototypes_job),
-        sources=sources(PLAN.stage_sources("prototypes")),
+        sources=sources("prototypes", PLAN.prototypes_job),
     shell:
         stage("prototypes")
 
@@ -63,6 +63,6 @@ rule block_accuracy:
         runtime=minutes("block_accuracy"),
     params:
         job=job(PLAN.block_accuracy_job),
-        sources=sources(PLAN.stage_sources("block_accuracy")),
+        sources=sources("block_accuracy", PLAN.block_accuracy_job),
     shell:
         stage("block_accuracy")

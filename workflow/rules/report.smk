@@ -24,7 +24,7 @@ rule table:
         runtime=30,
     params:
         job=job(PLAN.table_job),
-        sources=sources(lambda w: PLAN.output_sources("tables", w)),
+        sources=sources("table", PLAN.table_job),
         caption=lambda w: PLAN.caption("tables", w),
     shell:
         stage("table")
@@ -50,7 +50,7 @@ rule figure:
         runtime=60,
     params:
         job=job(PLAN.figure_job),
-        sources=sources(lambda w: PLAN.output_sources("figures", w)),
+        sources=sources("figure", PLAN.figure_job),
         caption=lambda w: PLAN.caption("figures", w),
     shell:
         stage("figure")
@@ -78,6 +78,6 @@ rule partition_chart:
         runtime=30,
     params:
         job=job(PLAN.partition_chart_job),
-        sources=sources(PLAN.stage_sources("partition_chart")),
+        sources=sources("partition_chart", PLAN.partition_chart_job),
     shell:
         stage("partition_chart")

@@ -1,3 +1,8 @@
+def tables_of_jobs(name):
+    """Input function: a table of every job of a run."""
+    return lambda w: PLAN.job_files(w, paths.JOB_TABLES[name])
+
+
 rule train:
     """A job of several rounds; killed, it resumes after its last finished round."""
     input:
@@ -5,12 +10,9 @@ rule train:
         start=lambda w: ancient(PLAN.start(w, paths.STATE)),
         start_receipt=lambda w: PLAN.start(w, paths.receipt(paths.STATE)),
     output:
-        **PLAN.if_confusion(confusion=paths.JOB_CONFUSION),
+        **{name: paths.JOB_TABLES[name] for name in PLAN.run_tables},
         state=paths.STATE,
         receipt=paths.receipt(paths.STATE),
-        evaluation=paths.JOB_EVALUATION,
-        rounds=paths.JOB_ROUNDS,
-        clients=paths.JOB_CLIENTS,
     log:
         paths.log("train", paths.STATE),
     threads: 1
@@ -21,7 +23,7 @@ rule train:
     params:
         job=job(PLAN.train_job),
     shell:
-        stage("train", checks="", gpu=True)
+        stage("train", gpu=True)
 
 
 rule choose:
@@ -39,7 +41,7 @@ rule choose:
         runtime=30,
     params:
         job=job(PLAN.choose_job),
-        sources=sources(PLAN.stage_sources("choose")),
+        sources=sources("choose", PLAN.choose_job),
     shell:
         stage("choose")
 
@@ -47,16 +49,10 @@ rule choose:
 rule evaluate:
     """The rows of a run's jobs in one file each: evaluations, rounds, and updates of clients."""
     input:
-        **PLAN.if_confusion(confusion=lambda w: PLAN.job_files(w, paths.JOB_CONFUSION)),
-        evaluation=lambda w: PLAN.job_files(w, paths.JOB_EVALUATION),
-        rounds=lambda w: PLAN.job_files(w, paths.JOB_ROUNDS),
+        **{name: tables_of_jobs(name) for name in PLAN.run_tables},
         receipts=lambda w: PLAN.job_files(w, paths.receipt(paths.STATE)),
-        clients=lambda w: PLAN.job_files(w, paths.JOB_CLIENTS),
     output:
-        **PLAN.if_confusion(confusion=paths.CONFUSION),
-        evaluation=paths.EVALUATION,
-        rounds=paths.ROUNDS,
-        clients=paths.CLIENTS,
+        **{name: paths.RUN_TABLES[name] for name in PLAN.run_tables},
     log:
         paths.log("evaluate", paths.EVALUATION),
     threads: 1
@@ -65,7 +61,7 @@ rule evaluate:
         runtime=30,
     params:
         job=job(PLAN.evaluate_job),
-        sources=sources(PLAN.stage_sources("evaluate")),
+        sources=sources("evaluate", PLAN.evaluate_job),
     shell:
         stage("evaluate")
 
@@ -87,5 +83,6 @@ rule artefact:
         gpu=0,
     params:
         job=job(PLAN.artefact_job),
+        sources=sources("artefact", PLAN.artefact_job),
     shell:
-        stage("artefact", checks="", gpu=True)
+        stage("artefact", gpu=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.backbones.base import Backbone
-from fedloom.common.io import replacing, scratch
+from fedloom.common.io import replacing, temporary_folder
 from fedloom.common.logs import progress
 from fedloom.common.memory import CACHED_AT_ONCE
 from fedloom.data.store import ImageStore
@@ -31,7 +31,7 @@ def write(
         cache: "features" or "patches".
         dtype: of the file's tensors; default: that of compute_cache.
     """
-    with scratch(path) as folder:
+    with temporary_folder(path) as folder:
         tensors: dict[str, Tensor] = {}
         with progress(len(store), f"{cache} of {len(store)} images") as bar:
             for rows in np.array_split(np.arange(len(store)), -(-len(store) // CACHED_AT_ONCE)):

@@ -35,12 +35,8 @@ STAGES = {
 
 def stage(args: argparse.Namespace) -> None:
     """Run a stage on its job."""
-    from fedloom.study import verify_sources
-
     module = importlib.import_module(f"fedloom.stages.{args.command}")
     job = from_json(args.job, get_type_hints(module.run)["job"])
-    if args.sources:
-        verify_sources.load(args.command, job, args.sources)
     started = time.perf_counter()
     module.run(job, args.threads)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -144,7 +140,6 @@ def parser() -> argparse.ArgumentParser:
     jobs = [add(stage, name, f"a rule's job: {_summary(file)}") for name, file in STAGES.items()]
     for sub in jobs:
         sub.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
-        sub.add_argument("--sources", help="digest of the code that the rule knows, to be checked")
         sub.add_argument("--log", type=Path, help="also write the log to this file")
     for sub in (subs[check], *jobs):
         sub.add_argument("--threads", type=_positive, default=1, help="of torch")

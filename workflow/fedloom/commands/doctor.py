@@ -3,12 +3,20 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from fedloom.common.errors import FedLoomError
 
-if TYPE_CHECKING:
-    from fedloom.commands.diagnosis import Finding
+
+class Finding(NamedTuple):
+    """A line of `fedloom doctor`.
+
+    Attributes:
+        text: what is so and, where that needs a hand, what to do.
+    """
+
+    text: str
+    well: bool = True
 
 
 def add_to(commands: argparse._SubParsersAction) -> None:
@@ -40,10 +48,8 @@ def run(_: argparse.Namespace) -> None:
     sys.exit(1)
 
 
-def _findings(look: "Callable[[], Iterator[Finding]]") -> "Iterator[Finding]":
+def _findings(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Yield what a look finds; an error that a person can mend is the last of it."""
-    from fedloom.commands.diagnosis import Finding
-
     try:
         yield from look()
     except FedLoomError as error:

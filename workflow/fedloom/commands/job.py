@@ -1,175 +1,166 @@
-"""`python -m fedloom.commands.job <stage> ...`: a rule's job, by the job server where there is one.
+"""`python -m fedloom.commands.job <stage> ...`: run a rule's job in a fork of a job server.
 
-torch, timm and open_clip take seconds to import. The first job of a Snakemake process starts a job
-server (fedloom.commands.job_server), which imports them once and forks a process for every job.
-This module imports only the standard library: it hands the job's arguments, environment, folder
-and open files to the server, passes signals on, and ends as the job ended. Without a server, it is
-`python -m fedloom <stage> ...`.
+torch, timm and open_clip take seconds to import. The first job of a Snakemake process starts a
+server, which imports them once and forks for every job. The job's own process, the client, sends
+its folder, environment, arguments and open files, passes signals on, and ends as the fork ends.
+The server ends with its Snakemake, or when a file of the library has changed; queued clients then
+run their jobs themselves, as `python -m fedloom <stage> ...`.
 """
 
 import contextlib
 import json
+import multiprocessing
 import os
+import re
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 # "<token>:<pid of Snakemake>", set by the Snakefile; empty: every job imports for itself
-SERVER = "FEDLOOM_JOB_SERVER"
+VARIABLE = "FEDLOOM_JOB_SERVER"
 PATIENCE = 10  # seconds for the server to accept a connection, and for a client to ask
-LENGTH = struct.Struct("!I")
-TIME = struct.Struct("ll")  # seconds and microseconds; 0: without end
+MOST = 1 << 20  # bytes of a request; the kernel refuses more than some 200 KB
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FORK = multiprocessing.get_context("fork")
 
 
-def address(token: str) -> str:
-    """Return the server's socket: a name of Linux's own, which no file can leave behind.
+def main() -> None:
+    """Run a job on the server or in this process, and end as it ends."""
+    if sys.argv[1] == "--serve":
+        try:
+            serve(socket.socket(fileno=int(sys.argv[2])), os.pidfd_open(int(sys.argv[3])))
+        finally:
+            os._exit(0)  # at once: keepers go on, and torch would take half a second to end
+    try:
+        status = try_server(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = -signal.SIGINT
+    if status is not None:
+        exit_like(status)
+    import_module("fedloom.commands.cli").main()
 
-    Libraries read the number of threads when they are imported, so it is a part of the name.
-    """
-    return f"\0fedloom-{os.getuid()}-{token}-{os.environ.get('OMP_NUM_THREADS', '')}"
+
+def try_server(arguments: list[str]) -> int | None:
+    """Run a job on the server, started if need be; return its status, or None if it did not run."""
+    token, _, snakemake = os.environ.get(VARIABLE, "").partition(":")
+    if not token or not hasattr(os, "pidfd_open"):
+        return None
+    # an abstract name leaves no file; libraries read the number of threads when they are imported
+    address = f"\0fedloom-{os.getuid()}-{token}-{os.environ.get('OMP_NUM_THREADS', '')}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with listener, contextlib.suppress(OSError):  # another job was first
+        listener.bind(address)
+        listener.listen(1024)
+        file, null = listener.fileno(), subprocess.DEVNULL
+        command = [sys.executable, "-m", "fedloom.commands.job", "--serve", str(file), snakemake]
+        subprocess.Popen(
+            command, stdin=null, stdout=null, stderr=null, pass_fds=[file], start_new_session=True
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.settimeout(PATIENCE)  # another user may hold the name and never accept
+        request = json.dumps([str(Path.cwd()), dict(os.environ), arguments]).encode()
+        try:
+            server.connect(address)
+            if not is_mine(server):
+                return None
+            socket.send_fds(server, [request], [0, 1, 2])
+            server.settimeout(None)
+            job = int(server.recv(MOST) or 0)
+        except OSError:  # the server has ended, too many wait for it, or the request is too long
+            return None
+        return run_on_server(server, job) if job else None
 
 
-def same_user(connection: socket.socket) -> bool:
+def run_on_server(server: socket.socket, job: int) -> int:
+    """Pass signals on to a job; return its exit status, or minus the signal that ended it."""
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(job, number)
+
+    for number in FORWARDED:  # one that is ignored too: the job may heed it
+        signal.signal(number, forward)
+    status = server.recv(MOST)
+    if not status:
+        raise ConnectionError(f"the keeper of process {job} ended before its job did")
+    return int(status)
+
+
+def exit_like(status: int) -> None:
+    """End this process as another one ended: with its exit status, or by the same signal."""
+    if -status in FORWARDED:
+        signal.signal(-status, signal.SIG_DFL)
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+def is_mine(connection: socket.socket) -> bool:
     """Return True if the process at the other end runs as this user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return struct.unpack("3i", credentials)[1] == os.getuid()
 
 
-def connect(token: str, snakemake: str) -> socket.socket | None:
-    """Return a connection to the server, which is started if need be; None where none can be."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        try:
-            listener.bind(address(token))
-        except OSError:  # another job was first
-            pass
-        else:
-            listener.listen(128)
-            start(listener, snakemake)
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        # another user may have taken the name, and never accept; Python's own timeout does not wait
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIME.pack(PATIENCE, 0))
-        connection.connect(address(token))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIME.pack(0, 0))
-        if same_user(connection):
-            return connection
-    except OSError:  # it ended between the two, or did not accept
-        pass
-    connection.close()
-    return None
+def serve(listener: socket.socket, snakemake: int) -> None:
+    """Fork for every client until Snakemake, a pidfd, ends or the library changes."""
+    # a scheduler sends these to all processes, and jobs are to answer them
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    # so that a look for GPUs, which an import may take, does not start CUDA: no fork could use it
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    files = list(Path(__file__).parents[1].rglob("*.py"))
+    started = [file.stat().st_ctime_ns for file in files]
+    while snakemake not in select.select([listener, snakemake], [], [])[0]:
+        with listener.accept()[0] as client:
+            client.settimeout(PATIENCE)
+            data, opened = socket.recv_fds(client, MOST, 3)[:2] if is_mine(client) else (b"", [])
+            if data:  # else the client was killed
+                request = json.loads(data)
+                stage, _, job, *_ = request[-1]
+                families = re.findall(r'"family":"(\w+)"', job)
+                for name in (
+                    "commands.cli",
+                    f"stages.{stage}",
+                    *(f"backbones.{f}" for f in families),
+                ):
+                    import_module(f"fedloom.{name}")  # the client meets an error by itself
+                if [file.stat().st_ctime_ns for file in files] != started:
+                    return
+                FORK.Process(target=reply, args=(listener, client, opened, *request)).start()
+            for file in opened:
+                os.close(file)
 
 
-def start(listener: socket.socket, snakemake: str) -> None:
-    """Start a server, in a session of its own so that only its clients end its jobs.
-
-    It writes nothing: where an import fails there, the job imports for itself and says why.
-    """
-    subprocess.Popen(
-        [sys.executable, "-m", "fedloom.commands.job_server", str(listener.fileno()), snakemake],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[listener.fileno()],
-        start_new_session=True,
-    )
-
-
-def send(connection: socket.socket, message: Any) -> None:
-    """Send a message as JSON after its length."""
-    data = json.dumps(message).encode()
-    connection.sendall(LENGTH.pack(len(data)) + data)
+def reply(listener: socket.socket, client: socket.socket, *request: object) -> None:
+    """Run a job in a fork, and tell its client the job's process and then its exit status."""
+    listener.close()
+    job = FORK.Process(target=run_in_fork, args=request)
+    job.start()
+    with contextlib.suppress(ConnectionError):  # the client was killed
+        client.send(b"%d" % job.pid)
+    # a client sends nothing after its request: it is readable when it was killed
+    if job.sentinel in select.select([client, job.sentinel], [], [])[0]:
+        job.join()
+        client.send(b"%d" % job.exitcode)
+    else:
+        job.kill()
 
 
-def receive(connection: socket.socket) -> Any:
-    """Return the next message, or None if the other end is gone."""
-    head = _exactly(connection, LENGTH.size)
-    body = head and _exactly(connection, LENGTH.unpack(head)[0])
-    return json.loads(body) if body else None
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            return None
-        data += part
-    return data
-
-
-def served(connection: socket.socket, arguments: list[str]) -> int | None:
-    """Let the server run a job, and return its exit status, or minus the signal that ended it.
-
-    None if the server could not start the job: it has ended, or an import failed there.
-
-    Raises:
-        ConnectionError: the server ended while the job ran.
-    """
-    request = {
-        "arguments": arguments,
-        "environment": dict(os.environ),
-        "folder": str(Path.cwd()),
-        "ignored": [n for n in FORWARDED if signal.getsignal(n) is signal.SIG_IGN],
-    }
-    try:
-        socket.send_fds(connection, [b"\0"], [0, 1, 2])
-        send(connection, request)
-        job = receive(connection)
-    except ConnectionError:
-        return None
-    if job is None:
-        return None
-
-    def forward(number: int, _: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(job, number)
-
-    for number in FORWARDED:
-        signal.signal(number, forward)  # one that is ignored too: the job may heed it
-    status = receive(connection)
-    if status is None:
-        raise ConnectionError(f"the job server of process {job} ended before its job did")
-    return status
-
-
-def end_as(status: int) -> None:
-    """End this process as another one ended: with its exit status, or by the same signal."""
-    if status < 0:
-        if -status in FORWARDED:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
-
-
-def by_server(arguments: list[str]) -> int | None:
-    """Run a job by the server and return its status; None if there is none to run it."""
-    token, _, snakemake = os.environ.get(SERVER, "").partition(":")
-    if not token or not hasattr(os, "pidfd_open"):
-        return None
-    connection = connect(token, snakemake)
-    if connection is None:
-        return None
-    with connection:
-        return served(connection, arguments)
-
-
-def main() -> None:
-    """Run a job and end as it ended."""
-    try:
-        status = by_server(sys.argv[1:])
-    except KeyboardInterrupt:
-        end_as(-signal.SIGINT)
-    if status is not None:
-        end_as(status)
-    from fedloom.commands.cli import main as run
-
-    run()
+def run_in_fork(opened: list[int], folder: str, environment: dict, arguments: list[str]) -> None:
+    """Become the client, by its files, folder and environment, and run its job."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    for target, file in enumerate(opened):
+        os.dup2(file, target)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["fedloom", *arguments]
+    import_module("fedloom.commands.cli").main()
 
 
 if __name__ == "__main__":

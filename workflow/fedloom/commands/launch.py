@@ -8,7 +8,6 @@ reads too.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,14 +19,13 @@ from pathlib import Path
 import psutil
 from snakemake.cli import get_argument_parser, parse_config
 
-from fedloom.common import processes
+from fedloom.commands import processes
 from fedloom.common.locks import held
 from fedloom.study import paths
-from fedloom.study.plan import Plan
+from fedloom.study.plan import LAUNCHER, Plan
 
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
-QUIET_END = "FEDLOOM_LAUNCHER"  # set where the launcher, not Snakemake, prints the table at the end
 WAITING = "another run is at work in this folder; waiting for it to end"
 
 
@@ -42,7 +40,7 @@ def running_snakemake() -> psutil.Process | None:
 def of_a_launcher(process: psutil.Process) -> bool:
     """Return True if a launcher started this Snakemake."""
     try:
-        return QUIET_END in process.environ()
+        return LAUNCHER in process.environ()
     except psutil.Error:  # another user's, or gone
         return False
 
@@ -63,7 +61,7 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
 def snakemake(arguments: list[str]) -> int:
     """Run Snakemake and return its exit status."""
     command = [sys.executable, "-m", "snakemake", *arguments]
-    environment = os.environ | {QUIET_END: "1"} | _cache()
+    environment = os.environ | {LAUNCHER: "1"} | _cache()
     # a process group of its own, so that a signal that reaches the launcher alone can be handed on
     # to Snakemake and to all of its jobs
     with (
@@ -118,22 +116,6 @@ def _handles_sigterm(process: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def deleted(log: Path) -> str | None:
-    """Return a line on the inputs that Snakemake's log names as missing, or None if it names none.
-
-    They were there, or were to be made, when it planned its jobs.
-    """
-    lines = r"in rule (\w+) .*\n.*Missing files after .*\n((?:.* \(missing locally.*\n?)+)"
-    found = re.search(lines, log.read_text(errors="replace"))
-    if found is None:
-        return None
-    files = ", ".join(line.partition(" (missing")[0] for line in found[2].splitlines())
-    return (
-        f"error: rule {found[1]}: {files}: deleted while the run was at work, or late to appear on "
-        "this file system; start it again, and what is missing is made anew"
-    )
-
-
 def report(study: Plan, arguments: list[str]) -> int:
     """Write the study's report and return Snakemake's exit status."""
     path = paths.at(paths.REPORT, study=study.name)
@@ -184,10 +166,6 @@ def main() -> int:
                 return status
         status = snakemake(arguments)
     if status != 0:
-        logs = sorted(Path(".snakemake/log").glob("*.log"), key=lambda log: log.stat().st_mtime)
-        line = deleted(logs[-1]) if logs else None
-        if line is not None:
-            print(line, file=sys.stderr)
         return status
     print(f"\n{study.summary()}")
     return report(study, arguments) if reporting else status

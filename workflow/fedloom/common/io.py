@@ -1,14 +1,13 @@
-"""Files that are either whole or absent, tables that notice damage, and JSON with one spelling."""
+"""Files that are either whole or absent, tables with checksums, and JSON with one spelling."""
 
 import functools
-import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TEMPORARY = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d+)\.tmp")
-SHAPE = b"fedloom"  # key of a table's metadata, see `_shape`
 
 
 @contextmanager
@@ -52,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def scratch(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder beside `path` for what is gathered there, and remove it at the end.
 
     That of a process that was killed is removed like a temporary file.
@@ -131,41 +129,27 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_table(path: Path, table: "pa.Table", **facts: str) -> None:
-    """Write a table as Parquet, whole or not at all, such that `read_table` notices damage.
-
-    Every page of the file carries a checksum. What lies outside of pages is repeated in the
-    metadata (see `_shape`).
-
-    Args:
-        facts: added to the metadata of the table's schema.
-    """
+def write_table(path: Path, table: "pa.Table") -> None:
+    """Write a table as Parquet with a checksum per page, whole or not at all."""
     import pyarrow.parquet as pq  # takes 0.1 s, and Snakemake needs none of it
 
-    table = table.replace_schema_metadata((table.schema.metadata or {}) | facts)
-    metadata = (table.schema.metadata or {}) | {SHAPE: _shape(table)}
     with replacing(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(metadata), temporary, write_page_checksum=True)
+        pq.write_table(table, temporary, write_page_checksum=True)
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> "pa.Table":
-    """Read a Parquet table, or some of its columns, and verify what `write_table` wrote.
+def read_table(path: Path) -> "pa.Table":
+    """Read a Parquet table and verify the checksums of its pages.
 
     Raises:
-        FedLoomError: it is missing, truncated or damaged, or lacks a column.
+        FedLoomError: it is missing, truncated or damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pa.OSFile(
-            str(path)
-        ) as file:  # a name would be opened twice, and may be replaced between
-            table = pq.read_table(file, page_checksum_verification=True)
-        metadata = dict(table.schema.metadata or {})
-        written = metadata.pop(SHAPE, None)
-        table = table.replace_schema_metadata(metadata or None)
-        whole = written in (None, _shape(table))  # None: another program wrote it
+        # a name would be opened twice, and the file may be replaced between
+        with pa.OSFile(str(path)) as file:
+            return pq.read_table(file, page_checksum_verification=True)
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -173,27 +157,6 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> "pa.Table":
         raise FedLoomError(
             f"{path}: not a whole Parquet file ({reason}); delete it and run again"
         ) from None
-    if not whole:
-        raise FedLoomError(
-            f"{path}: damaged Parquet file (other rows or columns than were written); delete it "
-            "and run again"
-        )
-    missing = [name for name in columns or () if name not in table.column_names]
-    if missing:
-        raise FedLoomError(f"{path}: no column '{missing[0]}'; it has {table.column_names}")
-    return table if columns is None else table.select(list(columns))
-
-
-def _shape(table: "pa.Table") -> bytes:
-    """Return what lies outside of pages as JSON: number of rows, names, types, metadata."""
-    columns = [
-        # of a categorical column the categories' type alone, which may come back less large
-        [field.name, str(getattr(field.type, "value_type", field.type)).removeprefix("large_")]
-        for field in table.schema
-    ]
-    metadata = [[k.hex(), v.hex()] for k, v in sorted((table.schema.metadata or {}).items())]
-    digest = hashlib.sha256(canonical(metadata).encode()).hexdigest()
-    return canonical({"rows": table.num_rows, "columns": columns, "metadata": digest}).encode()
 
 
 def canonical(value: object) -> str:

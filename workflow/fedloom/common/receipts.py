@@ -7,8 +7,6 @@ from typing import Any
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
 
-WITH_RECEIPT = (".arrow", ".parquet", ".safetensors")
-
 
 def digest(value: object) -> str:
     """Return the sha256 of the canonical JSON of `value`."""
@@ -49,18 +47,6 @@ def read_receipt(path: Path) -> dict[str, Any]:
         line = "changed since it was written, or of another version; delete it and run again"
         raise FedLoomError(f"{receipt}: {line}")
     return facts
-
-
-def unreadable(folder: Path) -> list[Path]:
-    """List the receipts below a folder that `read_receipt` refuses."""
-    found = []
-    for receipt in sorted(folder.rglob("*.json")):
-        if any(receipt.with_suffix(suffix).exists() for suffix in WITH_RECEIPT):
-            try:
-                read_receipt(receipt)
-            except FedLoomError:
-                found.append(receipt)
-    return found
 
 
 def check_receipt(path: Path) -> dict[str, Any]:

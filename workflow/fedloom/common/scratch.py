@@ -38,26 +38,30 @@ def nearest(path: Path, whole: bool = True) -> tuple[Path, dict[str, Any]]:
         FedLoomError: the file is not what its receipt says, or copies cannot be kept in the folder
             that FEDLOOM_SCRATCH names, see `folder`.
     """
-    copies = folder()
+    copies = folder(make=True)
     if copies is None:
         return path, check_receipt(path) if whole else read_receipt(path)
     facts = read_receipt(path)
-    copy = copies / f"{facts['sha256']}{path.suffix}"
-    if not _is_good(copy, facts["sha256"], whole):
-        _make(copies)
+    digest = facts["sha256"]
+    copy = copies / f"{digest}{path.suffix}"
+
+    def is_good() -> bool:
+        return copy.is_file() and (not whole or sha256(copy) == digest)
+
+    if not is_good():
         with held(copy.with_suffix(".lock"), f"{copy}: another job is copying it", log.info):
-            if not _is_good(copy, facts["sha256"], whole):
-                _copy(path, copy, facts["sha256"])
+            if not is_good():
+                _copy(path, copy, digest)
     return copy, facts
 
 
-def _is_good(copy: Path, digest: str, whole: bool) -> bool:
-    """Return True if a copy is there, and if asked for the whole, is what it should be."""
-    return copy.is_file() and (not whole or sha256(copy) == digest)
-
-
-def folder() -> Path | None:
+def folder(make: bool = False) -> Path | None:
     """Return this user's folder for copies on this machine, or None if none is wanted.
+
+    Nobody else may put a link into it, by which a job would write elsewhere.
+
+    Args:
+        make: make it if it is not there.
 
     Raises:
         FedLoomError: the variable names no folder, or others can write to this user's.
@@ -65,46 +69,27 @@ def folder() -> Path | None:
     named = os.environ.get(VARIABLE, "")
     if not named:
         return None
-    folder = Path(os.path.expandvars(named)).expanduser()
-    if not folder.is_dir():
-        raise FedLoomError(
-            f"{VARIABLE}: {folder} is no folder on this machine; name one, or unset it"
-        )
-    copies = folder / f"fedloom-{os.getuid()}"
+    top = Path(os.path.expandvars(named)).expanduser()
+    if not top.is_dir():
+        raise FedLoomError(f"{VARIABLE}: {top} is no folder on this machine; name one, or unset it")
+    copies = top / f"fedloom-{os.getuid()}"
+    if make and not os.path.lexists(copies):
+        try:
+            copies.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise FedLoomError(
+                f"{VARIABLE}: the folder {copies} cannot be made ({error.strerror}); name a folder "
+                "that you can write to, or unset it"
+            ) from None
     if os.path.lexists(copies):
-        _check_own(copies)
+        status = copies.lstat()
+        own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        if not own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise FedLoomError(
+                f"{VARIABLE}: {copies} must be a folder of yours, to which nobody else can write; "
+                "remove it, or name another folder"
+            )
     return copies
-
-
-def _check_own(copies: Path) -> None:
-    """Check that nobody else can put a link into a folder, by which a job would write elsewhere.
-
-    Raises:
-        FedLoomError: it is a link or a file, another user's, or writable to others.
-    """
-    status = copies.lstat()
-    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    if not own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise FedLoomError(
-            f"{VARIABLE}: {copies} must be a folder of yours, to which nobody else can write; "
-            "remove it, or name another folder"
-        )
-
-
-def _make(copies: Path) -> None:
-    """Make the folder for copies, unless it is there.
-
-    Raises:
-        FedLoomError: it cannot be made, or somebody else was faster.
-    """
-    try:
-        copies.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise FedLoomError(
-            f"{VARIABLE}: the folder {copies} cannot be made ({error.strerror}); name a folder "
-            "that you can write to, or unset it"
-        ) from None
-    _check_own(copies)
 
 
 def _copy(path: Path, copy: Path, digest: str) -> None:

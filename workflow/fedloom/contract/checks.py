@@ -27,8 +27,8 @@ from fedloom.contract.tiny import (
     tiny_vit,
 )
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import artefact, cohorts, evaluate_clients, evaluate_globally
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.evaluate import artefact, cohorts, evaluate, evaluate_globally
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import download_to, initial_state, personal_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update, cohort
@@ -152,7 +152,7 @@ def stacks(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     losses = []
     for stacked in (True, False):
         task = replace(run.task.at(2), stacked=stacked)
-        rows = evaluate_clients(task, run.hooks, whole)
+        rows = evaluate(task, run.hooks, whole)
         losses.append({_named(row): row["loss"] for row in rows})
     together, alone = losses
     what = "stacked clients do not predict as single ones"
@@ -227,7 +227,7 @@ def leaves_inputs_alone(method: Plugin, folder: Path, *wrappers: Plugin) -> None
     trained, _ = train_round(run.task.at(1), run.hooks, start)
     require_equal(method, before, start.server, "a round changes the server's state")
     before = deepcopy(trained.server)
-    evaluate_clients(run.task.at(1), run.hooks, trained)
+    evaluate(run.task.at(1), run.hooks, trained)
     require_equal(method, before, trained.server, "an evaluation changes the server's state")
 
 

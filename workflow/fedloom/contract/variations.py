@@ -12,7 +12,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config.reading import read
 from fedloom.contract.tiny import CLIENTS, tiny_task
 from fedloom.federated import checks as results
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import compatibility, loader
 from fedloom.hooks.manifest import Plugin
@@ -81,7 +81,7 @@ def _run(
     task = replace(task, clients_per_round=clients, seed=seed)
     hooks = loader.load_hooks(method, wrappers=tuple(wrappers))
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    evaluate_clients(task.at(1), hooks, state)
+    evaluate(task.at(1), hooks, state)
     evaluate_globally(task.at(1), hooks, state)
 
 

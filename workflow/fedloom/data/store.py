@@ -11,7 +11,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import replacing
 from fedloom.common.receipts import read_receipt, write_receipt
-from fedloom.data.verified_file import CheckedFile, checksums
+from fedloom.data.verified_file import VerifiedFile, checksums
 
 BATCH = 1024  # images of one chunk of the file, at most
 CHUNK = 32 << 20  # approximate bytes of one chunk, which is what writing keeps in memory
@@ -132,7 +132,7 @@ class ImageStore:
         Raises:
             FedLoomError: it is not the file that the receipt was written for.
         """
-        self._file = CheckedFile(path, read_receipt(path) if facts is None else facts)
+        self._file = VerifiedFile(path, read_receipt(path) if facts is None else facts)
         self._table = pa.ipc.open_file(self._file.buffer).read_all()
         meta = self._table.schema.metadata
         self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))

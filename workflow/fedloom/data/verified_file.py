@@ -6,7 +6,7 @@ of that, and a job that reads labels alone takes none.
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,20 @@ from fedloom.common.receipts import changed
 
 
 def checksums(path: Path, parts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return what a file's receipt says of it, so that `CheckedFile` can verify it.
+    """Return the facts of a file's receipt by which `VerifiedFile` verifies it.
 
     Args:
         parts: position and length of each part in bytes, ascending.
 
     Returns:
-        `parts`, position, length and CRC-32 of each part; `rest`, the sha256 of what is in none.
+        `parts`, position, length and CRC-32 of each part; `rest`, the sha256 of the bytes between.
     """
     data = _mapped(path)
-    return {
-        "parts": [(at, length, zlib.crc32(data[at : at + length])) for at, length in parts],
-        "rest": _sha256(_between(data, parts)),
-    }
+    crcs = [(start, length, zlib.crc32(data[start : start + length])) for start, length in parts]
+    return {"parts": crcs, "rest": _digest_between(data, crcs)}
 
 
-class CheckedFile:
+class VerifiedFile:
     """A file that is mapped into memory, and whose reader verifies a part before it uses it."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
@@ -47,8 +45,7 @@ class CheckedFile:
             raise changed(path)
         self._path, self._data, self._parts = path, _mapped(path), facts["parts"]
         self._verified = [False] * len(self._parts)
-        rest = _between(self._data, [(at, length) for at, length, _ in self._parts])
-        if _sha256(rest) != facts["rest"]:
+        if _digest_between(self._data, self._parts) != facts["rest"]:
             raise changed(path)
 
     @property
@@ -64,8 +61,8 @@ class CheckedFile:
         """
         if self._verified[number]:
             return
-        at, length, checksum = self._parts[number]
-        if zlib.crc32(self._data[at : at + length]) != checksum:
+        start, length, checksum = self._parts[number]
+        if zlib.crc32(self._data[start : start + length]) != checksum:
             raise changed(self._path)
         self._verified[number] = True
 
@@ -75,18 +72,10 @@ def _mapped(path: Path) -> memoryview:
     return memoryview(pa.memory_map(str(path)).read_buffer())
 
 
-def _between(data: memoryview, parts: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
-    """Yield the bytes before, between and after the parts."""
-    end = 0
-    for at, length in parts:
-        yield data[end:at]
-        end = at + length
-    yield data[end:]
-
-
-def _sha256(pieces: Iterator[memoryview]) -> str:
-    """Return the sha256 of the pieces together."""
-    result = hashlib.sha256()
-    for piece in pieces:
-        result.update(piece)
+def _digest_between(data: memoryview, parts: Sequence[tuple[int, int, int]]) -> str:
+    """Return the sha256 of the bytes before, between and after the parts."""
+    result, end = hashlib.sha256(), 0
+    for start, length, _ in (*parts, (len(data), 0, 0)):
+        result.update(data[end:start])
+        end = start + length
     return result.hexdigest()

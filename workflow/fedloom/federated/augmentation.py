@@ -8,9 +8,7 @@ method reads a CLIP's features and its patches). Only training steps are augment
 passes over a client's images before it trains, read the images as they are.
 """
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,7 +45,7 @@ def training_batch(
 class AugmentedBatch(Batch):
     """A batch whose images are cropped and flipped at random.
 
-    Each client draws from a stream of its own, so that its images do not depend on its cohort.
+    Each client draws from a separate stream, so that its images do not depend on its cohort.
 
     Attributes:
         streams: the clients' seeds [K].
@@ -64,15 +62,14 @@ class AugmentedBatch(Batch):
         if self.task.training.augment == "shift":
             crop = [v2.Resize(size, BICUBIC), v2.RandomCrop(size, padding=size[0] // 8)]
         transform = v2.Compose([*crop, v2.RandomHorizontalFlip()])
-        with self._timed("drawn"):
-            parts = []
-            for seed, rows in zip(self.streams, self._real(), strict=True):
-                images = torch.from_numpy(self.source.store.images(rows)).movedim(-1, 1)
-                with torch.random.fork_rng(devices=[]):  # torchvision knows the global stream only
-                    torch.manual_seed(seed)
-                    drawn = torch.stack([transform(image) for image in images])
-                parts.append(drawn.movedim(1, -1))
-            return to_device(self._padded(parts).numpy(), self.source.device)
+        of_clients = []
+        for seed, rows in zip(self.streams, self._real(), strict=True):
+            images = torch.from_numpy(self.source.store.images(rows)).movedim(-1, 1)
+            with torch.random.fork_rng(devices=[]):  # torchvision knows the global stream only
+                torch.manual_seed(seed)
+                drawn = torch.stack([transform(image) for image in images])
+            of_clients.append(drawn.movedim(1, -1))
+        return to_device(self._padded(of_clients).numpy(), self.source.device)
 
     def class_tokens(self, block: int | None) -> Tensor:
         """Return `Batch.class_tokens` [K, B, d] of the augmented images."""
@@ -94,37 +91,23 @@ class AugmentedBatch(Batch):
 
     def _encoded(self, cache: str) -> dict[str, Tensor]:
         """Compute the tensors [K, B, ...] that the cache would hold of the images, by name."""
-        images = self.images
         # client by client, so that stacking changes not one bit
-        with self._timed("encoded", wait=True):
-            encoded = [
-                self.task.backbone.compute_cache(images[k, : len(rows)], cache)
-                for k, rows in enumerate(self._real())
-            ]
-            return {name: self._padded([part[name] for part in encoded]) for name in encoded[0]}
+        encoded = [
+            self.task.backbone.compute_cache(self.images[k, : len(rows)], cache)
+            for k, rows in enumerate(self._real())
+        ]
+        return {name: self._padded([tensors[name] for tensors in encoded]) for name in encoded[0]}
 
     def _real(self) -> list[np.ndarray]:
         """Return the rows of each client without those that fill up the batch."""
         return [row[:count] for row, count in zip(self.index, self.counts, strict=True)]
 
-    def _padded(self, parts: list[Tensor]) -> Tensor:
+    def _padded(self, tensors: list[Tensor]) -> Tensor:
         """Stack the clients' [B_k, ...] to [K, B, ...], filled up with each client's first."""
         width = self.index.shape[1]
         return torch.stack(
-            [torch.cat([x, x[:1].expand(width - len(x), *x.shape[1:])]) for x in parts]
+            [torch.cat([x, x[:1].expand(width - len(x), *x.shape[1:])]) for x in tensors]
         )
-
-    @contextmanager
-    def _timed(self, step: str, wait: bool = False) -> Iterator[None]:
-        """Add the time that the block takes to the job's `AugmentationTimer`.
-
-        With `wait`, that is until a GPU has done the block's work too.
-        """
-        started = time.perf_counter()
-        yield
-        if wait and self.source.device.type == "cuda":
-            torch.cuda.synchronize(self.source.device)
-        self.task.augmentation_timer.add(step, sum(self.counts), time.perf_counter() - started)
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""A run's task and hooks, from its spec and the files of its labels."""
+"""Build a run's task and hooks from its spec and its data files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,30 +18,31 @@ from fedloom.data.store import ImageStore
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
 from fedloom.hooks.hook_caller import Hooks
-from fedloom.study import paths
 from fedloom.study.jobs import RunSpec
 
 
-def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
+def build_task(
+    spec: RunSpec, files: Mapping[str, Path], device: torch.device
+) -> tuple[Task, Hooks]:
     """Return the task of a run, and its method's hooks.
 
+    Args:
+        files: the run's data files by name, see fedloom.study.paths.run_inputs.
+
     Raises:
-        FedLoomError: an input that is not what its receipt says, too large a cohort, or a CLIP
-            method on classes without names.
+        FedLoomError: an input is not the file that its receipt describes, the cohort is larger
+            than the federation, or a CLIP method is to train on classes without names.
     """
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
-    store, facts = nearest(paths.at(paths.STORE, run), whole=False)
-    partition = paths.at(paths.PARTITION, run)
-    check_receipt(partition)
+    store, facts = nearest(files["store"], whole=False)
+    check_receipt(files["partition"])
     if method.family == "clip":
         check_names(facts, run.dataset)
-    files = {name: paths.at(paths.CACHE, run, cache=name) for name in ("features", "patches")}
-    files["prototypes"] = paths.at(paths.PROTOTYPES, run)
-    files = {name: nearest(file)[0] for name, file in files.items() if name in method.needs}
+    caches = {k: nearest(v)[0] for k, v in files.items() if k not in ("store", "partition")}
     warm_start = None
-    if "prototypes" in files:
-        warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])
+    if "prototypes" in caches:
+        warm_start = WarmStart(**tensor_files.load(caches["prototypes"], device)[0])
     task = Task(
         seed=run.seed,
         fixed=spec.fixed,
@@ -50,11 +51,11 @@ def prepare(spec: RunSpec, device: torch.device) -> tuple[Task, Hooks]:
         backbone=base.load(spec.backbone.family, spec.backbone.settings, device),
         data=federation.load(
             ImageStore(store, facts),
-            partition,
+            files["partition"],
             facts["classes"],
             device,
-            tokens=cached_tokens(files["features"], device) if "features" in files else None,
-            patches=cached_patches(files["patches"], device) if "patches" in files else None,
+            tokens=cached_tokens(caches["features"], device) if "features" in caches else None,
+            patches=cached_patches(caches["patches"], device) if "patches" in caches else None,
         ),
         clients_per_round=spec.clients_per_round,
         stacked=method.stacked and spec.stacked,

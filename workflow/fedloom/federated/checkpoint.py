@@ -1,13 +1,13 @@
 """A job's progress on disk: a part per round with what it changed, and a head that names the parts.
 
 The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
-holds what is kept of the clients that took part in round 7, and the round's rows. A round writes
-its part first and then the head. A job that is killed between the two goes on from the round
-before, which the head still names, and writes the part again. So what a round writes depends on
-the clients that take part in it, not on all that ever did.
+holds the states of the clients that took part in round 7, and the round's rows. A round writes its
+part first and then the head. A job that is killed between the two resumes from the round before,
+which the head still names, and writes the part again. So a round writes as much as its own clients
+take, however many took part before.
 
-What later parts replace still takes space. When all parts would take FOLD times what counts of
-them, or would be more than MOST_PARTS, the round writes a single part of all that counts. On
+States that later parts replace still take space. When all parts would take FOLD times the space of
+the current states, or would be more than MOST_PARTS, the round writes all of these to one part. On
 average, at most three times the bytes that change are written then.
 """
 
@@ -33,11 +33,11 @@ class Saved:
 
     Attributes:
         round: the last finished round.
-        changes: the server's state after it, and all that is kept of the clients that took part
-            since the job began.
+        changes: the server's state after it, and the states of the clients that took part since
+            the job began.
         rows: of all rounds since the job began.
         digests: of the parts, by their names.
-        size: bytes of what the parts hold, as `_size` counts.
+        size: bytes that the parts hold, as `_size` counts.
     """
 
     round: int
@@ -50,9 +50,9 @@ class Saved:
 def read_checkpoint(
     head: Path, fingerprint: str, first: int, device: torch.device
 ) -> Saved | str | None:
-    """Return what a checkpoint holds, or why nobody can go on from it.
+    """Return what a checkpoint holds, or why no job can resume from it.
 
-    One that lacks a part is as good as none: the part was deleted because it was damaged.
+    A checkpoint that lacks a part is useless: the part was deleted because it was damaged.
 
     Args:
         first: the round that the job starts after.
@@ -69,7 +69,7 @@ def read_checkpoint(
     if facts["round"] <= first:
         return None
     if facts["fingerprint"] != fingerprint:
-        return "was made by other code, settings or data"
+        return "was made by other code, settings, data or packages"
     digests = facts["parts"]
     missing = [name for name in digests if not _part(head, name).exists()]
     if missing:
@@ -89,7 +89,7 @@ class Checkpoint:
     """The checkpoint of a job that trains, written after every round."""
 
     def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
-        """Go on from what is saved, or begin.
+        """Resume from the saved checkpoint, or begin a new one.
 
         Args:
             head: the file that names the parts.
@@ -98,9 +98,9 @@ class Checkpoint:
         self._head, self._fingerprint = head, fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
-        self._taken = 0  # bytes of what the parts hold
-        self._sizes: dict[int, int] = {}  # bytes that count of them, by client
-        self._counts = 0  # these, and those of the rows
+        self._taken = 0  # bytes that the parts hold
+        self._sizes: dict[int, int] = {}  # bytes of the current states, by client
+        self._counts = 0  # bytes of the current states and the rows
         if saved is not None:
             self._rows, self._digests, self._taken = [saved.rows], saved.digests, saved.size
             self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}

@@ -1,4 +1,4 @@
-"""Evaluation after a round: every client on its own test images, and the server's model on all."""
+"""Evaluate the clients on their own test images, and the server's model on all of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.common.tensors import Tree, stack, tensor_map
+from fedloom.common.tensors import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch
 from fedloom.federated import checks
-from fedloom.federated.confusion import Confusion
-from fedloom.federated.evaluation_batches import iterate_examples
 from fedloom.federated.groups import (
     clients_at_once,
     clients_evaluated_at_once,
@@ -20,94 +19,159 @@ from fedloom.federated.groups import (
     groups_by_images,
     images_at_once,
 )
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import download_to, personal_state
-from fedloom.federated.shared_model import SharedModel, WatchedCohort
+from fedloom.federated.rows import Confusion
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
 from fedloom.hooks.hook_caller import Hooks
 
 
-@dataclass
-class Scores:
-    """How K clients answered their images.
+@dataclass(frozen=True)
+class Score:
+    """How a client, or the server's model, answered its images.
 
     Attributes:
-        correct: number of correct answers [K].
-        loss: sum of the losses [K].
-        answers: the predicted class of every image of each client, K arrays.
-        noticed: the fields of the cohort that `predict` read.
+        images: rows of the image store [n].
+        predicted: the predicted class of each image [n].
+        correct: number of correct answers.
+        loss: sum of the cross-entropies.
     """
 
-    correct: list[int]
-    loss: list[float]
-    answers: list[np.ndarray]
-    noticed: set[str]
+    images: np.ndarray
+    predicted: np.ndarray
+    correct: int
+    loss: float
 
 
-def _evaluated_state(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
-    """Return the personal state with which a client is evaluated, before it is personalised."""
-    if client in state.clients:
-        return state.clients[client]
-    unseen = hooks.unseen_client_state(
-        task=task, client=client, states=state.personal, received=received
-    )
-    if unseen is None:
-        return personal_state(task, hooks, state, client)
-    checks.check_personal(task, "unseen_client_state", client, unseen)
-    return unseen
+@torch.no_grad()
+def evaluate(
+    task: Task,
+    hooks: Hooks,
+    state: State,
+    ids: Sequence[int] | None = None,
+    *,
+    global_test: bool = False,
+    confusion: Confusion | None = None,
+) -> list[dict]:
+    """Return the rows of evaluation.parquet of round `task.round`.
 
-
-def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
-    """Return what the clients receive after the round, stacked [K, ...], and the clients."""
-    received = download_to(task, hooks, state, ids)[1]
-    pairs = zip(ids, received, strict=True)
-    states = {k: _evaluated_state(task, hooks, state, k, tree) for k, tree in pairs}
-    checks.check_stackable(task, "unseen_client_state", states, state.clients)
-    return stack(received), cohort(task, ids, list(states.values()))
-
-
-def _personalized(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
-    """Return the clients with the states that `personalize` gives, or None if the method has none.
-
-    It may train, and is asked for as many clients at once as train as one batch.
-
-    Raises:
-        FedLoomError: personalize raises, or returns what it may not.
-    """
-    trees = []
-    single = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
-    for part in groups(len(clients), clients_at_once(task, *single)):
-        some = clients if len(part) == len(clients) else clients.subset(part)
-        given = tensor_map(lambda value: value[part.start : part.stop], received)  # noqa: B023
-        with torch.enable_grad():
-            states = hooks.personalize(task=task, received=given, clients=some)
-        if states is None:
-            return None
-        checks.check_personalized(task, some, states)
-        trees.append(tensor_map(torch.Tensor.detach, states))
-    return replace(clients, state=tensor_map(lambda *parts: torch.cat(parts), *trees))
-
-
-def _width(task: Task, state: State) -> int:
-    """Return how many clients are evaluated as one batch."""
-    sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
-    kept = next(iter(state.clients.values()), {})
-    return clients_evaluated_at_once(task, sent, kept)
-
-
-def cohorts(
-    task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
-) -> Iterator[tuple[Tree, Cohort]]:
-    """Yield clients in cohorts of about equally many test images.
+    They are sorted by client id; a method that personalises has two rows per client, without and
+    with it. The row of the global test comes last.
 
     Args:
-        ids: of these clients; default: of all, participating or not.
+        ids: the clients to evaluate; default: all, whether they participate or not.
+        global_test: also evaluate the server's model on all test images.
+        confusion: counts the answers by class and predicted class; of a method that personalises,
+            those of the personalised clients.
+
+    Raises:
+        FedLoomError: a hook raises, or returns a value that it must not return.
     """
-    ids = range(task.data.num_clients) if ids is None else ids
-    by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
-    sizes = [len(task.data.test[k]) for k in by_size]
-    for part in groups_by_images(sizes, _width(task, state), images_at_once(task)):
-        yield received_by(task, hooks, state, sorted(by_size[k] for k in part))
+    rows, answers = list[dict](), list[list[Score]]()
+    server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
+    everyone = ids is None or len(ids) == task.data.num_clients
+    # clients that a method cannot tell apart have given the answers of the server's model
+    one_model = global_test and everyone and not hooks.takes("predict", "clients")
+    for received, clients in cohorts(task, hooks, state, ids):
+        images = [task.data.test[k] for k in clients.ids]
+        # scored before `personalize`, which may write to the states that it gets
+        scores = _scores_of_clients(task, hooks, received, clients, images)
+        answers.append(scores)
+        rows += _client_rows(task, clients, scores, personalized=False)
+        one_model = one_model and server is not None and _is_copied(server[0], received)
+        personal = _personalize(task, hooks, received, clients)
+        if personal is not None:
+            scores = _scores_of_clients(task, hooks, received, personal, images)
+            rows += _client_rows(task, clients, scores, personalized=True)
+        if confusion is not None:
+            for client, score in zip(clients.ids, scores, strict=True):
+                confusion.add(task, client, score.images, score.predicted)
+    rows.sort(key=lambda row: (row["client_id"], row["personalized"]))
+    if server is not None:
+        answers = answers if one_model else _answers_to_all(task, hooks, state, ids, *server)
+        rows.append(_global_row(task, answers, confusion))
+    return rows
+
+
+@torch.no_grad()
+def evaluate_globally(
+    task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
+) -> dict:
+    """Return the row of the global test, which `evaluate` makes with fewer passes where it can.
+
+    Args:
+        ids: see `_answers_to_all`.
+    """
+    server = received_by(task, hooks, state, [SERVER_MODEL])
+    return _global_row(task, _answers_to_all(task, hooks, state, ids, *server))
+
+
+def _answers_to_all(
+    task: Task,
+    hooks: Hooks,
+    state: State,
+    ids: Sequence[int] | None,
+    received: Tree,
+    server_model: Cohort,
+) -> list[list[Score]]:
+    """Return how the server's model answers all test images.
+
+    If the method has no such model, every participating client's own model answers all of them
+    instead (SGPT's protocol).
+
+    Args:
+        ids: the clients that answer instead, if they participate; None: all.
+        received, server_model: see `received_by`.
+    """
+    images = np.sort(np.concatenate(task.data.test))
+    scores = _score(task, hooks, received, server_model, [images])
+    if scores is None:
+        scores = []
+        chosen = [k for k in ids or task.data.participating if k in task.data.position]
+        for group in groups(len(chosen), _width(task, state)):
+            received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
+            copies = [images] * len(clients)
+            scores += _scores_of_clients(task, hooks, received, clients, copies)
+    return [scores]
+
+
+def _client_rows(
+    task: Task, clients: Cohort, scores: list[Score], personalized: bool
+) -> list[dict]:
+    """Return the clients' rows of evaluation.parquet."""
+    return [
+        {
+            "round": task.round,
+            "client_id": client,
+            "domain": task.data.domains[client],
+            "participating": client in task.data.position,
+            "personalized": personalized,
+            "num_test": len(score.images),
+            "num_correct": score.correct,
+            "loss": score.loss / len(score.images),
+        }
+        for client, score in zip(clients.ids, scores, strict=True)
+    ]
+
+
+def _global_row(task: Task, answers: list[list[Score]], confusion: Confusion | None = None) -> dict:
+    """Return the row of client SERVER_MODEL, from answers by cohort; count them in `confusion`."""
+    scores = [score for of_cohort in answers for score in of_cohort]
+    images = sum(len(score.images) for score in scores)
+    if confusion is not None:
+        rows, predicted = ([getattr(s, name) for s in scores] for name in ("images", "predicted"))
+        confusion.add(task, SERVER_MODEL, np.concatenate(rows), np.concatenate(predicted))
+    return {
+        "round": task.round,
+        "client_id": SERVER_MODEL,
+        "domain": "",
+        "participating": False,
+        "personalized": False,
+        "num_test": images,
+        "num_correct": sum(score.correct for score in scores),
+        "loss": sum(sum(score.loss for score in of_cohort) for of_cohort in answers) / images,
+    }
 
 
 @torch.no_grad()
@@ -115,7 +179,7 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
     """Compute a method's own table for figures, by column.
 
     Raises:
-        FedLoomError: the method gives no such table, or what is none.
+        FedLoomError: the method has no such table, or returns a malformed one.
     """
 
     def batches() -> Iterator[tuple[Tree, Cohort, Batch]]:
@@ -128,128 +192,92 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
     return table
 
 
-@torch.no_grad()
-def evaluate_clients(
-    task: Task,
-    hooks: Hooks,
-    state: State,
-    confusion: Confusion | None = None,
-    ids: Sequence[int] | None = None,
-    shared: SharedModel | None = None,
-) -> list[dict]:
-    """Evaluate clients on their own test images: rows of evaluation.parquet, by client id.
-
-    A method that personalises has two rows per client, without and with it.
+def cohorts(
+    task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
+) -> Iterator[tuple[Tree, Cohort]]:
+    """Yield what clients receive, and the clients, in cohorts of about equally many test images.
 
     Args:
-        shared: where the answers without `personalize` are kept, for `evaluate_globally`.
-        confusion: where answers are counted by class and predicted class, if anywhere; those of
-            personalised clients, if the method has them.
-        ids: of the clients; default: all.
+        ids: of the clients; default: all, whether they participate or not.
+    """
+    ids = range(task.data.num_clients) if ids is None else ids
+    by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
+    sizes = [len(task.data.test[k]) for k in by_size]
+    for group in groups_by_images(sizes, _width(task, state), images_at_once(task)):
+        yield received_by(task, hooks, state, sorted(by_size[k] for k in group))
+
+
+def _width(task: Task, state: State) -> int:
+    """Return how many clients are evaluated as one batch."""
+    sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
+    kept = next(iter(state.clients.values()), {})
+    return clients_evaluated_at_once(task, sent, kept)
+
+
+def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
+    """Return what the clients receive after the round, stacked [K, ...], and the clients."""
+    received = download_to(task, hooks, state, ids)[1]
+    pairs = zip(ids, received, strict=True)
+    states = {k: _state_to_evaluate(task, hooks, state, k, tree) for k, tree in pairs}
+    checks.check_stackable(task, "unseen_client_state", states, state.clients)
+    return stack(received), cohort(task, ids, list(states.values()))
+
+
+def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
+    """Return the personal state with which a client is evaluated, before it is personalised."""
+    if client in state.clients:
+        return state.clients[client]
+    unseen = hooks.unseen_client_state(
+        task=task, client=client, states=state.personal, received=received
+    )
+    if unseen is None:
+        return personal_state(task, hooks, state, client)
+    checks.check_personal(task, "unseen_client_state", client, unseen)
+    return unseen
+
+
+def _is_copied(server: Tree, received: Tree) -> bool:
+    """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
+    of_clients = dict(leaves(received))
+    return all(
+        _equal(value, of_clients[path]) if isinstance(value, Tensor) else value == of_clients[path]
+        for path, value in leaves(server)
+    )
+
+
+def _equal(one: Tensor, several: Tensor) -> bool:
+    """Return True if each of K tensors [K, ...] equals the one [1, ...]."""
+    if one.shape[1:] != several.shape[1:]:
+        return False
+    shared = one.data_ptr() == several.data_ptr() and several.stride(0) == 0  # expanded, not copied
+    return shared or torch.equal(several, one.expand_as(several))
+
+
+def _personalize(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
+    """Return the clients with the states that `personalize` gives; None if the method has none.
+
+    The hook may train, so that it gets at most as many clients at once as train as one batch.
 
     Raises:
-        FedLoomError: a hook raises, or returns what it may not.
+        FedLoomError: personalize raises, or returns a value that it must not return.
     """
-    rows = []
-    for received, clients in cohorts(task, hooks, state, ids):
-        images = [task.data.test[k] for k in clients.ids]
-        # scored before the hook is asked, which may write to the states that it gets
-        own = _scores_of_clients(task, hooks, received, clients, images)
-        scores = [(False, own)]
-        if shared is not None:
-            answered = (images, own.correct, own.loss, own.answers)
-            shared.add(received, clients, own.noticed, *answered)
-        personal = _personalized(task, hooks, received, clients)
-        if personal is not None:
-            scores.append((True, _scores_of_clients(task, hooks, received, personal, images)))
-        for personalized, scored in scores:
-            for k, client in enumerate(clients.ids):
-                if confusion is not None and personalized is scores[-1][0]:
-                    confusion.add(task, client, images[k], scored.answers[k])
-                rows.append(
-                    {
-                        "round": task.round,
-                        "client_id": client,
-                        "domain": task.data.domains[client],
-                        "participating": client in task.data.position,
-                        "personalized": personalized,
-                        "num_test": len(images[k]),
-                        "num_correct": scored.correct[k],
-                        "loss": scored.loss[k] / len(images[k]),
-                    }
-                )
-    return sorted(rows, key=lambda row: (row["client_id"], row["personalized"]))
-
-
-@torch.no_grad()
-def evaluate_globally(
-    task: Task,
-    hooks: Hooks,
-    state: State,
-    confusion: Confusion | None = None,
-    ids: Sequence[int] | None = None,
-    shared: SharedModel | None = None,
-) -> dict:
-    """Evaluate the server's model on all test images: a row of client SERVER_MODEL.
-
-    Where the method has no such model, every participating client's own model is evaluated on all
-    of them, and the answers are counted together (SGPT's protocol).
-
-    Args:
-        confusion: where answers are counted by class and predicted class, if anywhere.
-        ids: of the clients that answer in the server's stead, if they participate; default: all.
-        shared: what `evaluate_clients` filled in after this round. The images are not passed
-            through the server's model again if all clients have answered with it.
-
-    Raises:
-        FedLoomError: a hook raises, or returns what it may not.
-    """
-    images = np.sort(np.concatenate(task.data.test))
-    received, server_model = received_by(task, hooks, state, [SERVER_MODEL])
-    if shared is not None and shared.answered(received, server_model, images):
-        models, correct, loss = 1, shared.correct, shared.loss
-        asked, answers = shared.images, shared.answers
-    else:
-        scored = _score(task, hooks, received, server_model, [images])
-        parts = _scores_of_each(task, hooks, state, images, ids) if scored is None else [scored]
-        correct = sum(hits for part in parts for hits in part.correct)
-        loss = sum(value for part in parts for value in part.loss)
-        answers = [row for part in parts for row in part.answers]
-        models, asked = len(answers), [images] * len(answers)
-    if confusion is not None:
-        confusion.add(task, SERVER_MODEL, np.concatenate(asked), np.concatenate(answers))
-    return {
-        "round": task.round,
-        "client_id": SERVER_MODEL,
-        "domain": "",
-        "participating": False,
-        "personalized": False,
-        "num_test": models * len(images),
-        "num_correct": correct,
-        "loss": loss / (models * len(images)),
-    }
-
-
-def _scores_of_each(
-    task: Task, hooks: Hooks, state: State, images: np.ndarray, ids: Sequence[int] | None
-) -> list[Scores]:
-    """Return the scores of every participating client's own model on the same images.
-
-    Args:
-        ids: of these clients alone; None: of all.
-    """
-    wanted = task.data.participating if ids is None else ids
-    chosen, parts = [k for k in wanted if k in task.data.position], []
-    for group in groups(len(chosen), _width(task, state)):
-        received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
-        rows = [images] * len(clients)
-        parts.append(_scores_of_clients(task, hooks, received, clients, rows))
-    return parts
+    trees = []
+    first = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
+    for group in groups(len(clients), clients_at_once(task, *first)):
+        members = clients if len(group) == len(clients) else clients.subset(group)
+        sent = tensor_map(lambda value: value[group.start : group.stop], received)  # noqa: B023
+        with torch.enable_grad():
+            states = hooks.personalize(task=task, received=sent, clients=members)
+        if states is None:
+            return None
+        checks.check_personalized(task, members, states)
+        trees.append(tensor_map(torch.Tensor.detach, states))
+    return replace(clients, state=tensor_map(lambda *values: torch.cat(values), *trees))
 
 
 def _scores_of_clients(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
-) -> Scores:
+) -> list[Score]:
     """Return `_score` of clients, who always have a model."""
     scores = _score(task, hooks, received, clients, images)
     assert scores is not None, "None stands for a missing model of the server"
@@ -258,19 +286,19 @@ def _scores_of_clients(
 
 def _score(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
-) -> Scores | None:
-    """Count correct answers and sum the loss of each client on its rows of `images`.
+) -> list[Score] | None:
+    """Let K clients predict the classes of their images.
 
     Returns:
-        None if the cohort is the server's model and the method has none.
+        A score per client; None if the cohort is the server's model and the method has none.
 
     Raises:
-        FedLoomError: a prediction that is missing, of another shape or not finite.
+        FedLoomError: predictions are missing, of another shape or not finite.
     """
-    answers, watched = [], WatchedCohort.of(clients)
+    answers = []
     correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each
     for batch in iterate_examples(task, images):
-        logits = hooks.predict(task=task, received=received, clients=watched, batch=batch)
+        logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.is_server_model:
             return None
         logits = checks.check_logits(task, clients, batch.labels, logits)
@@ -283,5 +311,7 @@ def _score(
     correct, loss, bad = torch.stack([correct, loss, bad]).tolist()  # the one wait for the device
     checks.check_scores(task, clients, bad, loss)
     predicted = torch.cat(answers, 1).cpu().numpy()
-    own = [row[: len(mine)] for row, mine in zip(predicted, images, strict=True)]
-    return Scores([int(hits) for hits in correct], loss, own, watched.noticed)
+    return [
+        Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
+        for k, rows in enumerate(images)
+    ]

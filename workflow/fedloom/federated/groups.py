@@ -28,10 +28,10 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
         return 1
     if task.whole_cohorts:
         return task.data.num_clients
-    batch, part = task.training.batch_size, task.training.micro_batch
+    batch, micro_batch = task.training.batch_size, task.training.micro_batch
     step = ClientStep(
         sum(count_bytes(state) for state in states),
-        min(batch, part or batch) if "images" in task.forward_inputs else 0,
+        min(batch, micro_batch or batch) if "images" in task.forward_inputs else 0,
         task.backbone.image_floats,
         task.backbone.training_bytes,
         _text_floats(task),
@@ -71,8 +71,8 @@ def groups(count: int, width: int) -> list[range]:
 
     They are of equal size, or differ by one.
     """
-    parts = -(-count // width)
-    starts = [-(-count * part // parts) for part in range(parts + 1)]
+    number = -(-count // width)
+    starts = [-(-count * group // number) for group in range(number + 1)]
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
@@ -82,12 +82,12 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
     Args:
         sizes: number of images of each client, ascending.
         images: size of a batch, in which every client has as many images as the last one; a client
-            with more is a group of its own.
+            with more is alone in its group.
     """
-    parts, start = [], 0
+    result, start = [], 0
     for stop in range(1, len(sizes) + 1):
         full = stop == len(sizes) or stop - start == width
         if full or (stop + 1 - start) * sizes[stop] > images:
-            parts.append(range(start, stop))
+            result.append(range(start, stop))
             start = stop
-    return parts
+    return result

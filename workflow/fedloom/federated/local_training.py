@@ -5,8 +5,8 @@ differentiated and no parameter is shared between them. What stacking could mix 
 gradient clipping is by the norm of each client, momentum and Adam are elementwise, ragged batches
 are masked, and a client that has done its steps is left out of those that follow.
 
-With `training.micro_batch`, a step goes through its batch in parts and adds up their gradients, so
-that the activations of one part are in memory at a time.
+With `training.micro_batch`, a step adds up the gradients of the micro-batches of its batch, so that
+the activations of one micro-batch are in memory at a time.
 """
 
 import math
@@ -81,7 +81,7 @@ def _steps(
 
 
 @dataclass
-class _Part:
+class _Active:
     """The clients of a cohort that are still training.
 
     Attributes:
@@ -94,15 +94,15 @@ class _Part:
     received: Tree
 
     @classmethod
-    def of(cls, clients: Cohort, received: Tree, active: tuple[int, ...]) -> "_Part":
+    def of(cls, clients: Cohort, received: Tree, active: tuple[int, ...]) -> "_Active":
         """Take those at the positions `active` out of the cohort."""
         device = clients.priors.device
         others = [k for k in range(len(clients)) if k not in active]
         positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
         if not others:
             return cls(positions, finished, clients, received)
-        mine = tensor_map(lambda v: v[positions], received)
-        return cls(positions, finished, clients.subset(active), mine)
+        received = tensor_map(lambda v: v[positions], received)
+        return cls(positions, finished, clients.subset(active), received)
 
 
 def train_locally(
@@ -135,17 +135,17 @@ def train_locally(
         params: the parameters to start from [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
         epochs: number of passes over a client's images; default: `task.training.local_steps` steps,
-            or if that is None, `task.training.epochs`.
+            or if that is null, `task.training.epochs`.
         lr: learning rate; default: `learning_rate(task)`.
         phase: number of the training phase within the round, for methods with several phases: each
-            has an order of batches of its own.
+            draws a separate order of batches.
         fewest: a batch of fewer images, which an epoch may end with, makes no step, for losses that
             compare images. A client that has no other trains nothing, at a loss of 0.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
             that parameter, momentum and Adam's scaling included, is multiplied by its matrix.
-        clip_apart: top-level names of `params` that are models of their own and merely trained in
+        clip_apart: top-level names of `params` that are separate models, merely trained in
             the same steps: the gradient of each is clipped by its own norm, and those of all other
             names by theirs together.
 
@@ -167,30 +167,32 @@ def train_locally(
     total = torch.zeros(len(clients), device=flat[0].device)
     steps, seen = np.zeros((2, len(clients)), int)
     counted = tensor_map(torch.clone, counters or {})
-    # All that the steps need of the host is made, and on its way, before the first: none waits.
-    plan = list(_steps(task, clients, epochs, phase, fewest))
-    parts = {active: _Part.of(clients, received, active) for active in {a for a, _ in plan}}
-    batches = read_ahead(task.data.batches([rows for _, rows in plan]))
-    for step, ((active, _), batch) in enumerate(zip(plan, batches, strict=True)):
-        part, everyone = parts[active], len(active) == len(clients)
+    # Build and start transferring every step's inputs first, so that no step waits for the host.
+    steps_ahead = list(_steps(task, clients, epochs, phase, fewest))
+    members_of = {
+        ids: _Active.of(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}
+    }
+    batches = read_ahead(task.data.batches([rows for _, rows in steps_ahead]))
+    for step, ((active, _), batch) in enumerate(zip(steps_ahead, batches, strict=True)):
+        members, everyone = members_of[active], len(active) == len(clients)
         batch.seen = tuple(seen[[*active]].tolist())
-        batch = training_batch(task, part.clients.ids, batch, phase, step)
+        batch = training_batch(task, members.clients.ids, batch, phase, step)
         images, additions = batch.mask.sum(1), []
         optimizer.zero_grad(set_to_none=True)
-        for some in batch.parts(task.training.micro_batch):
-            given = current if counters is None else {**current, "counters": counted}
+        for micro_batch in batch.parts(task.training.micro_batch):
+            inputs = current if counters is None else {**current, "counters": counted}
             if not everyone:
-                given = tensor_map(lambda v: v[part.positions], given)  # noqa: B023
-            result = loss(task, given, part.received, part.clients, some)
+                inputs = tensor_map(lambda v: v[members.positions], inputs)  # noqa: B023
+            result = loss(task, inputs, members.received, members.clients, micro_batch)
             if isinstance(result, tuple) and len(result) == 2:
                 values, extras = result
             else:
                 values, extras = result, {}
-            values = checks.check_loss(task, part.clients.ids, some.mask, values, extras)
-            (values.where(some.mask, 0).sum(1) / images).sum().backward()
+            values = checks.check_loss(task, members.clients.ids, micro_batch.mask, values, extras)
+            (values.where(micro_batch.mask, 0).sum(1) / images).sum().backward()
             reported = extras.get("reported_loss", values).detach()
-            total[part.positions] += reported.where(some.mask, 0).sum(1) / images
-            additions.append(_sums(task, extras, some.mask, counted))
+            total[members.positions] += reported.where(micro_batch.mask, 0).sum(1) / images
+            additions.append(_sums(task, extras, micro_batch.mask, counted))
         if task.training.clip is not None:
             for model in models:
                 clip_gradients(model, task.training.clip)
@@ -204,9 +206,9 @@ def train_locally(
         if before is not None:  # momentum would carry those that have finished on
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
-                    p[part.finished] = old[part.finished]
+                    p[members.finished] = old[members.finished]
         for name, add in (item for sums in additions for item in sums.items()):
-            counted[name][part.positions] += add
+            counted[name][members.positions] += add
         steps[[*active]] += 1
         seen[[*active]] += batch.counts
     return Trained(

@@ -54,9 +54,8 @@ def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
     Raises:
         FedLoomError: init_client raises, or returns what it may not.
     """
-    known = state.clients.get(client)
-    if known is not None:
-        return known
+    if client in state.clients:
+        return state.clients[client]
     new = hooks.init_client(task=task.at(0), client=client)
     checks.check_personal(task.at(0), "init_client", client, new)
     return new

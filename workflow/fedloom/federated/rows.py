@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.federated.task import Task
 
 EVALUATION = pa.schema(
     [
@@ -53,6 +54,14 @@ CONFUSION = pa.schema(
 )
 
 
+SCHEMAS = {
+    "evaluation": EVALUATION,
+    "rounds": ROUNDS,
+    "clients": CLIENTS,
+    "confusion": CONFUSION,
+}
+
+
 @dataclass(frozen=True)
 class Rows:
     """What one round, or several, added to the job's tables.
@@ -89,12 +98,9 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
-        """Return the rows of all parts, in their order."""
+        """Return the rows of all `parts`, in their order."""
         return cls(
-            _join((part.evaluation for part in parts), EVALUATION),
-            _join((part.rounds for part in parts), ROUNDS),
-            _join((part.clients for part in parts), CLIENTS),
-            _join((part.confusion for part in parts), CONFUSION),
+            **{k: _join((getattr(rows, k) for rows in parts), v) for k, v in SCHEMAS.items()}
         )
 
     @property
@@ -108,7 +114,7 @@ class Rows:
 
     @classmethod
     def unpack(cls, packed: dict[str, Tensor]) -> "Rows":
-        """Return what was packed."""
+        """Return the tables that `pack` packed."""
         return cls(**{k: pa.ipc.open_stream(v.cpu().numpy()).read_all() for k, v in packed.items()})
 
     def evaluated_clients(self) -> dict[int, set[int]]:
@@ -121,9 +127,9 @@ class Rows:
 
     def evaluated(self, rounds: Iterable[int]) -> "Rows":
         """Return the same without evaluations of other rounds."""
-        asked = list(rounds)
+        numbers = list(rounds)
         evaluation, confusion = (
-            table.filter(pa.array(np.isin(table["round"].to_numpy(), asked))).combine_chunks()
+            table.filter(pa.array(np.isin(table["round"].to_numpy(), numbers))).combine_chunks()
             for table in (self.evaluation, self.confusion)
         )
         return Rows(evaluation, self.rounds, self.clients, confusion)
@@ -137,7 +143,7 @@ def with_metrics(rows: list[dict], schema: pa.Schema) -> pa.Table:
 
 
 def _join(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return the rows of tables that have the columns of a schema, and metrics of their own."""
+    """Return the rows of tables that have the columns of a schema, and any further metrics."""
     table = pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
     metrics = sorted(set(table.column_names) - set(schema.names))
     return table.select([*schema.names, *metrics]).combine_chunks()
@@ -149,3 +155,35 @@ def _packed(table: pa.Table) -> Tensor:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+
+
+class Confusion:
+    """Count the answers of an evaluation by client, class and predicted class.
+
+    Pairs of classes that never occur have no row.
+    """
+
+    def __init__(self) -> None:
+        # one per client, int32 [n, 5], in the columns' order
+        self._rows = [np.empty((0, len(CONFUSION)), np.int32)]
+
+    def add(self, task: Task, client: int, images: np.ndarray, predicted: np.ndarray) -> None:
+        """Count the answers of a client, or of SERVER_MODEL, in round `task.round`.
+
+        Args:
+            images: rows of the image store [n].
+            predicted: the class that each of them was taken for [n].
+        """
+        pairs = np.stack([task.data.store.labels[images], predicted])
+        (labels, answers), counts = np.unique(pairs, axis=1, return_counts=True)
+        columns = (np.full_like(labels, task.round), np.full_like(labels, client), labels, answers)
+        self._rows.append(np.stack([*columns, counts], 1).astype(np.int32))
+
+    def table(self) -> pa.Table:
+        """Return the rows, by round, client, class and predicted class.
+
+        The global test is that of client SERVER_MODEL.
+        """
+        rows = np.concatenate(self._rows)
+        rows = rows[np.lexsort(rows[:, 3::-1].T)]
+        return pa.Table.from_arrays(list(rows.T), schema=CONFUSION)

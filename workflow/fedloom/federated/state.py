@@ -78,13 +78,13 @@ class State:
         """Return all as one tree, which is what a checkpoint file holds."""
         clients = {str(k): state for k, state in sorted(self.clients.items())}
         seen = torch.tensor(sorted(self.clients), dtype=torch.int64)
-        known = {str(k): asdict(entry) for k, entry in sorted(self.participation.items())}
-        tree = {"server": self.server, "clients": clients, "seen": seen, "participation": known}
+        entries = {str(k): asdict(entry) for k, entry in sorted(self.participation.items())}
+        tree = {"server": self.server, "clients": clients, "seen": seen, "participation": entries}
         wrappers = {str(k): kept for k, kept in sorted(self.wrappers.items())}
         return tree | ({"wrappers": wrappers} if wrappers else {})
 
     def of_clients(self, ids: Iterable[int]) -> "State":
-        """Return what is kept of some clients that took part, without the server's state."""
+        """Return the part of the state that belongs to these clients, without the server's."""
         ids = tuple(ids)
         clients, wrappers = (_some(entries, ids) for entries in (self.clients, self.wrappers))
         return State({}, clients, _some(self.participation, ids), wrappers)
@@ -113,11 +113,11 @@ class State:
         tree = tensor_map(aligned, build(leaves(tree)))
         server, clients = tree.get("server", {}), tree.get("clients", {})  # empty: not in a file
         wrappers = {int(k): kept for k, kept in tree.get("wrappers", {}).items()}
-        known = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
+        entries = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
         return cls(
             server,
             {k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
-            {k: known[k] for k in sorted(known)},
+            {k: entries[k] for k in sorted(entries)},
             {k: wrappers[k] for k in sorted(wrappers)},
         )
 

@@ -35,7 +35,7 @@ class Stop:
         if self.asked_by is not None and done < last:
             raise StoppedError(
                 f"{name}: stopped by {self.asked_by} after round {done} of {last}; start the job "
-                "again, and it goes on from there"
+                "again to resume from there"
             )
 
 

@@ -1,4 +1,4 @@
-"""The arguments and results of hooks: the task (what is fixed), the cohort, and the update."""
+"""The arguments and results of hooks: the task (the fixed part), the cohort, and the update."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,29 +23,6 @@ if TYPE_CHECKING:  # to import it takes timm and open_clip
     from fedloom.backbones.base import Backbone
 
 FrozenBackbone = TypeVar("FrozenBackbone", bound="Backbone")
-
-
-@dataclass
-class AugmentationTimer:
-    """Count the images that a job augmented and the seconds it took, for the job's log.
-
-    Attributes:
-        images, seconds: by the step of the work, "drawn" or "encoded".
-    """
-
-    images: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def add(self, step: str, images: int, seconds: float) -> None:
-        """Add the images and the seconds of one batch."""
-        self.images[step] = self.images.get(step, 0) + images
-        self.seconds[step] = self.seconds.get(step, 0.0) + seconds
-
-    def __str__(self) -> str:
-        return ", ".join(
-            f"{images:,} images {step} in {self.seconds[step]:.1f} s"
-            for step, images in self.images.items()
-        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +56,7 @@ class Task(Generic[FrozenBackbone]):
         data: the images of all clients, and which clients take part in training.
         clients_per_round: number of clients that take part in a round.
         method: name of the plugin.
-        stacked: True if the round's clients train as one cohort, else each is a cohort of its own.
+        stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
         features_only: True if the method never reads pixels or patches, only cached features.
         forward_inputs: what it runs through the backbone in a training step: "images", "texts".
         whole_cohorts: True if all clients of a round must train as one cohort.
@@ -87,7 +64,6 @@ class Task(Generic[FrozenBackbone]):
         aggregation: the mean of the updates that the method's server takes, "plain" or "weighted"
             by training images; None if it uses each update.
         warm_start: see `prototypes`; None if the method does not need it.
-        augmentation_timer: the same object in every round of a job; no hook reads it.
         secret: 32 bytes of the operating system, others in every job, written nowhere; draw from
             `secret_uniform` of the toolbox, never from these.
         round: 1 in the first round of training; 0 while states are initialised.
@@ -110,7 +86,6 @@ class Task(Generic[FrozenBackbone]):
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     aggregation: str | None = None
     warm_start: WarmStart | None = None
-    augmentation_timer: AugmentationTimer = field(default_factory=AugmentationTimer)
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     round: int = 0
     selected: tuple[int, ...] = ()
@@ -157,12 +132,12 @@ class Task(Generic[FrozenBackbone]):
 class History:
     """What the server knows of every participating client, before a round. Never test data.
 
-    What no hook asks for is not computed, since it takes longer the more clients there are.
+    Each is computed when a hook first reads it: it takes longer the more clients there are.
     """
 
     def __init__(self, data: Federation, participation: Mapping[int, Participation]):
-        """Look at what the server remembers of clients, by their ids."""
-        self._data, self._known = data, participation
+        """Take the data, and what the server remembers of clients by their ids."""
+        self._data, self._entries = data, participation
 
     @cached_property
     def num_examples(self) -> dict[int, int]:
@@ -172,13 +147,13 @@ class History:
     @cached_property
     def rounds(self) -> dict[int, int]:
         """Return the number of rounds that the client was selected in so far."""
-        known = self._known
-        return {k: known[k].rounds if k in known else 0 for k in self._data.participating}
+        entries, never = self._entries, Participation()
+        return {k: entries.get(k, never).rounds for k in self._data.participating}
 
     @cached_property
     def last_round(self) -> dict[int, int]:
         """Return the last of them; clients that were never selected are not in it."""
-        return {k: entry.last_round for k, entry in self._known.items()}
+        return {k: entry.last_round for k, entry in self._entries.items()}
 
     @cached_property
     def train_loss(self) -> dict[int, float]:
@@ -186,7 +161,7 @@ class History:
 
         Clients without one are not in it.
         """
-        losses = {k: entry.train_loss for k, entry in self._known.items()}
+        losses = {k: entry.train_loss for k, entry in self._entries.items()}
         return {k: loss for k, loss in losses.items() if loss is not None}
 
 
@@ -216,7 +191,7 @@ class Cohort:
 
     @property
     def is_server_model(self) -> bool:
-        """Return True if this stands for the server's model, which is no client."""
+        """Return True if this stands for the server's model instead of clients."""
         return self.ids == (SERVER_MODEL,)
 
     def subset(self, chosen: Sequence[int]) -> "Cohort":
@@ -267,7 +242,7 @@ class Update:
     """The result of one client's round.
 
     Attributes:
-        payload: all that the client uploads; counted as bytes up. No client axis.
+        payload: everything that the client uploads; counted as bytes up. No client axis.
         client_state: what the client keeps for its next round. No client axis.
         num_examples: number of the client's training images.
         metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` over

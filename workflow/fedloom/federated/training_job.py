@@ -6,10 +6,10 @@ round is finished.
 """
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,23 +23,16 @@ from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.federated import stopping
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
-from fedloom.federated.confusion import Confusion
 from fedloom.federated.eval_sampling import evaluated_clients
-from fedloom.federated.evaluate import evaluate_clients, evaluate_globally
+from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Rows
-from fedloom.federated.shared_model import SharedModel
+from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks.hook_caller import Hooks
 from fedloom.study.jobs import TrainJob
 
 log = logging.getLogger(__name__)
-
-# whose version bears on a run's numbers: those of the runtime and those that plugins may import
-LIBRARIES = (
-    "numpy", "opacus", "open_clip_torch", "scikit-learn", "scipy", "timm", "torch", "torchvision",
-)  # fmt: skip
 
 
 @contextmanager
@@ -60,34 +53,37 @@ class Outputs:
     """
 
     state: Path
+    checkpoint: Path
     evaluation: Path
     rounds: Path
-    confusion: Path
     clients: Path
-    checkpoint: Path
+    confusion: Path
 
 
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
-    """Digest all that the numbers after the job's first round depend on.
+    """Digest everything that the numbers after the job's first round depend on.
 
     That is its spec with its weights and sources (else a job that is rerun because a plugin was
-    edited would resume from what the plugin computed before), its inputs, the software, and the
-    kind of GPU, whose kernels add in an order of their own; where the job ends and what it
-    evaluates does not matter.
+    edited would resume from what the plugin computed before), its inputs, the versions of all
+    installed packages, and the kind of GPU, whose kernels add in an order of their own; where the
+    job ends and what it evaluates does not matter.
 
     Args:
         files: receipts of the inputs.
     """
     asked = ("last", "evaluate", "sampled", "evaluate_clients")
     fixed = {key: value for key, value in asdict(job).items() if key not in asked}
-    libraries = [version(name) for name in LIBRARIES]
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    software = [*libraries, hardware]
-    return digest([fixed, [sha256(file) for file in files], software])
+    return digest([fixed, [sha256(file) for file in files], _packages(), hardware])
+
+
+def _packages() -> list[str]:
+    """Return name and version of every package that Python finds, as `torch-2.5.1.dist-info`."""
+    return sorted(found.name for path in sys.path for found in Path(path).glob("*.dist-info"))
 
 
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
-    """Return what the checkpoint holds, if this job can go on from it.
+    """Return what the checkpoint holds, if this job can resume from it.
 
     Raises:
         FedLoomError: the checkpoint is truncated or damaged.
@@ -110,13 +106,13 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
 
 
 def _why_unusable(saved: Saved, task: Task, job: TrainJob) -> str | None:
-    """Return why a job cannot go on from a checkpoint; None if it can."""
+    """Return why a job cannot resume from a checkpoint; None if it can."""
     if saved.round > job.last:
         return f"is of round {saved.round}, after the job's last"
     evaluated = saved.rows.evaluated_clients()
     for number in job.evaluate:
-        asked = set(evaluated_clients(task.at(number), job))
-        if number <= saved.round and evaluated.get(number) != asked:
+        due = set(evaluated_clients(task.at(number), job))
+        if number <= saved.round and evaluated.get(number) != due:
             return f"holds no evaluation, or one of other clients, after round {number}"
     return None
 
@@ -128,8 +124,7 @@ def train(
     start: Path | None,
     outputs: Outputs,
     fingerprint: str,
-    start_digest: str | None = None,
-) -> str:
+) -> None:
     """Train the job's rounds and write its outputs.
 
     A trial that diverges ends before that round, without the evaluations that were due.
@@ -137,20 +132,16 @@ def train(
     Args:
         start: the state after round `job.first`; None for the first job, which makes its own.
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
-        start_digest: what the job that wrote `start` returned, if its receipt is known.
-
-    Returns:
-        The digest of the state that was written, by which `tensor_files.load` knows it.
 
     Raises:
         FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
-            finite in a run that is no trial.
+            finite in a run other than a trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device
     before, diverged = State({}), False
     if start is not None:
-        tree, facts = tensor_files.load(start, device, start_digest)
+        tree, facts = tensor_files.load(start, device)
         before, diverged = State.of(tree), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, task, job)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
@@ -183,8 +174,6 @@ def train(
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
             stop.check(name, number, job.last)
-    if task.augmentation_timer.images:
-        log.info("%s: training.augment: %s in this job", name, task.augmentation_timer)
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
     tables = {
@@ -195,23 +184,25 @@ def train(
     if job.confusion:
         tables[outputs.confusion] = rows.confusion
     for path, table in tables.items():
-        write_table(path, table, fingerprint=fingerprint)
+        write_table(path, table)
     facts = {"run": name, "round": job.last, "diverged": diverged}
-    return tensor_files.save(outputs.state, current.tree(), **facts)
+    tensor_files.save(outputs.state, current.tree(), **facts)
 
 
 def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:
-    """Return the rows of what the job evaluates after this round; none after most.
+    """Return the rows of the evaluation after this round; none after most rounds.
 
     Returns:
         Rows of evaluation.parquet; and of confusion.parquet, if the job asks for them.
     """
     rows, confusion = list[dict](), Confusion()
     if task.round in job.evaluate:
-        counted, ids = confusion if job.confusion else None, evaluated_clients(task, job)
-        shared = SharedModel() if job.global_test else None
-        rows = evaluate_clients(task, hooks, state, counted, ids=ids, shared=shared)
-        if job.global_test:
-            row = evaluate_globally(task, hooks, state, counted, ids=ids, shared=shared)
-            rows.append(row)
+        rows = evaluate(
+            task,
+            hooks,
+            state,
+            evaluated_clients(task, job),
+            global_test=job.global_test,
+            confusion=confusion if job.confusion else None,
+        )
     return rows, confusion.table()

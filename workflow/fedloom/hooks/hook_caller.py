@@ -42,6 +42,11 @@ class Hooks:
         relay = self._unpacking if name in UNPACKING else self._relay
         return partial(self._call, getattr(relay, name), name)
 
+    def takes(self, hook: str, argument: str) -> bool:
+        """Return True if a plugin's `hook` has this argument; hooks may leave arguments out."""
+        implementations = getattr(self._relay, hook).get_hookimpls()
+        return any(argument in one.argnames for one in implementations)
+
     def _call(self, caller: pluggy.HookCaller, hook: str, /, **arguments: Any) -> Any:
         if hook not in self._called:
             self._called.add(hook)
@@ -55,8 +60,7 @@ def _round_and_clients(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the round and the client ids that a hook was called with, as far as it was."""
     ids = [arguments["client"]] if "client" in arguments else []
     if "clients" in arguments:
-        # a cohort may note what a hook reads of it, and no hook reads it here
-        ids = list(object.__getattribute__(arguments["clients"], "ids"))
+        ids = list(arguments["clients"].ids)
     return {"number": arguments["task"].round, "ids": ids}
 
 
@@ -96,7 +100,7 @@ def guarded(
     """
     try:
         return call()
-    except FedLoomError:
+    except (FedLoomError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plugin may raise SystemExit or GeneratorExit too
         raise _blame(plugins, error, hook, **about()) from error

@@ -204,6 +204,10 @@ def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -
     `clients.is_server_model`), whose class priors are uniform; return None if there is no such
     model, and the clients' own are averaged.
 
+    Leave out the argument `clients` if the logits follow from `received` and the images alone:
+    where all clients receive the same, the global test then takes over their answers, and no image
+    is predicted twice.
+
     Args:
         received: what each client downloads after the round, [K, ...].
         batch: B images of each of the K clients; padded positions (`batch.mask` false) are ignored.

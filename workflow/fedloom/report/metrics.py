@@ -10,7 +10,6 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
 from fedloom.common.receipts import read_receipt
 from fedloom.config.rounds import Reported
-from fedloom.study import provenance
 from fedloom.study.plot_inputs import ShownRun
 from fedloom.study.runs import Run
 
@@ -52,29 +51,17 @@ def class_names(run: ShownRun) -> list[str]:
     return [str(name) for name in read_receipt(run.store)["classes"]]
 
 
-def join(
-    parts: Sequence[Path], out: Path, run: Run, fingerprints: Sequence[str] | None = None
-) -> None:
+def join(parts: Sequence[Path], out: Path, run: Run) -> None:
     """Write the jobs' rows as one Parquet file, in the order given.
 
     The run's labels come first in every row, so that the files of many runs are one data frame.
     Names are dictionary-encoded columns; the seed is a number. A column that only some of the jobs
     have is null in the rows of the others.
 
-    Args:
-        fingerprints: of the jobs, as their receipts give them; None to take the parts as they are.
-
     Raises:
-        FedLoomError: a part is damaged, or was not written by its job.
+        FedLoomError: a part is damaged.
     """
-    tables = [read_table(part) for part in parts]
-    if fingerprints is not None:
-        for part, table, expected in zip(parts, tables, fingerprints, strict=True):
-            found = (table.schema.metadata or {}).get(b"fingerprint", b"").decode()
-            provenance.check_job(part, found, expected)
-    table = pa.concat_tables(
-        (table.replace_schema_metadata(None) for table in tables), promote_options="default"
-    )
+    table = pa.concat_tables(map(read_table, parts), promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
         kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
         column = pa.array([value] * len(table), kind)

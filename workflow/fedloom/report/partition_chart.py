@@ -22,7 +22,7 @@ NAMED = 40  # up to so many classes are named, and clients numbered; more have t
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
     """Draw a partition's Parquet file; equal partitions give equal bytes."""
     columns = ("client_id", "label", "test", "participating", "domain")
-    table = read_table(partition, columns)
+    table = read_table(partition)
     assigned = table["client_id"].to_numpy() != UNASSIGNED  # few-shot training leaves images out
     client, label, test, participating, domain = (
         table[name].to_numpy(zero_copy_only=False)[assigned] for name in columns

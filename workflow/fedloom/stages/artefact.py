@@ -1,7 +1,6 @@
 """Compute a method's own table from a finished run, for figures and tables."""
 
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -10,7 +9,7 @@ from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
-from fedloom.federated.build_task import prepare
+from fedloom.federated.build_task import build_task
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.state import State
 from fedloom.study import paths, provenance, selected
@@ -22,11 +21,11 @@ def run(job: ArtefactJob, threads: int) -> None:
     spec = selected.with_choice(job.spec)
     run = spec.run
     state = paths.at(paths.STATE, run, end=paths.end(job.last))
-    receipt = check_receipt(state)
-    task, hooks = prepare(spec, prepare_torch(threads, spec.backbone.precision))
-    digest = partial(base.weights_digest, task.backbone)
-    provenance.used("artefact", spec, job.sources, digest)
-    tree, facts = tensor_files.load(state, task.data.device, receipt["digest"])
+    check_receipt(state)
+    inputs = paths.run_inputs(run, spec.method.needs)
+    task, hooks = build_task(spec, inputs, prepare_torch(threads, spec.backbone.precision))
+    loaded = partial(base.weights_digest, task.backbone)
+    provenance.digest_of_weights(run.path, spec.backbone, loaded)
+    tree, facts = tensor_files.load(state, task.data.device)
     table = artefact(task.at(facts["round"]), hooks, State.of(tree), job.artefact)
-    out: Path = paths.at(paths.ARTEFACT, run, artefact=job.artefact)
-    write_table(out, pa.table(table))
+    write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), pa.table(table))

@@ -20,7 +20,7 @@ def run(job: CacheJob, threads: int) -> None:
     precision = job.backbone.settings.get("cache_format", "float32")
     settings = job.backbone.settings | {"precision": precision}
     backbone = base.load(job.backbone.family, settings, device)
-    digest = partial(base.weights_digest, backbone)
-    weights = provenance.check_weights(str(out), job.backbone, digest)
+    loaded = partial(base.weights_digest, backbone)
+    weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
     cache.write(backbone, ImageStore(store, facts), job.cache, out, AUTOCAST.get(precision))
     write_receipt(out, weights=weights)

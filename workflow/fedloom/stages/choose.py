@@ -28,8 +28,8 @@ def run(job: ChooseJob, threads: int) -> None:
         FedLoomError: all trials diverged.
     """
     trials = selected.evaluations(job)
-    found = [accuracies(evaluation(file), Reported((job.last,))) for _, file in trials]
-    means = [each.get("participating_mean") for each in found]
+    of_trials = [accuracies(evaluation(file), Reported((job.last,))) for _, file in trials]
+    means = [each.get("participating_mean") for each in of_trials]
     if all(mean is None for mean in means):
         raise FedLoomError(
             f"{job.method}: all of its {len(trials)} trials diverged; give it smaller learning "

@@ -22,17 +22,10 @@ def run(job: EvaluateJob, threads: int) -> None:
     }
     receipts = {name: read_receipt(path) for name, path in states.items()}
     provenance.check_same(job.run, receipts)
-    fingerprints = [receipt["fingerprint"] for receipt in receipts.values()]
-    files = [
-        (paths.JOB_EVALUATION, paths.EVALUATION),
-        (paths.JOB_ROUNDS, paths.ROUNDS),
-        (paths.JOB_CLIENTS, paths.CLIENTS),
-    ]
-    if job.confusion:
-        files.append((paths.JOB_CONFUSION, paths.CONFUSION))
-    for part, whole in files:
-        parts = [paths.at(part, job.run, end=end) for end in ends]
-        metrics.join(parts, paths.at(whole, job.run), job.run, fingerprints)
+    for name, table in paths.RUN_TABLES.items():
+        if job.confusion or name != "confusion":
+            of_jobs = [paths.at(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
+            metrics.join(of_jobs, paths.at(table, job.run), job.run)
     if job.run.partition.endswith(VALIDATION):
         return  # a trial may diverge
     rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))

@@ -132,7 +132,8 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
         for run in shown_runs(job.shown)
         if run.artefact is not None
     }
-    needs = {need: [run for run in every if plan.needs(run, need)] for need in NEEDS}
+    reads = {run: plan.run_inputs(run) for run in every}
+    needs = {need: [run for run in every if need in reads[run]] for need in NEEDS}
     of_tokens = [*needs["features"], *needs["prototypes"], *pairs]
     scenarios = {_Job(run.dataset, partition=run.partition, seed=first) for run in finals}
     return {

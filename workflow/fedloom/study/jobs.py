@@ -116,7 +116,7 @@ class TrainJob:
     Attributes:
         evaluate: the rounds after which clients are evaluated.
         global_test: also evaluate the server's model on all test images.
-        sources: digest of the run's sources (see fedloom.study.provenance).
+        sources: digest of the run's source files (see fedloom.study.staleness).
         confusion: also count, at every evaluation, the answers by class and predicted class.
         trial: a run of study.tune, which is no error if it diverges.
         sampled: those rounds of `evaluate` after which `evaluate_clients` clients are evaluated;
@@ -169,7 +169,6 @@ class ArtefactJob:
     spec: RunSpec
     last: int
     artefact: str
-    sources: str
 
 
 @dataclass(frozen=True)

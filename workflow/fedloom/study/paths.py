@@ -3,6 +3,7 @@
 A path is a pattern with wildcards, as Snakemake takes it; `at` fills the wildcards in.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,18 @@ WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
 BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
 RUN = f"results/runs/{NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
-JOB_EVALUATION = RUN + "/rounds/{end}.evaluation.parquet"
-JOB_ROUNDS = RUN + "/rounds/{end}.rounds.parquet"
-JOB_CLIENTS = RUN + "/rounds/{end}.clients.parquet"
-JOB_CONFUSION = RUN + "/rounds/{end}.confusion.parquet"
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
 CLIENTS = RUN + "/clients.parquet"
 CONFUSION = RUN + "/confusion.parquet"
+# by name: the tables of a run, and those of its jobs, which are joined to them
+RUN_TABLES = {
+    "evaluation": EVALUATION,
+    "rounds": ROUNDS,
+    "clients": CLIENTS,
+    "confusion": CONFUSION,
+}
+JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLES}
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
@@ -44,6 +49,21 @@ def at(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
     values = wildcards if run is None else vars(run) | wildcards
     return Path(pattern.format(**values))
+
+
+def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
+    """Return the data files that a run reads, by name: `store`, `partition` and what it `needs`.
+
+    They are the inputs of rules `train` and `artefact`, and what a task is built from.
+
+    Args:
+        needs: the caches that the run's method reads: features, patches, prototypes.
+    """
+    files = {"store": at(STORE, run), "partition": at(PARTITION, run)}
+    files |= {kind: at(CACHE, run, cache=kind) for kind in ("features", "patches") if kind in needs}
+    if "prototypes" in needs:
+        files["prototypes"] = at(PROTOTYPES, run)
+    return files
 
 
 def end(number: int) -> str:

@@ -2,17 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from fedloom.common import receipts
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
-from fedloom.common.receipts import digest
+from fedloom.common.receipts import digest, sha256
 from fedloom.config import data_plugins
 from fedloom.config.kinds import kind_of
 from fedloom.config.protocols import is_trial, method_of, study_of
@@ -24,12 +23,10 @@ from fedloom.config.tuning import VALIDATION
 from fedloom.config.weights import local_weights
 from fedloom.hooks.manifest import find
 from fedloom.study import (
-    job_modules,
     jobs,
     output_jobs,
     paths,
     plot_inputs,
-    provenance,
     selected,
     staleness,
     study_runs,
@@ -41,7 +38,7 @@ from fedloom.study.runs import Run
 from fedloom.study.work import Work, Workload
 
 CONFIG = ROOT / "config.yaml"
-SHOWN = 5  # unreadable receipts that an error names
+LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,8 @@ class Plan:
             config = merge(contents, dict(overrides or {}))
             plan = cls(resolve(config, [path for path, _ in contents]))
             for label in plan.settings.select.methods:  # what is no Python is said here, in a line
-                staleness.plugin_sources(plan.settings.methods[label].plugin)
+                plugin = find(plan.settings.methods[label].plugin)
+                staleness.files_of(staleness.Code((), (plugin,)))
             return plan
         except FedLoomError as error:
             sys.exit(f"error: {error}")
@@ -105,9 +103,11 @@ class Plan:
         """The runs that the study's tables and figures show, without the trials before them."""
         return study_runs.runs(self.settings)
 
-    def if_confusion(self, **files: Any) -> dict[str, Any]:
-        """Return the files that a rule has only where the study asks for confusion matrices."""
-        return files if self.settings.study.confusion else {}
+    @property
+    def run_tables(self) -> list[str]:
+        """The names of the tables that a run has (paths.RUN_TABLES)."""
+        confusion = self.settings.study.confusion
+        return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
 
     def _table(self, label: str) -> Path:
         return paths.at(paths.TABLE, study=self.name, label=label)
@@ -124,7 +124,7 @@ class Plan:
                 self._table(select.tables[0]).read_text(),
                 f"tables  {folder}/{{{','.join(select.tables)}}}.{{md,csv,tex,html,parquet}}",
                 f"figures {figures}.{{pdf,png}}",
-                "runs    results/runs/<dataset>/<partition>/<backbone>/<method>/seed<k>/",
+                f"runs    {paths.RUN.replace('{', '<').replace('}', '>')}/",
                 "        evaluation.parquet: per client; rounds, clients.parquet: per round",
                 f"logs    {paths.LOGS}",
             ]
@@ -132,16 +132,8 @@ class Plan:
 
     @staticmethod
     def failures(since: float) -> str:
-        """Return the error lines of the jobs that failed since then, with their logs.
-
-        And one for all receipts that no job can read, so that they are removed at once.
-        """
+        """Return the error lines of the jobs that failed since then, with their logs."""
         lines = []
-        unreadable = list(map(str, receipts.unreadable(Path(paths.RESULTS))))
-        if unreadable:
-            line = f"{len(unreadable)} receipts are damaged, or of another version of FedLoom"
-            first = f"{' '.join(unreadable[:SHOWN])}{' ...' if len(unreadable) > SHOWN else ''}"
-            lines.append(f"\nerror: {line}; remove them and run again: {first}")
         for log in sorted(Path(paths.LOGS).rglob("*.log")):
             if log.stat().st_mtime >= since:
                 text = log.read_text(errors="replace")
@@ -206,13 +198,14 @@ class Plan:
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
         study, rounds = self.study(wildcards), self._rounds(wildcards)
         sampled = _within(rounds, sampled_rounds(study))
+        spec = self.run_spec(_run(wildcards))
         return jobs.TrainJob(
-            spec=self.run_spec(_run(wildcards)),
+            spec=spec,
             first=rounds.start,
             last=rounds.stop,
             evaluate=_within(rounds, evaluated_rounds(study)),
             global_test=study.global_test,
-            sources=self.digest(self.run_sources("train", wildcards)),
+            sources=self.sources("train", spec),
             confusion=study.confusion,
             trial=is_trial(self.settings, wildcards.partition),
             sampled=sampled,
@@ -243,8 +236,7 @@ class Plan:
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
         spec, last = self.run_spec(_run(wildcards)), self.study(wildcards).rounds
-        sources = self.digest(self.run_sources("artefact", wildcards))
-        return jobs.ArtefactJob(spec, last, wildcards.artefact, sources)
+        return jobs.ArtefactJob(spec, last, wildcards.artefact)
 
     def block_accuracy_job(self, wildcards: Any) -> jobs.BlockAccuracyJob:
         return jobs.BlockAccuracyJob(wildcards.dataset, wildcards.backbone)
@@ -322,9 +314,13 @@ class Plan:
 
     # ---- inputs ----------------------------------------------------------------------------------
 
-    def needs(self, wildcards: Any, cache: str) -> bool:
-        """True if the run's method reads features, patches or prototypes, as `cache` says."""
-        return cache in self.settings.methods[wildcards.method].needs
+    def run_inputs(self, labels: Any) -> dict[str, Path]:
+        """Return the data files that a run reads, see paths.run_inputs.
+
+        Args:
+            labels: a run, or wildcards.
+        """
+        return paths.run_inputs(_run(labels), self.settings.methods[labels.method].needs)
 
     def job_files(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of every job of a run."""
@@ -362,55 +358,31 @@ class Plan:
 
     # ---- sources ---------------------------------------------------------------------------------
 
-    def digest(self, sources: Sequence[str]) -> str:
-        """Return a digest of source files as they were when the plan first read them.
+    def sources(self, rule: str, job: Any) -> str:
+        """Return a digest of the source files that a rule's job depends on.
 
-        It is a parameter of every rule: an edit while a job works is noticed at the next start.
+        It is a parameter of every rule, so that an edit makes Snakemake run the job again. Files
+        are as they were when the plan first read them.
         """
-        return self._once(("digest", *sources), lambda: digest(self._hashes(sources)))
+        code = staleness.code_of(rule, job)
+        key = (code.modules, tuple(plugin.folder for plugin in code.plugins))
+        if key not in self._digests:
+            files = staleness.files_of(code)
+            self._digests[key] = digest({file: self._hash(file) for file in files})
+        return self._digests[key]
 
-    def _hashes(self, sources: Sequence[str]) -> dict[str, str]:
-        return {f: self._once((f,), partial(provenance.hashes, [f]))[f] for f in sources}
-
-    def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
-        """Return what jobs share, made by the first that asks: a study may have thousands."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def _hash(self, file: str) -> str:
+        if file not in self._hashes:
+            self._hashes[file] = sha256(Path(file))
+        return self._hashes[file]
 
     @cached_property
-    def _made(self) -> dict[tuple[str, ...], Any]:
+    def _digests(self) -> dict[tuple, str]:
         return {}
 
-    def stage_sources(self, stage: str) -> list[str]:
-        """Return the sources of a stage that imports nothing by name."""
-        return self._once(("stage", stage), job_modules.of_stage(stage).files)
-
-    def dataset_sources(self, wildcards: Any) -> list[str]:
-        return job_modules.of_dataset(self.settings.datasets[wildcards.dataset]).files()
-
-    def partition_sources(self, wildcards: Any) -> list[str]:
-        scheme = self.settings.partitions[wildcards.partition].scheme
-        return self._once(
-            ("scheme", scheme), lambda: job_modules.of_data("partition", "scheme", scheme).files()
-        )
-
-    def cache_sources(self, wildcards: Any) -> list[str]:
-        return job_modules.of_cache(self.settings.backbones[wildcards.backbone].family).files()
-
-    def run_sources(self, stage: str, wildcards: Any) -> list[str]:
-        """Return the sources of a stage, of the run's backbone, its plugin and its wrappers."""
-        method = self.settings.methods[wildcards.method]
-        names = [method.plugin, *(wrapper.plugin for wrapper in method.wrappers)]
-        family = self.settings.backbones[wildcards.backbone].family
-        return self._once(
-            ("run", stage, family, *names), lambda: staleness.run_sources(stage, family, names)
-        )
-
-    def output_sources(self, section: str, wildcards: Any) -> list[str]:
-        """Return the sources of a table or figure of its kind."""
-        kind = getattr(self.settings, section)[wildcards.label].kind
-        return job_modules.of_output(section.removesuffix("s"), kind).files()
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {}
 
     # ---- the report ------------------------------------------------------------------------------
 
@@ -442,6 +414,6 @@ def _warn_of_broken_plugins() -> None:
 
     Once per process, and not again in the Snakemake that the launcher starts.
     """
-    if "FEDLOOM_LAUNCHER" not in os.environ:
+    if LAUNCHER not in os.environ:
         for name, error in data_plugins.broken().items():
             print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)

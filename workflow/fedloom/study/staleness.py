@@ -2,104 +2,91 @@
 
 A digest of these files is a parameter of every rule, so that an edit reruns what it concerns and
 nothing else. A name that a package only hands on (`from fedloom.toolbox import mean`, or `fl.mean`
-after `import fedloom.toolbox as fl`) leads to the module that defines it. What is imported by name
-while running (a source, a scheme, a kind of figure) is not seen here; the plan adds it.
+after `import fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job
+imports by name while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job,
+see `code_of`.
 """
 
 import ast
-import importlib
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
+from fedloom.config import data_plugins
 from fedloom.hooks.manifest import Located, find
-
-log = logging.getLogger(__name__)
+from fedloom.study import jobs
 
 LIBRARY = ROOT / "workflow"
-# They say where files lie, what a job's JSON looks like, whether it is stale and how errors read.
-# What a job computes follows from the JSON, its inputs and every other module that it imports.
-WITHOUT_EFFECT = {
-    "fedloom.study.jobs",
-    "fedloom.study.paths",
-    "fedloom.study.provenance",
-    "fedloom.config.reading",
-    "fedloom.study.runs",
-    "fedloom.config.settings",
-    "fedloom.study.staleness",
-    "fedloom.config.weights",
-    "fedloom.common.errors",
-    "fedloom.common.logs",
-}
 
 
-def library_sources(*modules: str) -> list[str]:
-    """Return the files of modules of fedloom and of all that they import, as paths from here."""
-    return relative(_closure(_module_file(name) for name in modules))
+class Code(NamedTuple):
+    """The code that a job starts from; imports lead to the rest.
 
-
-def plugin_sources(*names: str) -> list[str]:
-    """Return the files of methods and wrappers, see `files_of`."""
-    return relative({file for name in names for file in files_of(find(name))})
-
-
-def files_of(plugin: Located) -> list[Path]:
-    """Return the files of a plugin, what they import of fedloom, and its TOML file.
-
-    The modules of an installed plugin's package count wherever they lie in it, and the __init__.py
-    of every package that they lie in, which Python runs first.
+    Attributes:
+        modules: modules of fedloom, by name.
+        plugins: methods, wrappers, and sources and schemes of third parties.
     """
-    modules = _closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)
-    return [*modules, *filter(Path.is_file, plugin.folder.rglob("*.toml"))]
+
+    modules: tuple[str, ...]
+    plugins: tuple[Located, ...] = ()
 
 
-def import_all(modules: Iterable[str], plugins: Iterable[Located]) -> None:
-    """Import what modules of fedloom, and the plugin.py of plugins, import anywhere in their code.
-
-    An import inside a function would run later, when the file may have been edited since. A module
-    that cannot be imported is left for the function that asks for it, which may do without.
-    """
-    names = [_name(file, LIBRARY) for file in _closure(_module_file(name) for name in modules)]
-    for plugin in plugins:
-        for file in _closure([plugin.file], plugin):
-            if not file.is_relative_to(LIBRARY):
-                root, _ = _package_of(file, plugin)
-                name = _name(file, root)
-                if plugin.module is None:
-                    name = plugin.package + name.removeprefix(plugin.folder.name)
-                names.append(name)
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            log.debug("%s cannot be imported: %s", name, error)
-
-
-def _name(file: Path, root: Path) -> str:
-    """Return the dotted name of a module below `root`."""
-    parts = file.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def run_sources(stage: str, family: str, plugins: Iterable[str]) -> list[str]:
-    """Return the sources of a stage that works on a run: its backbone's and its plugins' too.
+def code_of(rule: str, job: Any) -> Code:
+    """Return the code that a rule's job starts from.
 
     Args:
-        family: of the backbone, vit or clip.
-        plugins: names of the method and of its wrappers.
+        job: a job of fedloom.study.jobs; of `train` and `artefact` the RunSpec is enough.
     """
-    modules = library_sources(*run_modules(stage, family))
-    return sorted({*modules, *plugin_sources(*plugins)})
+    modules, plugins = [f"fedloom.stages.{rule}"], list[Located]()
+
+    def add_data(kind: str, name: str) -> None:
+        plugin = data_plugins.discover(kind).get(name)
+        if plugin is None:
+            modules.append(f"fedloom.data.{kind}s.{name}")
+        else:
+            plugins.append(plugin)
+
+    match job:
+        case jobs.DatasetJob():
+            for source in _sources(job.dataset.source, job.dataset.settings):
+                add_data("source", source)
+        case jobs.PartitionJob():
+            add_data("scheme", job.partition.scheme)
+        case jobs.CacheJob():
+            modules.append(f"fedloom.backbones.{job.backbone.family}")
+        case jobs.TableJob() | jobs.FigureJob():
+            modules.append(f"fedloom.report.{rule}s.{job.kind}")
+        case jobs.TrainJob() | jobs.ArtefactJob():
+            return code_of(rule, job.spec)
+        case jobs.RunSpec():
+            modules.append(f"fedloom.backbones.{job.backbone.family}")
+            names = [job.method.plugin, *(wrapper.plugin for wrapper in job.method.wrappers)]
+            plugins += map(find, names)
+    return Code(tuple(modules), tuple(plugins))
 
 
-def run_modules(stage: str, family: str) -> tuple[str, str]:
-    """Return the modules of fedloom that a stage starts from which works on a run."""
-    return f"fedloom.stages.{stage}", f"fedloom.backbones.{family}"
+def _sources(source: str, settings: dict[str, Any]) -> list[str]:
+    """Return the names of a source and of those of its parts."""
+    parts = settings.get("parts", {}).values()
+    return [source, *(name for part in parts for name in _sources(part["source"], part))]
+
+
+def files_of(code: Code) -> list[str]:
+    """Return the source files that code leads to, as paths from the working directory.
+
+    Of a plugin: its modules and TOML file, and the modules of its package that they import, also
+    the __init__.py of every package that they lie in, which Python runs first.
+    """
+    files = {*_closure(map(_module_file, code.modules))}
+    for plugin in code.plugins:
+        files |= {*_closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)}
+        files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
+    return relative(files)
 
 
 def relative(files: Iterable[Path]) -> list[str]:
@@ -120,14 +107,6 @@ def _module_file(name: str) -> Path:
     raise FedLoomError(f"no module {name} in {LIBRARY}")
 
 
-def _has_effect(file: Path) -> bool:
-    """Return False for modules whose change leaves every result as it is."""
-    if not file.is_relative_to(LIBRARY):
-        return True
-    name = ".".join(file.relative_to(LIBRARY).with_suffix("").parts)
-    return name not in WITHOUT_EFFECT
-
-
 def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]:
     """Return the files and all of fedloom, or of the plugin's package, that they import."""
     seen: set[Path] = set()
@@ -140,7 +119,7 @@ def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]
             todo += _imported(file, root, package)
             if root != LIBRARY:
                 todo += _packages(file, root)
-    return sorted(file for file in seen if _has_effect(file))
+    return sorted(seen)
 
 
 def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:

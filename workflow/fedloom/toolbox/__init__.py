@@ -8,7 +8,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL, entry_of
 from fedloom.common.tensors import Tree, leaves, stack, tensor_map, unstack
 from fedloom.data.federation import Batch
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.optimizers import learning_rate
 from fedloom.federated.state import PersonalStates
@@ -27,7 +27,7 @@ from fedloom.toolbox.inserts import (
     parallel_adapter,
     prefix,
 )
-from fedloom.toolbox.losses import cross_entropy
+from fedloom.toolbox.losses import cross_entropy, squared_distance
 from fedloom.toolbox.model import (
     gradients,
     init_body,
@@ -51,7 +51,6 @@ from fedloom.toolbox.prompt_pool import (
     train_picked,
 )
 from fedloom.toolbox.prototypes import class_means
-from fedloom.toolbox.proximal import squared_distance
 from fedloom.toolbox.server_step import init_moments, server_step
 from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
 from fedloom.toolbox.tasks import CLIPTask, ViTTask

@@ -17,12 +17,12 @@ def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
 
     Returns:
         The tensors of `params` whose path, shape and floating-point type are among `received`;
-        what was received of them; and the rest of `params`.
+        the same tensors as received; and the rest of `params`.
     """
-    known = dict(leaves(received))
+    sent = dict(leaves(received))
 
     def comes_back(path: str, value: object) -> bool:
-        start = known.get(path)
+        start = sent.get(path)
         return (
             isinstance(value, Tensor)
             and isinstance(start, Tensor)
@@ -32,10 +32,10 @@ def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
         )
 
     items = list(leaves(params))
-    mine = [(path, value) for path, value in items if comes_back(path, value)]
+    returned = [(path, value) for path, value in items if comes_back(path, value)]
     rest = [(path, value) for path, value in items if not comes_back(path, value)]
-    start = [(path, known[path]) for path, _ in mine]
-    return build(mine), build(start), build(rest)
+    start = [(path, sent[path]) for path, _ in returned]
+    return build(returned), build(start), build(rest)
 
 
 def merge(tree: Tree, other: Tree) -> Tree:
@@ -84,8 +84,8 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
         floats = isinstance(value, Tensor) and value.is_floating_point()
         if not path.startswith("params/") or not floats:
             raise FedLoomError(
-                f"{wrapper}: method {task.method} uploads '{path}', which is no parameter that may "
-                "be averaged; remove the wrapper"
+                f"{wrapper}: method {task.method} uploads '{path}', which must not be averaged; "
+                "remove the wrapper"
             )
     if not sent:
         raise FedLoomError(

@@ -20,16 +20,16 @@ def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
         FedLoomError: a class has no name, a context does not fit before the longest name, or it is
             shorter than the words.
     """
-    room = task.backbone.max_context_length(task.data.classes)
-    if max(lengths) > room:
+    limit = task.backbone.max_context_length(task.data.classes)
+    if max(lengths) > limit:
         raise FedLoomError(
-            f"{task.method}: a context of {max(lengths)} tokens, but the text tower holds {room} "
+            f"{task.method}: a context of {max(lengths)} tokens, but the text tower holds {limit} "
             "before the longest class name; lower options.length, or what else counts its tokens"
         )
-    known = len(task.backbone.embed_text(words)) if words else 0
-    if min(lengths) < known:
+    tokens = len(task.backbone.embed_text(words)) if words else 0
+    if min(lengths) < tokens:
         raise FedLoomError(
-            f"{task.method}: option words '{words}' is {known} tokens, but a context has only "
+            f"{task.method}: option words '{words}' is {tokens} tokens, but a context has only "
             f"{min(lengths)}; use fewer words"
         )
 
@@ -46,6 +46,6 @@ def init_context(task: Task, length: int, words: str, generator: torch.Generator
     check_lengths(task, [length], words)
     context = task.backbone.init_context(length, generator)  # [L, d]
     if words:
-        known = task.backbone.embed_text(words)  # [tokens of the words, d]
-        context = torch.cat([known, context[len(known) :]])
+        embedded = task.backbone.embed_text(words)  # [tokens of the words, d]
+        context = torch.cat([embedded, context[len(embedded) :]])
     return context

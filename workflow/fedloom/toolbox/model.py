@@ -6,7 +6,7 @@ Methods that were published for whole networks (FedRep, Per-FedAvg, ...) read tw
         "prompts", for shallow prompts before frozen weights; "head", for a linear head alone.
     prompts: number of prompts, with `train: prompts`.
 
-The parameters are `head` [K, C, d] and what is called the body here: `weights` {name: [K, ...]},
+The parameters are `head` [K, C, d] and the body: `weights` {name: [K, ...]},
 `shared_prompts` [K, P, d], or nothing. On a ResNet it has `statistics` {name: [K, c]} too, the
 running statistics of batch norm, which `train_model` averages over the images that it trained on.
 """

@@ -2,7 +2,7 @@
 
 The query of an image is the final class token of the frozen, unprompted backbone; a prompt is its
 own key. A client works with the prompts that most of its training images select; the server's
-model, which has no images of its own, selects prompts for each image.
+model, which has no training images, selects prompts for each image.
 
 For methods that average shallow prompts, the pool is `params[POOL]`: a client starts from the
 prompts that it picked, trains them and uploads them with their indices (`train_picked`), and the
@@ -19,7 +19,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
-from fedloom.federated.evaluation_batches import iterate_examples
+from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.hooks.defaults import mean

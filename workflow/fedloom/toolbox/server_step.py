@@ -15,7 +15,7 @@ KINDS = ("adam", "yogi", "adagrad", "sgd")
 def init_moments(kind: str, params: Tree, momentum: float = 0.0, eps: float = 1e-3) -> Tree:
     """Return the moments before the first step.
 
-    They are zero, but for the second ones of yogi and adagrad, which start at eps squared, the
+    They are zero, except the second ones of yogi and adagrad, which start at eps squared, the
     least that Algorithm 2 allows. Plain sgd has none.
     """
     if kind == "sgd":

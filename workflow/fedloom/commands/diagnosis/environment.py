@@ -9,7 +9,7 @@ from platform import python_version
 
 import psutil
 
-from fedloom.commands.diagnosis import Finding
+from fedloom.commands.doctor import Finding
 from fedloom.common import gpus, scratch
 from fedloom.common.folders import check_usable
 from fedloom.study import paths

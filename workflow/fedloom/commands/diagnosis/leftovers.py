@@ -3,16 +3,16 @@
 import os
 import shutil
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
-from fedloom.commands import launch
-from fedloom.commands.diagnosis import Finding
-from fedloom.common import io, locks, processes, scratch
+from fedloom.commands import launch, processes
+from fedloom.commands.doctor import Finding
+from fedloom.common import io, locks, scratch
 from fedloom.study import paths
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
@@ -42,75 +42,32 @@ def runs() -> Iterator[Finding]:
 
 
 def jobs() -> Iterator[Finding]:
-    """Yield the jobs that work in this folder: those of a Snakemake, and each that has none."""
-    of_snakemake: dict[int, int] = defaultdict(int)
-    jobs = list(_jobs(Path.cwd()))
-    if not jobs:
-        yield Finding("no jobs work in this folder")
-    for job in jobs:
-        if job.snakemake is not None:
-            of_snakemake[job.snakemake] += 1
-        else:
-            where = f" ({job.log})" if job.log else ""
+    """Yield the jobs that work in this folder: those of a Snakemake, and each that has none.
+
+    A job on a job server is known by the process that asked for it.
+    """
+    of_snakemake = Counter[int]()
+    orphans = 0
+    for process, words in processes.of_folder(Path.cwd()):
+        stage, log = processes.stage_of(words), processes.log_of(words)
+        if stage is None:
+            continue
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            snakemake = _above(process.parents())
+            if snakemake is not None:
+                of_snakemake[snakemake] += 1
+                continue
+            orphans += 1
+            where = f" ({log})" if log else ""
             yield Finding(
-                f"{job.what}: process {job.process} works here for no Snakemake{where}; let it "
-                f"end, or: kill {job.process}",
+                f"{stage}: process {process.pid} works here for no Snakemake{where}; let it end, "
+                f"or: kill {process.pid}",
                 well=False,
             )
     for snakemake, count in of_snakemake.items():
         yield Finding(f"{count} job{'s' if count > 1 else ''} of Snakemake {snakemake} at work")
-
-
-class Job(NamedTuple):
-    """A job at work on this host.
-
-    Attributes:
-        process: that ends the job when it is killed.
-        what: its stage, if its command tells.
-        log: where it writes its log.
-        snakemake: the process of its Snakemake; None if that has ended, or never was.
-    """
-
-    process: int
-    what: str
-    log: str | None
-    snakemake: int | None
-
-
-def _jobs(folder: Path) -> Iterator[Job]:
-    """Yield the jobs that work in a folder.
-
-    One that a job server runs is two processes: one that asked for it and ends as it ends, and a
-    fork of the server, whose command is the server's. It is the first that is to be ended. A fork
-    is a job of its own where no process waits for it, which the log that both name tells.
-    """
-    forks, logs = list[psutil.Process](), set[str]()
-    for process, words in processes.of_folder(folder):
-        stage = processes.stage_of(words)
-        try:
-            if stage is not None:
-                log = processes.log_of(words)
-                logs.add(log or "")
-                yield Job(process.pid, stage, log, _above(process.parents()))
-            elif processes.is_fork(process, words):
-                forks.append(process)
-        except psutil.NoSuchProcess:  # it ended meanwhile
-            continue
-    for fork in forks:
-        try:
-            log = _open_log(fork, folder / paths.LOGS)
-            if log not in logs:
-                known = int(fork.cmdline()[-1])  # the Snakemake that the server is of
-                above = [psutil.Process(known)] if psutil.pid_exists(known) else []
-                yield Job(fork.pid, "a fork of the job server", log, _above(above))
-        except psutil.NoSuchProcess:
-            continue
-
-
-def _open_log(process: psutil.Process, logs: Path) -> str | None:
-    """Return the file below the folder of logs that a process has open."""
-    files = (Path(file.path) for file in process.open_files())
-    return next((os.path.relpath(file) for file in files if logs in file.parents), None)
+    if not of_snakemake and not orphans:
+        yield Finding("no jobs work in this folder")
 
 
 def _above(ancestors: list[psutil.Process]) -> int | None:
@@ -126,32 +83,23 @@ def _above(ancestors: list[psutil.Process]) -> int | None:
 
 def half_written() -> Iterator[Finding]:
     """Yield who left temporary files or is writing them, in results and in the scratch folder."""
-    mine = scratch.folder()
-    for top in (Path(paths.RESULTS), *([mine] if mine else [])):
-        files: dict[tuple[str, int], list[Path]] = defaultdict(list)
+    copies = scratch.folder()
+    for top in (Path(paths.RESULTS), *([copies] if copies else [])):
+        writers: dict[tuple[str, int], list[Path]] = defaultdict(list)
         for file in top.rglob(".*.tmp"):
             name = io.TEMPORARY.fullmatch(file.name)
             if name:
-                files[name["host"], int(name["process"])].append(file)
-        for (host, process), its in files.items():
-            yield _writer(top, host, process, its)
-
-
-def _writer(top: Path, host: str, process: int, files: list[Path]) -> Finding:
-    """Return what a process was writing when it ended, or is writing.
-
-    Args:
-        files: its temporary files, below the folder `top`.
-    """
-    count = f"{len(files)} half-written file{'s' if len(files) > 1 else ''}"
-    fact = f"{top}: {count} of process {process} on {host}, such as {files[0]}"
-    pattern = f".*.{host}.{process}.tmp"
-    remove = f"find {top} -name '{pattern}' -prune -exec rm -r {{}} +"
-    if host != io.host():
-        return Finding(f"{fact}; once it has ended there: {remove}", well=False)
-    if _writes(process, files):
-        return Finding(f"{fact}; it is at work")
-    return Finding(f"{fact}; it has ended: {remove}", well=False)
+                writers[name["host"], int(name["process"])].append(file)
+        for (host, process), files in writers.items():
+            count = f"{len(files)} half-written file{'s' if len(files) > 1 else ''}"
+            fact = f"{top}: {count} of process {process} on {host}, such as {files[0]}"
+            remove = f"find {top} -name '.*.{host}.{process}.tmp' -prune -exec rm -r {{}} +"
+            if host != io.host():
+                yield Finding(f"{fact}; once it has ended there: {remove}", well=False)
+            elif _writes(process, files):
+                yield Finding(f"{fact}; it is at work")
+            else:
+                yield Finding(f"{fact}; it has ended: {remove}", well=False)
 
 
 def _writes(process: int, files: list[Path]) -> bool:

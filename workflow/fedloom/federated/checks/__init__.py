@@ -1,45 +1,332 @@
-"""What hooks may return: nothing malformed, and nothing that is not finite, goes on into a run.
+"""Check what hooks return: nothing malformed, and nothing that is not finite, enters a run.
 
-Every call is checked in full. Keys, types and shapes take microseconds; the numbers themselves are
-read by `not_finite` alone.
+Every call is checked in full. A check raises a FedLoomError that names the hook, the round, the
+client and the tensor or field. Keys, types and shapes take microseconds; `require_finite` alone
+reads the numbers.
 """
 
-from fedloom.federated.checks.answers import check_artefact, check_logits, check_loss, check_scores
-from fedloom.federated.checks.clients import (
-    check_available,
-    check_personal,
-    check_personalized,
-    check_selection,
-    check_stackable,
-    check_work,
-)
-from fedloom.federated.checks.server import (
-    ROUND_COLUMNS,
-    check_delivered,
-    check_downloads,
-    check_server,
-)
-from fedloom.federated.checks.trees import COLUMNS, not_finite
-from fedloom.federated.checks.updates import check_count, check_received, check_updates
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-__all__ = [
-    "COLUMNS",
-    "ROUND_COLUMNS",
-    "check_artefact",
-    "check_available",
-    "check_count",
-    "check_delivered",
-    "check_downloads",
-    "check_logits",
-    "check_loss",
-    "check_personal",
-    "check_personalized",
-    "check_received",
-    "check_scores",
-    "check_selection",
-    "check_server",
-    "check_stackable",
-    "check_updates",
-    "check_work",
-    "not_finite",
-]
+import pyarrow as pa
+from torch import Tensor
+
+from fedloom.common.errors import FedLoomError, NotFiniteError
+from fedloom.common.tensors import Tree, leaves
+from fedloom.federated.checks.trees import (
+    CURE,
+    call_of,
+    is_number,
+    named,
+    require_alike,
+    require_finite,
+    require_tree,
+    wrong,
+)
+from fedloom.federated.rows import CLIENTS, ROUNDS
+from fedloom.federated.task import Cohort, Task, Update
+
+LABELS = ("dataset", "partition", "backbone", "method", "seed")  # columns that `evaluate` adds
+CLIENT_COLUMNS = (*LABELS, *CLIENTS.names)
+ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
+LARGEST_INT = 2**53  # that a float64 holds exactly
+
+
+def check_available(task: Task, ids: object) -> None:
+    """Check the clients that available_clients returns."""
+    allowed = task.data.participating
+    if ids is not allowed:
+        words = "participating clients (task.data.participating)"
+        _check_ids(call_of(task, "available_clients"), ids, allowed, words)
+
+
+def check_selection(task: Task, available: Sequence[int], ids: object) -> None:
+    """Check the clients that select_clients returns."""
+    where = call_of(task, "select_clients")
+    _check_ids(where, ids, available, "available clients (its argument `available`)")
+
+
+def _check_ids(where: str, ids: object, allowed: Sequence[int], words: str) -> None:
+    """Require a list of distinct client ids, not empty.
+
+    Args:
+        allowed: ids that it may hold, ascending, which `words` name.
+    """
+    if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
+        raise wrong(where, "must return a list of client ids (int)", ids)
+    if not ids:
+        raise FedLoomError(f"{where}: must return at least one client")
+    if len(set(ids)) < len(ids):
+        twice = next(k for k in ids if ids.count(k) > 1)
+        raise FedLoomError(f"{where}: must return different clients, got {twice} twice")
+    for client in sorted(ids):
+        position = bisect_left(allowed, client)  # federations may have thousands of clients
+        if position == len(allowed) or allowed[position] != client:
+            raise FedLoomError(f"{where}: must return {words}, got {client}")
+
+
+def check_work(task: Task, client: int, share: object) -> None:
+    """Check what local_work returns for one client."""
+    if not is_number(share) or not 0 < share <= 1:  # type: ignore[operator]
+        words = "must return a share of the local steps, above 0 and at most 1"
+        raise wrong(call_of(task, "local_work", client), words, share)
+
+
+def check_personal(task: Task, hook: str, client: int, state: Tree) -> None:
+    """Check the personal state of one client that init_client or unseen_client_state returns."""
+    where = call_of(task, hook, client)
+    require_tree(where, "the client's state", state)
+    require_finite(named(where, "the client's state", state))
+
+
+def check_stackable(
+    task: Task, hook: str, states: Mapping[int, Tree], trained: Collection[int]
+) -> None:
+    """Check that the personal states of a cohort have the same keys, types, shapes and scalars.
+
+    Args:
+        hook: the one that made the states of clients that are not in `trained`.
+        states: by client id.
+    """
+    first = next((client for client in states if client in trained), next(iter(states)))
+    for client, state in states.items():
+        where, other = call_of(task, hook, client), f"the state of client {first}"
+        require_alike(f"{where}: the client's state", state, states[first], other, stacked=True)
+
+
+def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
+    """Check the personal states of a cohort that personalize returns."""
+    where = call_of(task, "personalize", *clients.ids)
+    require_tree(where, "the clients' state", states)
+    for path, value in leaves(states):
+        if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
+            words = f"the clients' state '{path}' must lead with the {len(clients)} clients"
+            raise wrong(where, words, value)
+    require_finite(named(where, "the clients' state", states))
+
+
+def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
+    """Check the server's state that init_server, or aggregate after `before`, returns.
+
+    From round to round keys and types stay, and all axes but the first: a pool may grow.
+    """
+    where = call_of(task, "init_server" if before is None else "aggregate")
+    require_tree(where, "the server's state", server)
+    metrics = server.get("metrics", {})
+    if not isinstance(metrics, dict):
+        raise wrong(where, "the server's 'metrics' must be a dict of plain numbers", metrics)
+    for name, value in metrics.items():
+        if name in ROUND_COLUMNS:
+            line = f"has the key {name!r}, which is a column of rounds.parquet; use another name"
+            raise FedLoomError(f"{where}: the server's 'metrics' {line}")
+        if not is_number(value):
+            raise wrong(where, f"the server's metrics['{name}'] must be a plain number", value)
+    if before is not None:
+        words = "the state that it was given"
+        require_alike(f"{where}: the server's state", server, before, words, grows=True)
+    require_finite(named(where, "the server's state", server))
+
+
+def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree]) -> None:
+    """Check what download returns for every client of `ids`."""
+    checked = {id(value) for _, value in leaves(server)}
+    new: list[tuple[str, Any]] = []
+    for client, tree in zip(ids, sent, strict=True):
+        where = call_of(task, "download", client)
+        require_tree(where, "the download", tree)
+        new += [item for item in named(where, "the download", tree) if id(item[1]) not in checked]
+    require_finite(new)
+
+
+def check_delivered(
+    task: Task, ids: Sequence[int], sent: Sequence[Tree], delivered: Sequence[Tree]
+) -> None:
+    """Check what deliver returns for every client of `ids`; all must receive the same keys."""
+    checked = {id(value) for tree in sent for _, value in leaves(tree)}
+    new: list[tuple[str, Any]] = []
+    for client, packed, tree in zip(ids, sent, delivered, strict=True):
+        hook, what = "deliver", "the delivery"
+        if tree is packed:
+            hook, what = "download", "the download"
+        where = call_of(task, hook, client)
+        require_tree(where, what, tree)
+        first = f"the download of client {ids[0]}"
+        require_alike(f"{where}: {what}", tree, delivered[0], first, stacked=True)
+        new += [item for item in named(where, what, tree) if id(item[1]) not in checked]
+    require_finite(new)
+
+
+def check_loss(
+    task: Task, clients: Sequence[int], mask: Tensor, values: object, extras: object
+) -> Tensor:
+    """Return what a loss gave for the clients still training, once it is checked.
+
+    Args:
+        mask: [K, B], the batch's.
+        values: the loss per example, [K, B] too.
+        extras: the dict that may come with it, of tensors [K, B, ...].
+    """
+    where, shape = call_of(task, "train_locally", *clients), list(mask.shape)
+    if not isinstance(values, Tensor) or values.shape != mask.shape:
+        words = f"its loss must be one number per client and image, a tensor {shape}"
+        raise wrong(where, words, values)
+    if not values.is_floating_point() or not values.requires_grad:
+        raise FedLoomError(
+            f"{where}: its loss must depend on the parameters that are trained, but has no gradient"
+        )
+    if not isinstance(extras, dict):
+        raise wrong(where, "its loss may return a dict of counters as the second of two", extras)
+    for name, value in extras.items():
+        if not isinstance(value, Tensor) or value.shape[:2] != mask.shape:
+            words = f"its loss must give '{name}' per client and image, as a tensor {shape}"
+            raise wrong(where, f"{words} or with more axes behind", value)
+    return values
+
+
+def check_count(task: Task, clients: Cohort, updates: object) -> None:
+    """Check that client_update returns a list with one Update per client of the cohort."""
+    where = call_of(task, "client_update", *clients.ids)
+    count = len(_check_list(where, updates))
+    if count != len(clients):
+        line = f"must return one Update per client, got {count} for {len(clients)} clients"
+        raise FedLoomError(f"{where}: {line}")
+
+
+def _check_list(where: str, updates: object) -> Sequence[Update]:
+    """Require a list of Updates, and return it."""
+    words = "must return a list of Updates"
+    if not isinstance(updates, list | tuple):
+        raise wrong(where, words, updates)
+    for update in updates:
+        if not isinstance(update, Update):
+            raise wrong(where, f"{words}, but one is another object", update)
+    return updates
+
+
+def check_updates(
+    task: Task, ids: Sequence[int], updates: Sequence[Update], states: Sequence[Tree]
+) -> None:
+    """Check every client's Update of one round, by itself.
+
+    Args:
+        states: the clients' personal states before the round.
+    """
+    numbers: list[tuple[str, Any]] = []
+    for client, update, before in zip(ids, updates, states, strict=True):
+        where = call_of(task, "client_update", client)
+        require_tree(where, "upload", update.payload)
+        for field in ("client_state", "side_channel", "wrapper_state"):
+            require_tree(where, field, getattr(update, field))
+        other = "the client's state before"
+        require_alike(f"{where}: client_state", update.client_state, before, other)
+        numbers += named(where, "upload", update.payload)
+        numbers += named(where, "client_state", update.client_state)
+    require_finite(numbers)
+    for client, update in zip(ids, updates, strict=True):
+        _check_fields(call_of(task, "client_update", client), update)
+
+
+def check_received(task: Task, updates: Sequence[Update], received: object) -> None:
+    """Check what receive makes of the updates of one round, and that they fit to each other."""
+    where = call_of(task, "receive")
+    accepted = _check_list(where, received)
+    if not accepted:
+        raise FedLoomError(f"{where}: must return at least one Update")
+    left = {update.client for update in updates}
+    for client in [update.client for update in accepted]:
+        if client not in left:
+            line = "must return at most one Update per client of the round, got one too many of"
+            cure = "make new ones with dataclasses.replace(update, ...)"
+            raise FedLoomError(f"{where}: {line} client {client}; {cure}")
+        left.remove(client)
+    sent = {id(update) for update in updates}
+    numbers: list[tuple[str, Any]] = []
+    for update in accepted:
+        as_sent = id(update) in sent
+        where = call_of(task, "client_update" if as_sent else "receive", update.client)
+        if not as_sent:
+            require_tree(where, "upload", update.payload)
+            _check_fields(where, update)
+            numbers += named(where, "upload", update.payload)
+        other = f"the upload of client {accepted[0].client}"
+        require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
+    require_finite(numbers)
+
+
+def _check_fields(where: str, update: Update) -> None:
+    """Check an Update's plain numbers."""
+    if type(update.num_examples) is not int or update.num_examples < 1:
+        raise wrong(where, "num_examples must be a positive int", update.num_examples)
+    if not isinstance(update.metrics, dict) or "train_loss" not in update.metrics:
+        raise wrong(where, "metrics must be a dict with the number 'train_loss'", update.metrics)
+    for name, value in update.metrics.items():
+        if not isinstance(name, str) or not name or name in CLIENT_COLUMNS:
+            line = "a metric is a column of clients.parquet and may have any name but"
+            columns = ", ".join(CLIENT_COLUMNS)
+            raise FedLoomError(f"{where}: metrics has the key {name!r}; {line} {columns}")
+        if not is_number(value):
+            raise wrong(where, f"metrics['{name}'] must be a plain number", value)
+        if isinstance(value, int) and abs(value) > LARGEST_INT:
+            line = "is beyond 2^53, where a column's numbers are no longer exact; make it a float"
+            raise FedLoomError(f"{where}: metrics['{name}'] {line}")
+    require_finite(named(where, "metrics", update.metrics))
+
+
+def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) -> Tensor:
+    """Check and return what predict returns for a batch with these labels [K, B]."""
+    where, shape = call_of(task, "predict", *clients.ids), [*labels.shape, task.num_classes]
+    words = f"must return logits {shape} (clients, images, classes)"
+    if not isinstance(logits, Tensor) or list(logits.shape) != shape:
+        if logits is None:
+            words += "; only the server's model (clients.is_server_model) may have none"
+        raise wrong(where, words, logits)
+    if not logits.is_floating_point() or logits.device != labels.device:
+        raise FedLoomError(
+            f"{where}: must return floating-point logits on {labels.device}, got {logits.dtype} "
+            f"on {logits.device}"
+        )
+    return logits
+
+
+def check_scores(
+    task: Task, clients: Cohort, bad: Sequence[float], losses: Sequence[float]
+) -> None:
+    """Check that all logits were finite, and the test losses too, which may still overflow.
+
+    Args:
+        bad: number of batches of each client [K] with logits that are not finite.
+        losses: summed cross-entropy of each client [K].
+    """
+    faults = [
+        (client, "predictions are not finite (NaN or infinity)")
+        for client, batches in zip(clients.ids, bad, strict=True)
+        if batches
+    ] + [
+        (client, "predictions are too large for a finite loss")
+        for client, loss in zip(clients.ids, losses, strict=True)
+        if not math.isfinite(loss)
+    ]
+    for client, fault in faults:
+        raise NotFiniteError(f"{call_of(task, 'predict', client)}: {fault}; {CURE}")
+
+
+def check_artefact(task: Task, name: str, table: object) -> None:
+    """Check the table that artefact returns, a dict of equally long lists."""
+    where = call_of(task, "artefact")
+    if table is None:
+        raise FedLoomError(f"{where}: the method gives no '{name}' with these options")
+    if not isinstance(table, dict) or not table:
+        raise wrong(where, f"must return '{name}' as a dict of lists", table)
+    for column, values in table.items():
+        if not isinstance(column, str) or not isinstance(values, list):
+            raise wrong(where, f"column {column!r} of '{name}' must be a list", values)
+        try:
+            pa.array(values)
+        except pa.ArrowException as error:
+            line = f"column '{column}' of '{name}' cannot be written ({error})"
+            raise FedLoomError(f"{where}: {line}") from None
+    lengths = {column: len(values) for column, values in table.items()}
+    if len(set(lengths.values())) > 1:
+        raise FedLoomError(f"{where}: the columns of '{name}' differ in length: {lengths}")

@@ -1,4 +1,4 @@
-"""What every hook's result is held to: plain names, dense tensors, equal shapes, finite numbers."""
+"""Requirements on any hook's result: plain names, dense tensors, equal shapes, finite numbers."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -12,31 +12,8 @@ from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.task import Task
 from fedloom.hooks.hook_caller import describe
 
-COLUMNS = (  # of clients.parquet
-    *("dataset", "partition", "backbone", "method", "seed", "round", "client_id"),
-    *("num_examples", "work", "received", "bytes_up", "bytes_down"),
-)
-DEEPEST = 10  # dicts in each other
+DEEPEST = 10  # levels of dicts
 CURE = "lower training.lr or set training.clip"
-
-
-def not_finite(items: Iterable[tuple[str, Any]]) -> str | None:
-    """Return the name of the first tensor or number that holds NaN or infinity, if there is one.
-
-    Every device is asked once for all of its tensors, since each answer is a wait for it.
-    """
-    flags: list[tuple[str, Tensor]] = []
-    for name, value in items:
-        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-            flags.append((name, torch.isfinite(value).all()))
-        elif isinstance(value, float):
-            flags.append((name, torch.tensor(math.isfinite(value))))
-    bad: list[int] = []
-    for device in {flag.device for _, flag in flags}:
-        positions = [n for n, (_, flag) in enumerate(flags) if flag.device == device]
-        finite = torch.stack([flags[n][1] for n in positions]).tolist()
-        bad += [n for n, fine in zip(positions, finite, strict=True) if not fine]
-    return flags[min(bad)][0] if bad else None
 
 
 def call_of(task: Task, hook: str, *ids: int) -> str:
@@ -44,13 +21,23 @@ def call_of(task: Task, hook: str, *ids: int) -> str:
     return describe([task.method, *task.wrappers], hook, task.round, ids)
 
 
+def wrong(where: str, expected: str, value: object) -> FedLoomError:
+    """Return the error of a value that is not as expected: "<where>: <expected>, got <value>"."""
+    return FedLoomError(f"{where}: {expected}, got {kind_of(value)}")
+
+
 def kind_of(value: object) -> str:
-    """Return what an error calls a value that was not expected."""
+    """Return how an error names a value that was not expected."""
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)} of {value.dtype}"
     if isinstance(value, int | float | bool | str):
         return repr(value)[:80]
     return "None" if value is None else type(value).__name__
+
+
+def is_number(value: object) -> bool:
+    """Return True for plain numbers, which True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def require_tree(where: str, what: str, tree: object, levels: int = DEEPEST) -> None:
@@ -60,10 +47,10 @@ def require_tree(where: str, what: str, tree: object, levels: int = DEEPEST) -> 
         levels: of dicts that it may have.
     """
     if not levels:
-        line = f"more than {DEEPEST} dicts in each other, or one that holds itself"
-        raise FedLoomError(f"{where}: {what}: {line}")
+        line = f"must have at most {DEEPEST} levels of dicts, and no dict that holds itself"
+        raise FedLoomError(f"{where}: {what} {line}")
     if not isinstance(tree, dict):
-        raise FedLoomError(f"{where}: {what} must be a dict of tensors, not {kind_of(tree)}")
+        raise wrong(where, f"{what} must be a dict of tensors", tree)
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise FedLoomError(f"{where}: {what} has the key {key!r}; use names without '/'")
@@ -72,10 +59,8 @@ def require_tree(where: str, what: str, tree: object, levels: int = DEEPEST) -> 
         elif isinstance(value, Tensor):
             for fault, cure in _faults(value):
                 raise FedLoomError(f"{where}: {what} '{key}' is {fault}; {cure}")
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise FedLoomError(
-                f"{where}: {what} '{key}' must be a tensor or a plain number, not {kind_of(value)}"
-            )
+        elif not is_number(value):
+            raise wrong(where, f"{what} '{key}' must be a tensor or a plain number", value)
 
 
 def _faults(tensor: Tensor) -> Iterator[tuple[str, str]]:
@@ -99,26 +84,22 @@ def require_alike(
     """
     if tree is other:
         return
-    mine, theirs = dict(leaves(tree)), dict(leaves(other))
-    for path in sorted(mine.keys() ^ theirs.keys()):
-        fault = "is new" if path in mine else "is missing"
+    values, examples = dict(leaves(tree)), dict(leaves(other))
+    for path in sorted(values.keys() ^ examples.keys()):
+        fault = "is new" if path in values else "is missing"
         raise FedLoomError(f"{where} '{path}' {fault}, compared with {words}: keys must not differ")
-    for path, value in mine.items():
-        like = theirs[path]
-        if not isinstance(value, Tensor) or not isinstance(like, Tensor):
-            both_plain = not isinstance(value, Tensor) and not isinstance(like, Tensor)
-            if not both_plain or (stacked and value != like):
-                raise FedLoomError(
-                    f"{where} '{path}' is {kind_of(value)}, but {words} has {kind_of(like)}"
-                )
-            continue
-        from_axis = 1 if grows else 0
-        same = value.dim() == like.dim() and value.shape[from_axis:] == like.shape[from_axis:]
-        if value.dtype != like.dtype or not same:
-            raise FedLoomError(
-                f"{where} '{path}' is {value.dtype} {list(value.shape)}, but {words} has "
-                f"{like.dtype} {list(like.shape)}"
-            )
+    first_axis = 1 if grows else 0
+    for path, value in values.items():
+        like = examples[path]
+        if isinstance(value, Tensor) and isinstance(like, Tensor):
+            same = value.dtype == like.dtype and value.dim() == like.dim()
+            same = same and value.shape[first_axis:] == like.shape[first_axis:]
+        else:
+            same = not isinstance(value, Tensor) and not isinstance(like, Tensor)
+            same = same and (value == like or not stacked)
+        if not same:
+            line = f"is {kind_of(value)}, but {words} has {kind_of(like)}"
+            raise FedLoomError(f"{where} '{path}' {line}")
 
 
 def named(where: str, what: str, tree: Tree) -> list[tuple[str, Any]]:
@@ -127,7 +108,20 @@ def named(where: str, what: str, tree: Tree) -> list[tuple[str, Any]]:
 
 
 def require_finite(items: Iterable[tuple[str, Any]]) -> None:
-    """Require finite numbers."""
-    name = not_finite(items)
-    if name is not None:
-        raise NotFiniteError(f"{name} is not finite (NaN or infinity); {CURE}")
+    """Require that no tensor or number holds NaN or infinity; the first one that does is named.
+
+    Every device is asked once for all of its tensors, since each answer is a wait for it.
+    """
+    flags: list[tuple[str, Tensor]] = []
+    for name, value in items:
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+            flags.append((name, torch.isfinite(value).all()))
+        elif isinstance(value, float):
+            flags.append((name, torch.tensor(math.isfinite(value))))
+    bad: list[int] = []
+    for device in {flag.device for _, flag in flags}:
+        positions = [n for n, (_, flag) in enumerate(flags) if flag.device == device]
+        finite = torch.stack([flags[n][1] for n in positions]).tolist()
+        bad += [n for n, fine in zip(positions, finite, strict=True) if not fine]
+    if bad:
+        raise NotFiniteError(f"{flags[min(bad)][0]} is not finite (NaN or infinity); {CURE}")

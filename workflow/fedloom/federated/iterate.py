@@ -19,8 +19,8 @@ def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
         rows: rows of the image store of each of the K clients, not empty.
     """
     longest = max(map(len, rows))
-    parts = -(-longest // max(1, images_at_once(task) // len(rows)))
-    width = -(-longest // parts)  # batches of about equal size
+    number = -(-longest // max(1, images_at_once(task) // len(rows)))
+    width = -(-longest // number)  # batches of about equal size
     first = [int(row[0]) for row in rows]
     batches = [[row[k : k + width] for row in rows] for k in range(0, longest, width)]
     yield from read_ahead(task.data.batches(batches, first))

@@ -1,16 +1,12 @@
-"""Processes of a folder, told apart by their commands: Snakemake, its jobs, their job server."""
+"""Processes of a folder, told apart by their commands: Snakemake and its jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-SERVER = "fedloom.commands.job_server"
-STARTERS = {
-    "fedloom",
-    "fedloom.commands.job",
-    "fedloom.commands.cli",
-}  # of a job: modules, and the command's file
+# the modules that run a job, and the file of the command
+STARTERS = {"fedloom", "fedloom.commands.job", "fedloom.commands.cli"}
 
 
 def of_folder(folder: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
@@ -39,9 +35,3 @@ def stage_of(words: list[str]) -> str | None:
 def log_of(words: list[str]) -> str | None:
     """Return the log file that a job's command names."""
     return words[words.index("--log") + 1] if "--log" in words[:-1] else None
-
-
-def is_fork(process: psutil.Process, words: list[str]) -> bool:
-    """Return True if a process is a job that a job server forked, and not the server itself."""
-    parent = process.parent()
-    return SERVER in words and parent is not None and SERVER in parent.cmdline()
