@@ -61,14 +61,14 @@ def make_files(
     }
     STUDY.write_text(yaml.safe_dump(study))
     plan, wanted = load_plan([STUDY]), _scenario(backbone, cache="features")
-    _run("dataset", plan.dataset_job(wanted))
-    _run("partition", plan.partition_job(wanted))
-    _run("cache", plan.cache_job(wanted))
+    run_stage("dataset", plan.dataset_job(wanted))
+    run_stage("partition", plan.partition_job(wanted))
+    run_stage("cache", plan.cache_job(wanted))
     needs = {need for label in methods for need in plan.settings.methods[label].needs}
     if "patches" in needs:
-        _run("cache", plan.cache_job(_scenario(backbone, cache="patches")))
+        run_stage("cache", plan.cache_job(_scenario(backbone, cache="patches")))
     if "prototypes" in needs:
-        _run("prototypes", plan.prototypes_job(wanted))
+        run_stage("prototypes", plan.prototypes_job(wanted))
     return plan
 
 
@@ -86,6 +86,6 @@ def _scenario(backbone: str, **labels: str) -> Wildcards:
     return Wildcards(dataset="images", partition="ten", backbone=backbone, seed=0, **labels)
 
 
-def _run(stage: str, job: object) -> None:
+def run_stage(stage: str, job: object) -> None:
     """Run a stage as its job would."""
     importlib.import_module(f"fedloom.stages.{stage}").run(job, threads=1)

@@ -6,14 +6,15 @@ round is finished.
 """
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.metadata import requires, version
 from pathlib import Path
 
 import pyarrow as pa
 import torch
+from packaging.requirements import Requirement
 
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError, NotFiniteError
@@ -77,9 +78,10 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     return digest([fixed, [sha256(file) for file in files], _packages(), hardware])
 
 
-def _packages() -> list[str]:
-    """Return name and version of every package that Python finds, as `torch-2.5.1.dist-info`."""
-    return sorted(found.name for path in sys.path for found in Path(path).glob("*.dist-info"))
+def _packages() -> dict[str, str]:
+    """Return the versions of the packages that pyproject.toml names for all users."""
+    required = [Requirement(line) for line in requires("fedloom") or []]
+    return {need.name: version(need.name) for need in required if need.marker is None}
 
 
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:

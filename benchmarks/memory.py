@@ -1,0 +1,95 @@
+"""Measure the memory that training takes beside the memory that the plan asks a cluster for.
+
+    PYTHONPATH=workflow .venv/bin/python benchmarks/memory.py
+
+trains a ViT-B/16 at 224 px with random weights for one round in a process of its own, for every
+method and batch size, and prints the peak of resident memory, the request, and their ratio. Two
+clients take one step each: on a core, clients of a model of this size train one after the other, so
+that more of them need no more memory for activations. It takes about ten minutes of one core.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import timm
+import yaml
+from prepared import run_stage
+from safetensors.torch import save_file
+
+from fedloom.commands.planning import load_plan
+from fedloom.common.checkout import ROOT
+from fedloom.study import paths
+from fedloom.study.jobs import to_json
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
+
+MODEL = "vit_base_patch16_224"
+WEIGHTS = Path("random.safetensors")
+CLIENTS = 2
+ENVIRONMENT = {"PYTHONPATH": str(ROOT / "workflow"), "OMP_NUM_THREADS": "1"}
+
+
+def plan_of(method: str, batch: int) -> Plan:
+    """Write a study of one round into the working directory, and return its plan."""
+    training = {"epochs": 1, "batch_size": batch, "lr": 0.01, "schedule": "constant"}
+    images = {"source": "glyphs", "classes": 4, "max_train": CLIENTS * batch, "max_test": 16}
+    study = {
+        "study": {
+            "name": "memory",
+            **{"rounds": 1, "rounds_per_job": 1, "evaluate_every": 1, "seeds": [0]},
+            **{"clients_per_round": CLIENTS, "report": {"last_evaluations": 1}},
+            "training": training,
+        },
+        "datasets": {"images": images},
+        "partitions": {"few": {"scheme": "iid", "clients": CLIENTS, "held_out": 0}},
+        "backbones": {"vit": {"library": "timm", "name": MODEL, "weights": str(WEIGHTS.resolve())}},
+        "methods": {"method": {"plugin": method}},
+        "select": {
+            **{"datasets": ["images"], "partitions": ["few"], "backbones": ["vit"]},
+            **{"methods": ["method"], "tables": [], "figures": []},
+        },
+    }
+    file = Path("study.yaml")
+    file.write_text(yaml.safe_dump(study))
+    return load_plan([file])
+
+
+def measure(method: str, batch: int) -> tuple[float, int]:
+    """Return the peak of a training job's resident memory, and what it asks for, in MB."""
+    run = Run("images", "few", "vit", "method", 0)
+    plan = plan_of(method, batch)
+    labels = argparse.Namespace(**vars(run), end=paths.end(1))
+    asked = plan.resources("train", labels).mem_mb  # before there is a store, as on a cluster
+    run_stage("dataset", plan.dataset_job(labels))
+    run_stage("partition", plan.partition_job(labels))
+    command = [sys.executable, "-m", "fedloom", "train", "--job", to_json(plan.train_job(labels))]
+    process = subprocess.Popen(command, env=os.environ | ENVIRONMENT)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{method} with batches of {batch} did not train")
+    return used.ru_maxrss * 1024 / 1e6, asked
+
+
+def main() -> None:
+    """Print a row for every method and batch size."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--methods", nargs="+", default=["fedvpt", "fedlora", "fedavg"])
+    arguments.add_argument("--batches", nargs="+", type=int, default=[16, 64])
+    asked_for = arguments.parse_args()
+    print("| method | batch | peak, MB | request, MB | request / peak |\n|---|--:|--:|--:|--:|")
+    for method in asked_for.methods:
+        for batch in asked_for.batches:
+            with tempfile.TemporaryDirectory() as folder:
+                os.chdir(folder)
+                save_file(timm.create_model(MODEL).state_dict(), WEIGHTS)
+                peak, request = measure(method, batch)
+                os.chdir("/")
+            print(f"| {method} | {batch} | {peak:,.0f} | {request:,} | {request / peak:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
