@@ -65,9 +65,9 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     """Digest everything that the numbers after the job's first round depend on.
 
     That is its spec with its weights and sources (else a job that is rerun because a plugin was
-    edited would resume from what the plugin computed before), its inputs, the versions of all
-    installed packages, and the kind of GPU, whose kernels add in an order of their own; where the
-    job ends and what it evaluates does not matter.
+    edited would resume from what the plugin computed before), its inputs, the versions of the
+    packages that FedLoom requires, and the kind of GPU, whose kernels add in an order of their own;
+    where the job ends and what it evaluates does not matter.
 
     Args:
         files: receipts of the inputs.
