@@ -52,6 +52,11 @@ def cached(cache):
     return paths.CACHE.replace("{cache}", cache)
 
 
+def tables_of_jobs(name):
+    """Input function: a table of every job of a run."""
+    return lambda w: PLAN.job_files(w, paths.JOB_TABLES[name])
+
+
 # What `train` and `artefact` read. Large files are ancient: Snakemake would compare their times,
 # and compares the checksums of their receipts.
 RUN_INPUTS = {

@@ -1,8 +1,3 @@
-def tables_of_jobs(name):
-    """Input function: a table of every job of a run."""
-    return lambda w: PLAN.job_files(w, paths.JOB_TABLES[name])
-
-
 rule train:
     """A job of several rounds; killed, it resumes after its last finished round."""
     input:
