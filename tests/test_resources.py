@@ -55,7 +55,9 @@ def ask(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "run", _count_here)
 
-    def make(rule, images=50_000, backbone=VIT, method="fedvpt", training=(), **study):
+    def make(
+        rule, images=50_000, backbone=VIT, method="fedvpt", training=(), on_gpu=False, **study
+    ):
         if images is not None:
             store = tmp_path / "results/datasets/d/images.arrow"
             store.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,8 @@ def ask(tmp_path, monkeypatch):
         chosen = {"datasets": ["d"], "partitions": ["p"], "backbones": ["b"], "methods": ["m"]}
         config["select"] |= chosen | {"figures": [], "tables": ["main"]}
         make.plan = plan = Plan(resolve(config))
-        return plan.resources(rule, SimpleNamespace(**LABELS, backbone="b", artefact="x"))
+        labels = SimpleNamespace(**LABELS, backbone="b", artefact="x")
+        return plan.resources(rule, labels, on_gpu=on_gpu)
 
     return make
 
@@ -98,6 +101,23 @@ def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
         64 * 80, abs=500
     )
     assert ask("train", gradient_checkpointing=True).mem_mb < whole / 2
+
+
+@pytest.mark.parametrize("rule", ["train", "cache", "artefact"])
+def test_with_a_gpu_activations_are_requested_of_its_memory_and_not_of_the_hosts(ask, rule):
+    core, gpu = ask(rule), ask(rule, on_gpu=True)
+    assert core.gpu_mem_mb == 0
+    host = gpu.mem_mb - resources.LIBRARIES - resources.CUDA
+    assert host == pytest.approx(2 * 343 + (rule == "artefact") * 1000, abs=500)
+    assert gpu.gpu_mem_mb > 343 and gpu.runtime == core.runtime
+
+
+def test_a_gpu_must_hold_one_clients_step_or_one_pass_of_an_evaluation(ask):
+    large = ask("train", on_gpu=True, training={"batch_size": 128}).gpu_mem_mb
+    assert large == pytest.approx(343 + 128 * 80, abs=500)
+    assert ask("train", on_gpu=True, clients_per_round=50).gpu_mem_mb < large
+    whole = ask("train", on_gpu=True, method="fedavg", training={"batch_size": 128}).gpu_mem_mb
+    assert whole - large == pytest.approx(5 * 343, abs=500)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])

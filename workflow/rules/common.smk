@@ -32,14 +32,13 @@ def sources(rule, make):
     return lambda wildcards: PLAN.sources(rule, make(wildcards))
 
 
-def memory(rule):
-    """A rule's memory in MB, by what the job computes; more when it is tried again."""
-    return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).mem_mb
-
-
-def minutes(rule):
-    """A rule's time limit in minutes, by what the job computes; more when it is tried again."""
-    return lambda wildcards, attempt: attempt * PLAN.resources(rule, wildcards).runtime
+def requested(rule, resource):
+    """A resource of a rule, estimated from its job; more when it is tried again. Where
+    --set-resources gives the rule a GPU, its activations need no memory of the host."""
+    on_gpu = "gpu" in workflow.resource_settings.overwrite_resources.get(rule, {})
+    return lambda wildcards, attempt: attempt * getattr(
+        PLAN.resources(rule, wildcards, on_gpu=on_gpu), resource
+    )
 
 
 def data_of_run(wildcards):

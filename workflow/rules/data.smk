@@ -7,8 +7,8 @@ rule dataset:
         paths.log("dataset", paths.STORE),
     threads: 1
     resources:
-        mem_mb=memory("dataset"),
-        runtime=minutes("dataset"),
+        mem_mb=requested("dataset", "mem_mb"),
+        runtime=requested("dataset", "runtime"),
     params:
         job=job(PLAN.dataset_job),
         sources=sources("dataset", PLAN.dataset_job),

@@ -11,9 +11,10 @@ rule cache:
         paths.log("{cache}", paths.CACHE.replace("{cache}", "cache")),
     threads: 1
     resources:
-        mem_mb=memory("cache"),
-        runtime=minutes("cache"),
+        mem_mb=requested("cache", "mem_mb"),
+        runtime=requested("cache", "runtime"),
         gpu=0,
+        gpu_mem_mb=requested("cache", "gpu_mem_mb"),
     params:
         job=job(PLAN.cache_job),
         sources=sources("cache", PLAN.cache_job),
@@ -37,8 +38,8 @@ rule prototypes:
         paths.log("prototypes", paths.PROTOTYPES),
     threads: 1
     resources:
-        mem_mb=memory("prototypes"),
-        runtime=minutes("prototypes"),
+        mem_mb=requested("prototypes", "mem_mb"),
+        runtime=requested("prototypes", "runtime"),
     params:
         job=job(PLAN.prototypes_job),
         sources=sources("prototypes", PLAN.prototypes_job),
@@ -59,8 +60,8 @@ rule block_accuracy:
         paths.log("block_accuracy", paths.BLOCK_ACCURACY),
     threads: 1
     resources:
-        mem_mb=memory("block_accuracy"),
-        runtime=minutes("block_accuracy"),
+        mem_mb=requested("block_accuracy", "mem_mb"),
+        runtime=requested("block_accuracy", "runtime"),
     params:
         job=job(PLAN.block_accuracy_job),
         sources=sources("block_accuracy", PLAN.block_accuracy_job),

@@ -12,9 +12,10 @@ rule train:
         paths.log("train", paths.STATE),
     threads: 1
     resources:
-        mem_mb=memory("train"),
-        runtime=minutes("train"),
+        mem_mb=requested("train", "mem_mb"),
+        runtime=requested("train", "runtime"),
         gpu=0,
+        gpu_mem_mb=requested("train", "gpu_mem_mb"),
     params:
         job=job(PLAN.train_job),
     shell:
@@ -73,9 +74,10 @@ rule artefact:
         paths.log("artefact", paths.ARTEFACT),
     threads: 1
     resources:
-        mem_mb=memory("artefact"),
-        runtime=minutes("artefact"),
+        mem_mb=requested("artefact", "mem_mb"),
+        runtime=requested("artefact", "runtime"),
         gpu=0,
+        gpu_mem_mb=requested("artefact", "gpu_mem_mb"),
     params:
         job=job(PLAN.artefact_job),
         sources=sources("artefact", PLAN.artefact_job),

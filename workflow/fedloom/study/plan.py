@@ -34,7 +34,7 @@ from fedloom.study import (
     work,
 )
 from fedloom.study.overview import overview
-from fedloom.study.resources import Resources, asked_for
+from fedloom.study.resources import Resources, request
 from fedloom.study.runs import Run
 from fedloom.study.work import Work, Workload
 
@@ -276,9 +276,9 @@ class Plan:
 
     # ---- memory and time -------------------------------------------------------------------------
 
-    def resources(self, rule: str, wildcards: Any) -> Resources:
-        """Return what a job of this rule asks a cluster for."""
-        return asked_for(self.work(rule, wildcards), resumes=rule == "train")
+    def resources(self, rule: str, wildcards: Any, on_gpu: bool = False) -> Resources:
+        """Return the request of a job of this rule to a cluster."""
+        return request(self.work(rule, wildcards), resumes=rule == "train", on_gpu=on_gpu)
 
     def work(self, rule: str, wildcards: Any) -> Work:
         """Return what a job of this rule takes."""
@@ -301,7 +301,7 @@ class Plan:
         # a tuned run may get the options of any of its trials
         labels = (w.method, *(trial.label for trial in self.trials_of(w)))
         most = [work.of_training(self.workload(w, m), len(rounds), *evaluations) for m in labels]
-        return Work(max(each.megabytes for each in most), max(each.operations for each in most))
+        return work.most(most)
 
     def workload(self, labels: Any, method: str) -> Workload:
         """Return what the estimate of a run is made of.

@@ -15,12 +15,18 @@ The estimates are meant to be too large rather than too small. They follow from
 What is memory-mapped (stores, caches) is not counted: the system may drop it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.memory import CACHED_AT_ONCE, ClientStep, clients_at_once, images_at_once
+from fedloom.common.memory import (
+    CACHED_AT_ONCE,
+    IMAGES_AT_ONCE,
+    ClientStep,
+    clients_at_once,
+    images_at_once,
+)
 from fedloom.common.receipts import read_receipt
 from fedloom.config.settings import Backbone, Dataset, Method, Partition
 from fedloom.config.study import Study
@@ -38,14 +44,24 @@ class Work:
     """What a job takes.
 
     Attributes:
-        megabytes: of memory, beside what the libraries take.
+        megabytes: of memory without a GPU, on top of the libraries.
         operations: of floating point, which a GPU does faster than a core.
-        seconds: of one core, for all else: reading, decoding, arrays.
+        seconds: of one core for the rest: reading, decoding, arrays.
+        host: megabytes of memory beside a GPU.
+        device: megabytes of the GPU's memory for one client at a time. With more memory, more
+            clients train at once (fedloom.common.memory).
     """
 
     megabytes: float
     operations: float = 0.0
     seconds: float = 0.0
+    host: float = 0.0
+    device: float = 0.0
+
+
+def most(estimates: Sequence[Work]) -> Work:
+    """Return the most that any of several jobs takes, of each kind."""
+    return Work(*map(max, *map(astuple, estimates))) if len(estimates) > 1 else estimates[0]
 
 
 def contents(dataset: Dataset) -> tuple[int, int]:
@@ -81,7 +97,9 @@ def of_dataset(dataset: Dataset) -> Work:
 def of_cache(dataset: Dataset, backbone: Backbone) -> Work:
     """Estimate a pass of the frozen backbone over all images."""
     images, size = contents(dataset)[0], sizes(backbone)
-    return Work(2 * size.weights + CACHED_AT_ONCE * size.passing, images * size.operations)
+    loaded, passing = 2 * size.weights, CACHED_AT_ONCE * size.passing
+    operations = images * size.operations
+    return Work(loaded + passing, operations, host=loaded, device=size.weights + passing)
 
 
 def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Work:
@@ -231,10 +249,18 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
             once += 3 * everyone * size.operations + once
         operations += number * once
     training = run.kept() + _transport_plans(run) * FLOAT
-    return Work(2 * size.weights + max(training, passing) + run.copies(), operations)
+    one = max(training / run.clients_at_once(), IMAGES_AT_ONCE * size.passing)
+    return Work(
+        2 * size.weights + max(training, passing) + run.copies(),
+        operations,
+        host=2 * size.weights + run.copies(),
+        device=size.weights + one + 5 * run.weights_of_a_client(),
+    )
 
 
 def of_artefact(run: Workload) -> Work:
     """Estimate a pass over all clients' test images."""
     megabytes, operations = _evaluation(run)
-    return Work(1000 + 2 * sizes(run.backbone).weights + megabytes, operations)
+    size, host = sizes(run.backbone), 1000 + 2 * sizes(run.backbone).weights
+    device = size.weights + IMAGES_AT_ONCE * size.passing
+    return Work(host + megabytes, operations, host=host, device=device)
