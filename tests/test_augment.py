@@ -16,6 +16,7 @@ from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
+from fedloom.hooks.training import DEFAULTS
 from fedloom.study.plan import Plan
 from fedloom.study.study_runs import runs
 
@@ -130,7 +131,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
 
 @pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha", "head_tuning", "fedvpt"])
 def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
-    monkeypatch.setitem(manifest.TRAINING, "augment", True)
+    monkeypatch.setitem(DEFAULTS, "augment", True)
     method = manifest.find(name)
     for number, check in enumerate((contract.resumes, contract.stacks)):
         (tmp_path / str(number)).mkdir()

@@ -110,7 +110,7 @@ def _projection_by_hand(context, variant, rho):
         ("released", 0.5, 11),  # the global context is the longest
     ],
 )
-def test_the_losses_of_fedpha_by_hand(tiny, variant, rho, global_length):
+def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_length):
     """Of contexts of 4 and 8 tokens; the first is read behind its EOT in the released code."""
     options = {"lengths": [4, 8], "global_length": global_length, "rho": rho, "alpha": 2.5}
     task, hooks = tiny("fedpha", variant=variant, **options)
@@ -124,7 +124,7 @@ def test_the_losses_of_fedpha_by_hand(tiny, variant, rho, global_length):
         seen["loss"] = loss(task, more["params"], known, clients, batch)
         raise StopIteration
 
-    method.train_locally = capture
+    monkeypatch.setattr(method.fl, "train_locally", capture)
     with pytest.raises(StopIteration):
         method.client_update(task=task, received=received, clients=clients)
     for k, length in enumerate((4, 8)):

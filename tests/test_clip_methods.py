@@ -237,7 +237,7 @@ def test_zero_shot_is_the_mean_of_its_templates(tiny):
     text = F.normalize(sum(clip.encode(part) for part in texts) / 2, dim=-1)
     torch.testing.assert_close(found, clip.logit_scale * batch.features @ text.T)
     update = hooks.client_update(task=task, received=received, clients=clients)[0]
-    assert update.payload == {} and update.client_state == {}
+    assert update.payload == {"params": {}} and update.client_state == {}
 
 
 def test_what_clip_methods_send():

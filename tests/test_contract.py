@@ -228,6 +228,11 @@ def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
         contract.checks.gives_its_tables(method, tmp_path / "x")
 
 
+# `predict` of Head-Tuning, and that of a method whose clients differ
+SAME = """\
+def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+    return fl.linear(batch"""
+OWN = "def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:\n"
 SILENT = """\
     if clients.is_server_model:
         return None
@@ -242,7 +247,7 @@ SILENT = """\
     ],
 )
 def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, line):
-    method = _plugin(tmp_path, "    return fl.linear(batch", f"{code}batch")
+    method = _plugin(tmp_path, SAME, OWN + f"{code}batch")
     toml = method.folder / "method.toml"
     toml.write_text(f"{toml.read_text()}\n[cost]\nno_server_model = {declared}\n")
     manifest.discover.cache_clear()
@@ -333,7 +338,6 @@ def test_a_method_that_mixes_clients_fails_the_contract(tmp_path):
 
 
 def test_a_method_that_mixes_predictions_fails_the_contract(tmp_path):
-    old = "    return fl.linear(batch.features"
-    new = "    return len(clients) * fl.linear(batch.features"
+    new = OWN + "    return len(clients) * fl.linear(batch"
     with pytest.raises(FedLoomError, match="stacked clients do not predict as single ones"):
-        contract.stacks(_plugin(tmp_path, old, new), tmp_path)
+        contract.stacks(_plugin(tmp_path, SAME, new), tmp_path)

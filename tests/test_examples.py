@@ -1,7 +1,6 @@
 """The examples: eight methods of others as plugins, short, by public names, right, installable."""
 
 import ast
-import json
 import math
 import os
 import re
@@ -465,9 +464,6 @@ def test_an_installed_package_trains_in_the_workflow_and_its_edits_count(site, t
     _snakemake(site, tmp_path)
     rows = pd.read_parquet(tmp_path / f"{RUN}/clients.parquet")
     assert rows["bytes_up"].tolist() == [8 * math.ceil(0.25 * 4 * 96)] * 2
-    receipt = json.loads((tmp_path / f"{RUN}/rounds/0001.json").read_text())
-    own = {name.split("their_methods/")[1] for name in receipt["sources"] if "their_me" in name}
-    assert {"__init__.py", "fedrep_prompts/plugin.py", "topk/plugin.py"} <= own
     file = site / "their_methods/__init__.py"
     file.write_text("FACTOR = 2\n")
     told = _snakemake(site, tmp_path, "-n", "--quiet", "host")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+import fedloom.toolbox as fl
 from fedloom import contract
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
@@ -85,14 +86,13 @@ def test_one_upload_arrives_at_least(run):
 def test_partial_work_is_a_share_of_the_steps_rounded_up(run, monkeypatch):
     task, hooks = run(partial=1.0)
     steps = []
-    module = sys.modules["fedloom_plugins.head_tuning.plugin"]
 
     def watched(task, loss, received, clients):
         trained = train_locally(task, loss, received, clients)
         steps.extend(zip(clients.ids, trained.steps, strict=True))
         return trained
 
-    monkeypatch.setattr(module, "train_locally", watched)
+    monkeypatch.setattr(fl, "train_locally", watched)
     _, rows = rounds(task, hooks, 3)
     assert ((rows["work"] > 0) & (rows["work"] < 1)).all() and rows["work"].nunique() == len(rows)
     whole = [2 * math.ceil(len(task.data.train[k]) / 4) for k in rows["client_id"]]  # 2 epochs
@@ -122,7 +122,7 @@ def test_a_round_without_clients_is_one_line(run):
 
 GREEDY = """
 
-@hookimpl
+@fl.hookimpl
 def select_clients(task, available, history):
     SEEN.append(history)
     fresh = [k for k in available if k not in history.train_loss]

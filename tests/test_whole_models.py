@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fedloom.toolbox as fl
 from clip_by_hand import first_cohort
 from doubled import doubled, features, images_of, logits
 from fedloom.common.errors import FedLoomError
@@ -149,10 +150,10 @@ def test_fedrep_fits_heads_to_the_body_then_the_body_to_the_heads(case, weighted
 @pytest.mark.parametrize("tuned", ["all", "head"])
 def test_fedbabu_trains_the_body_under_a_fixed_head_and_fine_tunes_it(case, monkeypatch, tuned):
     task, hooks = case("fedbabu", epochs=2, tuning_epochs=3, tuned=tuned, tuning_lr=0.3)
-    head = plugin("fedbabu").random_head(task).double()
+    head = fl.random_head(task).double()
     assert head.abs().max() <= 0.25 and head.std() == pytest.approx(0.25 / 3**0.5, rel=0.2)
-    assert torch.equal(plugin("fedbabu").random_head(task.at(7)).double(), head)
-    monkeypatch.setattr(plugin("fedbabu"), "random_head", lambda task: head)
+    assert torch.equal(fl.random_head(task.at(7)).double(), head)
+    monkeypatch.setattr(fl, "random_head", lambda task: head)
     start = initial_state(task, hooks)
     body = start.server["params"]["weights"]
     state, row = train_round(task.at(1), hooks, start)

@@ -42,8 +42,7 @@ class Training(Keys):
     augment: bool | Literal["shift"] = False
     """Crop (8 to 100% of the area) and flip training images at random, anew in every step, as CoOp
     does; or shift them, by up to an eighth of the side, and flip them, as CIFAR is trained on;
-    features are then not read from the cache but computed, and the job's log says how long that
-    took."""
+    features are then not read from the cache but computed."""
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is smaller than batch_size, as CoOp does; a client
     with fewer images than a batch trains on all of them."""
