@@ -1,6 +1,7 @@
 # make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
 # make report the same, and results/report/<study>.html with all tables, figures and captions
 # make test   make lint, and all tests; one of them builds the documentation
+# make fast   make lint, and the tests without whole workflows: before a commit
 # make lint   style, spelling, plain English, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings relative to other tools, and a roofline: minutes on idle cores
@@ -20,7 +21,7 @@ PROSE := '*.md' '*.yaml' '*.yml' '*.rst' containers profiles ':!workflow/claims'
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR); \
   } | sha256sum | cut -c1-12)
 
-.PHONY: run report test lint docs bench peers kills venv
+.PHONY: run report test fast lint docs bench peers kills venv
 
 run: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch $(FILE) $(ARGS)
@@ -31,6 +32,9 @@ report: venv
 test: lint
 	$(VENV) -m snakemake --lint
 	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+fast: lint
+	$(VENV) -m pytest --numprocesses auto --dist loadfile -m "not slow" $(ARGS)
 
 lint: venv
 	$(VENV) -m ruff check .

@@ -12,6 +12,8 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks import hookspecs, loader, manifest
 
+pytestmark = pytest.mark.slow
+
 PLUGINS = manifest.discover()
 METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
 WRAPPERS = {name: m for name, m in PLUGINS.items() if m.kind == "wrapper"}

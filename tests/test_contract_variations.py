@@ -9,6 +9,8 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks import manifest
 
+pytestmark = pytest.mark.slow
+
 OLD = "    return fl.cross_entropy(fl.linear(batch.features"
 
 

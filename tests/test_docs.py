@@ -37,6 +37,8 @@ from fedloom.hooks.manifest import Plugin, discover
 from fedloom.study import bundled_studies
 from pretraining.__main__ import MODELS
 
+pytestmark = pytest.mark.slow
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"\b(?:benchmarks|tests)/\w+\.py")

@@ -25,6 +25,8 @@ from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, stack
 from images_on_disk import image_folder
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "examples/methods"
 EXAMPLES = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/plugin.py"))}
 METHODS = ("fedbabu_prompts", "fedem_heads", "fedrep_prompts", "ifca_heads")

@@ -22,6 +22,8 @@ from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(__file__).parent / "golden.json"
 ROUNDS = 2
 # Other CPUs sum in another order: with SSE, AVX2 and AVX-512 kernels on one machine these numbers

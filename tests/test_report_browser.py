@@ -28,6 +28,8 @@ from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
 from images_on_disk import image_folder
 
+pytestmark = pytest.mark.slow
+
 # titles are what a person may write
 ODD = "Odd *title* |a| `b`_ c_ <b>d</b> $x_{$ </script>"
 CUT = {  # of the default study: fewer rounds and images and no tuning, the same labels

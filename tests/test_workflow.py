@@ -19,6 +19,8 @@ import checkout
 import one_process
 from fedloom.commands.planning import load_plan
 
+pytestmark = pytest.mark.slow
+
 STUDY = """
 study:
   name: small

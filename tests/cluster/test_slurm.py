@@ -9,6 +9,8 @@ import tiny_study
 from one_node import wait_for
 from tiny_study import ROUNDS
 
+pytestmark = pytest.mark.slow
+
 GENERIC = (
     *("--workflow-profile", "profiles/cluster-generic", "--latency-wait", "10"),
     *("--seconds-between-status-checks", "1", *tiny_study.TARGETS),
