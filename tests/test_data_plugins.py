@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
@@ -340,20 +339,19 @@ def test_a_folder_is_a_plugin_of_one_kind(tmp_path):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     """It is found by its entry point, and keeps its own module name."""
-    site, kind = tmp_path / "site", EXAMPLES[name]
-    shutil.copytree(ROOT / f"examples/{kind}s/{name}", site / "theirs" / name)
-    for folder in (site / "theirs", site / "theirs" / name):
+    site, kind, package = tmp_path / "site", EXAMPLES[name], f"package_with_{name}"
+    shutil.copytree(ROOT / f"examples/{kind}s/{name}", site / package / name)
+    for folder in (site / package, site / package / name):
         (folder / "__init__.py").write_text("")
-    info = site / "theirs-1.0.dist-info"
+    info = site / f"{package}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = theirs.{name}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = {package}.{name}\n")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.delitem(sys.modules, "theirs", raising=False)
     plugin = data_plugins.find(kind, name)
-    assert (plugin.module, plugin.folder) == (f"theirs.{name}", site / "theirs" / name)
+    assert (plugin.module, plugin.folder) == (f"{package}.{name}", site / package / name)
     module = plugins.import_plugin(plugin)
-    assert module.__name__ == f"theirs.{name}.plugin"
+    assert module.__name__ == f"{package}.{name}.plugin"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
     data_plugins.discover.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
