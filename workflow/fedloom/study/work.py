@@ -61,7 +61,7 @@ class Work:
 
 def most(estimates: Sequence[Work]) -> Work:
     """Return the most that any of several jobs takes, of each kind."""
-    return Work(*map(max, *map(astuple, estimates))) if len(estimates) > 1 else estimates[0]
+    return Work(*map(max, zip(*map(astuple, estimates), strict=True)))
 
 
 def contents(dataset: Dataset) -> tuple[int, int]:
