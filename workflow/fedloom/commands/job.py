@@ -30,7 +30,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def main() -> None:
-    """Run a job on the server or in this process, and end as it ends."""
+    """Run a job on the server or in this process, and end with its status or by its signal."""
     if sys.argv[1] == "--serve":
         try:
             serve(socket.socket(fileno=int(sys.argv[2])), os.pidfd_open(int(sys.argv[3])))
@@ -40,13 +40,21 @@ def main() -> None:
         status = try_server(sys.argv[1:])
     except KeyboardInterrupt:
         status = -signal.SIGINT
-    if status is not None:
-        exit_like(status)
-    import_module("fedloom.commands.cli").main()
+    if status is None:
+        import_module("fedloom.commands.cli").main()
+    elif status < 0:
+        if -status in FORWARDED:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
 
 
 def try_server(arguments: list[str]) -> int | None:
-    """Run a job on the server, started if need be; return its status, or None if it did not run."""
+    """Run a job on the server, started if need be, and pass signals on to it.
+
+    Returns:
+        Its exit status, or minus the signal that ended it; None if it did not run.
+    """
     token, _, snakemake = os.environ.get(VARIABLE, "").partition(":")
     if not token or not hasattr(os, "pidfd_open"):
         return None
@@ -73,31 +81,19 @@ def try_server(arguments: list[str]) -> int | None:
             job = int(server.recv(MOST) or 0)
         except OSError:  # the server has ended, too many wait for it, or the request is too long
             return None
-        return run_on_server(server, job) if job else None
+        if not job:
+            return None
 
+        def forward(number: int, _: object) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job, number)
 
-def run_on_server(server: socket.socket, job: int) -> int:
-    """Pass signals on to a job; return its exit status, or minus the signal that ended it."""
-
-    def forward(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(job, number)
-
-    for number in FORWARDED:  # one that is ignored too: the job may heed it
-        signal.signal(number, forward)
-    status = server.recv(MOST)
-    if not status:
-        raise ConnectionError(f"the keeper of process {job} ended before its job did")
-    return int(status)
-
-
-def exit_like(status: int) -> None:
-    """End this process as another one ended: with its exit status, or by the same signal."""
-    if -status in FORWARDED:
-        signal.signal(-status, signal.SIG_DFL)
-    if status < 0:
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
+        for number in FORWARDED:  # one that is ignored too: the job may heed it
+            signal.signal(number, forward)
+        status = server.recv(MOST)
+        if not status:
+            raise ConnectionError(f"the keeper of process {job} ended before its job did")
+        return int(status)
 
 
 def is_mine(connection: socket.socket) -> bool:
@@ -121,18 +117,21 @@ def serve(listener: socket.socket, snakemake: int) -> None:
             if data:  # else the client was killed
                 request = json.loads(data)
                 stage, _, job, *_ = request[-1]
-                families = re.findall(r'"family":"(\w+)"', job)
-                for name in (
-                    "commands.cli",
-                    f"stages.{stage}",
-                    *(f"backbones.{f}" for f in families),
-                ):
-                    import_module(f"fedloom.{name}")  # the client meets an error by itself
+                for name in modules_of(stage, job):
+                    import_module(name)  # the client meets an error by itself
                 if [file.stat().st_ctime_ns for file in files] != started:
                     return
                 FORK.Process(target=reply, args=(listener, client, opened, *request)).start()
             for file in opened:
                 os.close(file)
+
+
+def modules_of(stage: str, job: str) -> list[str]:
+    """Return the modules that the server imports before it forks for a job."""
+    families = import_module("fedloom.config.settings").FAMILIES
+    libraries = families.keys() & re.findall(r'"library":"(\w+)"', job)
+    backbones = (f"fedloom.backbones.{families[library]}" for library in libraries)
+    return ["fedloom.commands.cli", f"fedloom.stages.{stage}", *backbones]
 
 
 def reply(listener: socket.socket, client: socket.socket, *request: object) -> None:
