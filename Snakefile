@@ -11,16 +11,16 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
-from fedloom.commands.planning import load_plan
+from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common.checkout import in_shell
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.jobs import to_json
-from fedloom.study.plan import LAUNCHER
+from fedloom.study.overview import overview
 
 STARTED = time.time()
 PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
-config["overview"] = PLAN.overview  # the report's first page reads it
+config["overview"] = overview(PLAN.settings)  # the report's first page reads it
 
 # A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job. Snakemake and its shells
 # would end by it; ignored here, it is so in what they start too, and only training heeds it.

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
+from fedloom.commands import bundled_studies
 from fedloom.commands.describe import header
 from fedloom.commands.plan import hours, megabytes
 from fedloom.commands.planning import load_plan
 from fedloom.config.reading import read_all
-from fedloom.study import bundled_studies
 from fedloom.study.cost import RATES, study_cost
 from fedloom.study.plan import Plan
 

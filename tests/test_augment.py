@@ -18,7 +18,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.hooks.training import DEFAULTS
 from fedloom.study.plan import Plan
-from fedloom.study.study_runs import runs
+from fedloom.study.runs import runs
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fedloom.commands.planning import resolve
 from fedloom.data import store
 from fedloom.report import block_accuracy
 from fedloom.report.figures import backbone_tsne, style
-from fedloom.study import study_runs
+from fedloom.study import runs
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import ShownBackbone
 from refusals import refused
@@ -77,7 +77,7 @@ def test_it_is_made_of_features_and_needs_no_run():
     config["tables"] = {"t": {"kind": "sizes"}}
     config["select"] |= {"tables": ["t"], "figures": ["f"]}
     plan = Plan(resolve(config))
-    assert study_runs.runs(plan.settings) == []
+    assert runs.runs(plan.settings) == []
     assert plan.shown_files("figures", SimpleNamespace(label="f")) == [
         "results/features/styles/micro_vit.json", "results/datasets/styles/images.json",
     ]  # fmt: skip

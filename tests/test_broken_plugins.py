@@ -7,14 +7,12 @@ from copy import copy
 import pytest
 
 from default_config import default_config
-from fedloom.commands import describe
-from fedloom.commands.planning import load_plan, resolve
+from fedloom.commands import describe, planning
+from fedloom.commands.planning import LAUNCHER, load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins, method_labels
 from fedloom.hooks import manifest
-from fedloom.study import plan
-from fedloom.study.plan import LAUNCHER
 
 OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"\n'
 BROKEN = {
@@ -41,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text("[fedloom.methods]\ntheirs = theirs\n")
     monkeypatch.syspath_prepend(site)
     monkeypatch.delenv(LAUNCHER, raising=False)
-    plan._warn_of_broken_plugins.cache_clear()
+    planning._warn_of_broken_plugins.cache_clear()
     toml = site / "theirs/method.toml"
     toml.write_text(toml.read_text().replace('"head_tuning"', '"theirs"'))
     return site / "theirs"

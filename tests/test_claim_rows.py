@@ -5,11 +5,11 @@ from copy import deepcopy
 import pytest
 
 from default_config import default_config
+from fedloom.commands import bundled_studies
 from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.config import claims as plan_claims
 from fedloom.config.claims import read_claims
-from fedloom.study import bundled_studies
 from refusals import refused
 
 PAPERS = sorted(path.stem for path in (ROOT / "workflow/claims").glob("*.yaml"))

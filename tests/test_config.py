@@ -12,15 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from default_config import default_config
-from fedloom.commands.planning import load_plan, resolve
+from fedloom.commands.planning import CONFIG, load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
 from fedloom.config.reading import merge, read
 from fedloom.config.rounds import Reported, evaluated_rounds, job_ends, reported
-from fedloom.study.plan import CONFIG, Plan
-from fedloom.study.runs import Run
-from fedloom.study.study_runs import runs
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run, runs
 
 DEFAULT = default_config()
 BAD = {

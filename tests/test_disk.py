@@ -12,7 +12,7 @@ import torch
 
 from fedloom.backbones import cache
 from fedloom.commands import cli, launch
-from fedloom.commands.planning import load_plan
+from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common import io, tensor_files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -22,7 +22,6 @@ from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
-from fedloom.study.plan import LAUNCHER
 
 
 @pytest.fixture

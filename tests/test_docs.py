@@ -20,7 +20,7 @@ from snakemake.cli import get_argument_parser
 import checkout
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands import cli
+from fedloom.commands import bundled_studies, cli
 from fedloom.commands.config_schema import ROOMS
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
@@ -34,7 +34,6 @@ from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import Plugin, discover
-from fedloom.study import bundled_studies
 from pretraining.__main__ import MODELS
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,7 @@ from fedloom.report.figures import boxes, grid, shots, style
 from fedloom.study.jobs import from_json, to_json
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import shown_runs
-from fedloom.study.runs import Run
-from fedloom.study.study_runs import runs
+from fedloom.study.runs import Run, runs
 from shown_runs import figure_job, shown
 
 DEFAULT = default_config()

@@ -4,6 +4,7 @@ import pytest
 
 from fedloom.commands.planning import load_plan
 from fedloom.config.reading import read_all
+from fedloom.study.overview import overview
 
 
 def _write(folder, **files):
@@ -79,14 +80,12 @@ select: {datasets: [digits], partitions: [iid, other], methods: [fedvpt, slow], 
 
 def test_the_report_says_what_a_study_is_of_and_where_it_differs(tmp_path):
     _write(tmp_path, protocol=ABOUT, study="include: [protocol.yaml]\nstudy: {name: mine}")
-    overview = load_plan([tmp_path / "study.yaml"]).overview
-    assert "Yashwanth" in overview["Paper"] and overview["Shows"] == r"Table 1\, Figure 3"
-    assert overview["Different from the paper"] == (
-        "\n\n  * Images are cropped\\, not squashed\\.\n"
-    )
-    assert r"  * The decay is 0\.99\_1\." in overview["Left open by the paper"]
-    assert overview["Rounds"].split("\n")[2:4] == [
+    shown = overview(load_plan([tmp_path / "study.yaml"]).settings)
+    assert "Yashwanth" in shown["Paper"] and shown["Shows"] == r"Table 1\, Figure 3"
+    assert shown["Different from the paper"] == ("\n\n  * Images are cropped\\, not squashed\\.\n")
+    assert r"  * The decay is 0\.99\_1\." in shown["Left open by the paper"]
+    assert shown["Rounds"].split("\n")[2:4] == [
         r"  * iid\: 12\, with 18 clients each\; slow 99",
         r"  * other\: 7\, with 3 clients each\; slow 99",
     ]
-    assert "Paper" not in load_plan([]).overview
+    assert "Paper" not in overview(load_plan([]).settings)

@@ -17,7 +17,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.study.jobs import to_json
 from fedloom.study.plan import Plan
-from fedloom.study.study_runs import runs
+from fedloom.study.runs import runs
 
 
 @pytest.fixture

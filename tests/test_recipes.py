@@ -7,7 +7,8 @@ import pytest
 from fedloom.commands.planning import load_plan
 from fedloom.config import recipes, resolve
 from fedloom.data.entries import SOURCES
-from fedloom.study import staleness, work
+from fedloom.study import resources, staleness
+from fedloom.study.overview import overview
 from images_on_disk import dataset_spec
 from refusals import refused
 
@@ -107,8 +108,9 @@ def test_training_and_test_images_are_estimated_each(name, first, train, test):
     """Of all test images, and of the training images those that `first_per_domain` keeps."""
     entry = {"recipe": name} | ({"first_per_domain": first} if first else {})
     dataset = resolve._dataset("d", recipes.check_dataset("d", entry, SOURCES), entry, False)
-    assert work.halves(dataset) == (train, test)
-    assert work.contents(dataset)[0] == train + test
+    found = resources.contents(dataset)
+    assert (found.training, found.test) == (train, test)
+    assert found.images == train + test
 
 
 def test_a_study_names_recipes(tmp_path, monkeypatch):
@@ -123,10 +125,10 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
     assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
     assert (tiny.expected, tiny.notes) == ((None, None, None), ())
-    notes = plan.overview["On the data sets"]
+    notes = overview(plan.settings)["On the data sets"]
     assert r"  * tiny\: The test images are the archive\'s" in notes
     assert r"  * five\: notMNIST\: " in notes and r"the small\, clean archive" in notes
-    assert work.contents(plan.settings.datasets["tiny"]) == (110_000, 200)
+    assert resources.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     job = plan.dataset_job(SimpleNamespace(dataset="five"))
     sources = " ".join(staleness.files_of(staleness.code_of("dataset", job)))

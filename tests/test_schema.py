@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 from pydantic import Field
 
+from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import config_schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.schema import (
@@ -19,7 +20,6 @@ from fedloom.common.schema import (
     require,
 )
 from fedloom.config.reading import read
-from fedloom.study import bundled_studies
 
 
 class Inner(Keys):

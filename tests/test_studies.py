@@ -8,7 +8,7 @@ from types import SimpleNamespace as Wildcards
 
 import pytest
 
-from fedloom.commands import describe, planning
+from fedloom.commands import bundled_studies, describe, planning
 from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
@@ -17,9 +17,9 @@ from fedloom.config.claims import EACH_DOMAIN, read_claims
 from fedloom.config.rounds import job_ends
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
-from fedloom.study import backbone_sizes, bundled_studies, cost, jobs
+from fedloom.study import backbone_sizes, cost, jobs
 from fedloom.study.paths import end
-from fedloom.study.work import Workload
+from fedloom.study.resources import Workload
 
 STUDIES = bundled_studies.studies()
 

@@ -12,7 +12,7 @@ from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.data import store
 from fedloom.report import tables
-from fedloom.study import paths, study_runs
+from fedloom.study import paths, runs
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import shown_runs
 from shown_runs import table_files
@@ -49,7 +49,7 @@ def _cells(job, tmp_path):
 @pytest.mark.parametrize("kind", ["protocol", "sizes"])
 def test_they_need_no_run(kind):
     plan = _plan(kind=kind)
-    assert study_runs.runs(plan.settings) == []
+    assert runs.runs(plan.settings) == []
     files = plan.shown_files("tables", T)
     stores = [f"results/datasets/{name}/images.json" for name in ("digits", "other")]
     assert files == (stores if kind == "sizes" else [])

@@ -20,7 +20,7 @@ from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.study.jobs import to_json
 from fedloom.study.plan import Plan
-from fedloom.study.study_runs import runs
+from fedloom.study.runs import runs
 from fedloom.toolbox import leaves, tensor_map
 
 

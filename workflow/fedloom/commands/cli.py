@@ -15,22 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
 
-from fedloom.commands import data, doctor, plan
+from fedloom.commands import config_schema, data, describe, doctor, plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import log_to
 from fedloom.study.jobs import from_json
 
 log = logging.getLogger("fedloom")
 
-# errors of files that are a person's to mend: a full disk, no permission, a file for a folder
+# errors of files that a person can mend: a full disk, no permission, a file in place of a folder
 MENDABLE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
 }
 
-STAGES = {
-    path.stem: path for path in sorted((Path(__file__).parents[1] / "stages").glob("[a-z]*.py"))
-}
+STAGES = sorted((Path(__file__).parents[1] / "stages").glob("[a-z]*.py"))
 
 
 def stage(args: argparse.Namespace) -> None:
@@ -53,9 +51,8 @@ def communication(args: argparse.Namespace) -> None:
     from fedloom.commands.downlink import downlink_floats
 
     counts = downlink_floats(args.method, args.backbone, args.classes, args.options)
-    for name, count in sorted(counts.items()):
+    for name, count in [*sorted(counts.items()), ("total", sum(counts.values()))]:
         print(f"{name:<16}{count:>12,}")
-    print(f"{'total':<16}{sum(counts.values()):>12,}")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -72,50 +69,34 @@ def check(args: argparse.Namespace) -> None:
 
 
 def methods(args: argparse.Namespace) -> None:
-    """Print every method in a line, or all that is known of one."""
-    from fedloom.commands import describe
-
+    """Print every method in a line, or all facts of one."""
     print(describe.method(args.name) if args.name else describe.methods())
 
 
-def datasets(args: argparse.Namespace) -> None:
+def datasets(_: argparse.Namespace) -> None:
     """Print the recipes and sources of datasets and the schemes of partitions, with their keys."""
-    from fedloom.commands import describe
-
     print(describe.datasets())
 
 
-def studies(args: argparse.Namespace) -> None:
+def studies(_: argparse.Namespace) -> None:
     """Print the studies that ship, with what each shows."""
-    from fedloom.commands import describe
-
     print(describe.studies())
 
 
-def schema(args: argparse.Namespace) -> None:
+def schema(_: argparse.Namespace) -> None:
     """Print the keys of the config as JSON Schema, by which an editor completes and checks them."""
-    from fedloom.commands.config_schema import config_schema
-
-    print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
-
-
-COMMANDS = (methods, datasets, studies, schema, check, communication)
+    print(json.dumps(config_schema.config_schema(), indent=2, ensure_ascii=False))
 
 
 def _positive(text: str) -> int:
     """Return a whole number from 1 on.
 
     Raises:
-        ArgumentTypeError: it is none; argparse makes one line of it.
+        ArgumentTypeError: it is something else; argparse makes one line of it.
     """
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, got '{text}'")
     return int(text)
-
-
-def _summary(file: Path) -> str:
-    """Return the first line of a module's docstring, read without importing it."""
-    return (ast.get_docstring(ast.parse(file.read_text())) or "").splitlines()[0]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -123,28 +104,24 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="fedloom", description=__doc__)
     commands = top.add_subparsers(required=True, metavar="command", dest="command")
 
-    def add(function: Callable, name: str, about: str) -> argparse.ArgumentParser:
+    def add(function: Callable, name: str, doc: str | None) -> argparse.ArgumentParser:
+        about = (doc or "").splitlines()[0]
         sub = commands.add_parser(name, help=about, description=about)
         sub.set_defaults(function=function)
         return sub
 
-    subs = {f: add(f, f.__name__, (f.__doc__ or "").splitlines()[0]) for f in COMMANDS}
+    people = (methods, datasets, studies, schema, check, communication)
+    subs = {function: add(function, function.__name__, function.__doc__) for function in people}
     subs[methods].add_argument("name", nargs="?", help="a method")
     subs[check].add_argument("--method", help="name of a method; default: every one")
-    subs[communication].add_argument("--method", required=True, help="name of a method")
-    subs[communication].add_argument(
-        "--backbone", required=True, help="a model of timm, or of open_clip"
-    )
-    subs[communication].add_argument(
-        "--classes", type=_positive, required=True, help="number of classes"
-    )
-    subs[communication].add_argument(
-        "--options", type=json.loads, default={}, help="the method's, as JSON"
-    )
-    data.add_to(commands)
-    plan.add_to(commands)
-    doctor.add_to(commands)
-    jobs = [add(stage, name, f"a rule's job: {_summary(file)}") for name, file in STAGES.items()]
+    floats = subs[communication]
+    floats.add_argument("--method", required=True, help="name of a method")
+    floats.add_argument("--backbone", required=True, help="a model of timm, or of open_clip")
+    floats.add_argument("--classes", type=_positive, required=True, help="number of classes")
+    floats.add_argument("--options", type=json.loads, default={}, help="the method's, as JSON")
+    for module in (data, plan, doctor):
+        module.add_to(commands)
+    jobs = [add(stage, f.stem, ast.get_docstring(ast.parse(f.read_text()))) for f in STAGES]
     for sub in jobs:
         sub.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
         sub.add_argument("--log", type=Path, help="also write the log to this file")
@@ -176,7 +153,3 @@ def main() -> None:
         log.debug("", exc_info=error)
         log.error("error: %s: %s", error.filename, error.strerror)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ from fedloom.config.study import Config, Protocol
 
 ROOMS = {**KINDS, "backbones": Listed(LIBRARIES)}
 RECIPE = {
-    "description": "a published data set; keys of its source may stand beside it",
+    "description": "a published data set; keys of its source may follow",
     "type": "object",
     "required": ["recipe"],
     "properties": {"recipe": {"type": "string"}},
@@ -31,9 +31,9 @@ INCLUDE = {
 
 
 def whole(sub: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a key with its reference looked up, without a null as its default.
+    """Return the schema of a key without a null default; its reference is looked up.
 
-    What stands beside a reference goes before what it leads to.
+    Keys beside a reference override those that it leads to.
     """
     if "$ref" in sub:
         target = root["$defs"][sub["$ref"].rsplit("/", 1)[1]]

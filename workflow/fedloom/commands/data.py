@@ -64,11 +64,7 @@ def _row(recipe: Recipe) -> list[str]:
 
 
 def is_there(recipe: Recipe, root: str | None = None) -> bool:
-    """Return True if there are files below the root of a recipe, or of all that it is made of.
-
-    Args:
-        root: default: the recipe's own.
-    """
+    """Return True if there are files below `root`, or the recipe's, and of all of its parts."""
     if recipe.parts():
         return all(
             is_there(part, f"{root}/{recipes.folder_of(part)}" if root else None)

@@ -1,21 +1,22 @@
-"""What FedLoom knows of its methods, sources and studies, as text for the terminal."""
+"""Methods, sources and studies as text for the terminal."""
 
 import ast
 import re
 from collections import Counter
+from itertools import takewhile
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
 from tabulate import tabulate
 
+from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import kind_schema, whole
 from fedloom.commands.planning import KINDS, load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
 from fedloom.config import recipes
 from fedloom.hooks.manifest import Plugin, discover, find
-from fedloom.study import bundled_studies
 from fedloom.study.cost import RATES, study_cost
 
 WIDTH = 96
@@ -34,7 +35,7 @@ def docstring(file: Path) -> str:
 
 
 def summary(plugin: Plugin) -> str:
-    """Return what a plugin does: the first line of its docstring, without its name before it."""
+    """Return the first line of a plugin's docstring, without the name before it."""
     line = docstring(plugin.file).splitlines()[0]
     text = line.partition(": ")[2] or line
     return text[0].upper() + text[1:]
@@ -46,11 +47,8 @@ def header(study: Path) -> str:
     Raises:
         FedLoomError: it has none.
     """
-    lines = []
-    for line in study.read_text().splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
+    comment = takewhile(lambda line: line.startswith("#"), study.read_text().splitlines())
+    lines = [line.lstrip("# ") for line in comment]
     if not lines:
         raise FedLoomError(f"{study}: a study begins with a comment that says what it shows")
     return " ".join(lines)
@@ -65,7 +63,7 @@ def methods() -> str:
 
 
 def method(name: str) -> str:
-    """Return all that method.toml says of a plugin.
+    """Return the facts of a plugin's method.toml.
 
     Raises:
         FedLoomError: there is none of that name.

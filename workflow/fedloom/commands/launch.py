@@ -1,10 +1,9 @@
-"""`make run` and `make report`: Snakemake, after whatever an earlier run left behind.
+"""`make run` and `make report`: Snakemake, one run at a time in a folder.
 
-What is FedLoom's own here is the lock: it says whether a run is alive. This process holds it, and
-waits besides for a Snakemake whose launcher was killed. Jobs may outlive both (they take turns by
-the run folder's lock, see federated/training_job.py). Snakemake's own lock, which is only files,
-outlives a killed run and is removed then. Settings are in profiles/default, which plain `snakemake`
-reads too.
+This process holds the folder's lock, and also waits for a Snakemake whose launcher was killed. Jobs
+may outlive both (they take turns by the run folder's lock, see federated/training_job.py).
+Snakemake's own lock is only files: it outlives a killed run and is removed then. Settings are in
+profiles/default, which plain `snakemake` reads too.
 """
 
 import os
@@ -19,11 +18,10 @@ from pathlib import Path
 import psutil
 from snakemake.cli import get_argument_parser, parse_config
 
-from fedloom.commands import processes
-from fedloom.commands.planning import load_plan
+from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common.locks import held
 from fedloom.study import paths
-from fedloom.study.plan import LAUNCHER, Plan
+from fedloom.study.plan import Plan
 
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
@@ -31,9 +29,15 @@ WAITING = "another run is at work in this folder; waiting for it to end"
 
 
 def running_snakemake() -> psutil.Process | None:
-    """Return a Snakemake at work in this folder that we did not start."""
-    for process, words in processes.of_folder(Path.cwd()):
-        if processes.is_snakemake(words):
+    """Return a Snakemake at work in this folder that we did not start.
+
+    Those of other users, whose folders only root may know, are left out.
+    """
+    for process in psutil.process_iter(["cwd", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if process.info["cwd"] == str(Path.cwd()) and any(
+            Path(word).name == "snakemake" for word in words[:3]
+        ):
             return process
     return None
 
@@ -47,10 +51,7 @@ def of_a_launcher(process: psutil.Process) -> bool:
 
 
 def study_of(arguments: list[str]) -> tuple[Plan, bool]:
-    """Return the plan of the study that Snakemake's arguments name, and True for a dry run.
-
-    Snakemake's own parser reads them, so that whatever it accepts (`-np`, `--config a=b`) counts.
-    """
+    """Return the plan of the study that Snakemake's arguments name, and True for a dry run."""
     options, _ = get_argument_parser().parse_known_args(arguments)
     try:
         overrides = parse_config(options.config)
@@ -63,8 +64,7 @@ def snakemake(arguments: list[str]) -> int:
     """Run Snakemake and return its exit status."""
     command = [sys.executable, "-m", "snakemake", *arguments]
     environment = os.environ | {LAUNCHER: "1"} | _cache()
-    # a process group of its own, so that a signal that reaches the launcher alone can be handed on
-    # to Snakemake and to all of its jobs
+    # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
         subprocess.Popen(command, process_group=0, env=environment) as process,
         _handing_on(process),
@@ -74,7 +74,7 @@ def snakemake(arguments: list[str]) -> int:
 
 
 def _cache() -> dict[str, str]:
-    """Return where programs may keep caches if the home folder cannot be written to: in here."""
+    """Return a variable that keeps programs' caches here if the home folder is not writable."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         cache.mkdir(parents=True, exist_ok=True)
@@ -129,10 +129,7 @@ def report(study: Plan, arguments: list[str]) -> int:
 
 
 def unlock(arguments: list[str]) -> int:
-    """Remove the lock that a killed Snakemake left behind, and return the exit status.
-
-    Refuse, with status 2, where one is at work that this launcher did not start.
-    """
+    """Remove the lock of a killed Snakemake and return the exit status: 2 if one is at work."""
     process = running_snakemake()
     if process is not None:
         print(f"error: snakemake (process {process.pid}) works in this folder", file=sys.stderr)
@@ -153,7 +150,7 @@ def alone() -> Iterator[None]:
 
 
 def main() -> int:
-    """Run Snakemake with the arguments given, after the word "report" also its report."""
+    """Run Snakemake with the command's arguments; after the word "report", write its report."""
     arguments = sys.argv[1:]
     reporting = arguments[:1] == ["report"]
     arguments = arguments[reporting:]
@@ -161,11 +158,8 @@ def main() -> int:
     if dry:
         return snakemake(arguments)
     with alone():
-        if any(Path(".snakemake/locks").glob("*")):
-            status = unlock(arguments)
-            if status != 0:
-                return status
-        status = snakemake(arguments)
+        locked = any(Path(".snakemake/locks").glob("*"))
+        status = (locked and unlock(arguments)) or snakemake(arguments)
     if status != 0:
         return status
     print(f"\n{study.summary()}")

@@ -2,19 +2,18 @@
 
 import argparse
 import math
+from functools import cache
 from pathlib import Path
 
 from tabulate import tabulate
 
+from fedloom.commands import bundled_studies
 from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
-from fedloom.config.protocols import method_of
 from fedloom.hooks.manifest import find
-from fedloom.study import bundled_studies
 from fedloom.study.cost import RATES, Cost, study_cost
 from fedloom.study.plan import Plan
-from fedloom.study.resources import RATE
-from fedloom.study.work import contents
+from fedloom.study.resources import RATE, contents
 
 MANY = 4  # scenarios, which are not named each
 MUCH_START_UP = 0.05  # share of the time of training jobs
@@ -49,11 +48,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _text(plan: Plan, cost: Cost, rate: float) -> str:
-    """Return what a study costs, a fact a line, and what to mend.
-
-    Args:
-        rate: operations per second of the GPU.
-    """
+    """Return the cost of a study, a fact a line; `rate` is the GPU's operations per second."""
     trials = f", and {cost.trials} trials before them" if cost.trials else ""
     jobs = ", ".join(f"{count:,} {rule}" for rule, count in cost.jobs.items())
     disk = ", ".join(f"{kind} {megabytes(size)}" for kind, size in cost.disk.items())
@@ -96,17 +91,13 @@ def _of_a_client(plan: Plan) -> str:
 
 
 def _rate(text: str) -> float:
-    """Return a positive number.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse makes one line of it.
-    """
+    """Return a positive number; argparse makes one line of its error."""
     try:
         rate = float(text)
     except ValueError:
         rate = math.nan
     if not 0 < rate < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got '{text}'")
     return rate
 
 
@@ -127,28 +118,23 @@ def megabytes(size: float) -> str:
 
 
 def _sent(plan: Plan) -> str:
-    """Return how many bytes servers send to clients, as the methods' shapes have it."""
+    """Return the bytes that servers send to clients, by the shapes of the methods."""
     from fedloom.commands.downlink import downlink_floats
 
-    total, uncounted = 0.0, set[str]()
-    floats: dict[tuple, int | None] = {}
-    for one in plan.runs:
-        method = method_of(plan.settings, one.partition, one.method)
-        backbone = plan.settings.backbones[one.backbone].settings["name"]
-        classes = contents(plan.settings.datasets[one.dataset])[1]
-        key = (one.method, backbone, classes)
-        if key not in floats:
-            options = {name: method.options[name] for name in find(method.plugin).option_schemas}
-            try:
-                counts = downlink_floats(method.plugin, backbone, classes, options)
-                floats[key] = sum(counts.values())
-            except FedLoomError:
-                floats[key] = None
-        count = floats[key]
-        if count is None:
-            uncounted.add(one.method)
-            continue
-        study = plan.study(one)
-        total += 4 * count * study.clients_per_round * study.rounds
+    settings, total, uncounted = plan.settings, 0.0, set[str]()
+
+    @cache
+    def floats(label: str, backbone: str, classes: int) -> int:
+        method = settings.methods[label]
+        options = {name: method.options[name] for name in find(method.plugin).option_schemas}
+        return sum(downlink_floats(method.plugin, backbone, classes, options).values())
+
+    for run in plan.runs:
+        classes, study = contents(settings.datasets[run.dataset]).classes, plan.study(run)
+        try:
+            count = floats(run.method, settings.backbones[run.backbone].settings["name"], classes)
+            total += 4 * count * study.clients_per_round * study.rounds
+        except FedLoomError:
+            uncounted.add(run.method)
     text = f"{megabytes(total / 1e6)} by the servers to clients"
     return text + (f"; not counted: {', '.join(sorted(uncounted))}" if uncounted else "")

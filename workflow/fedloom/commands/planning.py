@@ -1,20 +1,32 @@
 """Plans of studies, made with the kinds of entry that all rooms of the library have."""
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_usable
+from fedloom.config import data_plugins
 from fedloom.config import resolve as config
 from fedloom.config.data_plugins import WithPlugins
 from fedloom.config.kinds import Catalogue, Room
 from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import SchemeKind
+from fedloom.config.reading import merge, read_all
 from fedloom.config.settings import Settings
 from fedloom.data import schemes
 from fedloom.data.entries import SOURCES
+from fedloom.hooks.manifest import find
 from fedloom.report import figures, tables
+from fedloom.study import paths, staleness
 from fedloom.study.plan import Plan
 
+CONFIG = ROOT / "config.yaml"
+LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 KINDS: Catalogue = {
     "datasets": SOURCES,
     "partitions": WithPlugins(Room(schemes.__name__, SchemeKind), "scheme"),
@@ -24,14 +36,39 @@ KINDS: Catalogue = {
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
-    """Return the plan of config.yaml with a study's files over it, see `Plan.load`."""
-    return Plan.load(KINDS, files, overrides)
+    """Read config.yaml and the study's files over it, then `overrides` (--config).
+
+    Files that a file includes are read before it. An error that a person can mend ends the process
+    with one line.
+    """
+    try:
+        check_usable(Path(paths.RESULTS))
+        _warn_of_broken_plugins()
+        contents = read_all([CONFIG, *map(Path, files)])
+        settings = resolve(merge(contents, dict(overrides or {})), [path for path, _ in contents])
+        for label in settings.select.methods:  # a file that is not Python is an error here
+            plugin = find(settings.methods[label].plugin)
+            staleness.files_of(staleness.Code((), (plugin,)))
+        return Plan(settings)
+    except FedLoomError as error:
+        sys.exit(f"error: {error}")
 
 
 def resolve(merged: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
-    """Check a merged config, and return what its labels stand for.
+    """Check a merged config, and return its labels with the settings behind them.
 
     Raises:
         FedLoomError: one line that names the key.
     """
     return config.resolve(merged, KINDS, files)
+
+
+@cache
+def _warn_of_broken_plugins() -> None:
+    """Name the plugins that cannot be used, which is an error where a study uses them.
+
+    Once per process, and not again in the Snakemake that the launcher starts.
+    """
+    if LAUNCHER not in os.environ:
+        for name, error in data_plugins.broken().items():
+            print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)

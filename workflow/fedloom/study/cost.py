@@ -1,23 +1,21 @@
 """What a study costs before it runs: jobs, operations, hours and disk.
 
-It is an estimate, made of fedloom.study.work, and too large rather than too small. Hours of a GPU
-follow from a rate of operations that is stated, not measured (RATES); those of a core from the rate
-in fedloom.study.resources, which is measured. What has been computed already is not taken off.
+It is an estimate, made of fedloom.study.resources, and too large rather than too small. Hours of a
+GPU follow from a rate of operations that is stated, not measured (RATES). Existing results are not
+taken off.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
 from fedloom.config.settings import VALIDATION
-from fedloom.study import paths, work
+from fedloom.study import paths
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import ShownRun, shown_runs
-from fedloom.study.resources import RATE
+from fedloom.study.resources import RATE, Work, contents
 from fedloom.study.runs import Run
-from fedloom.study.work import Work, contents
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
 # float32 (67 tera), a third in the two others (494 and 989)
@@ -26,7 +24,6 @@ START_UP = 5.0  # seconds of the imports of a job that has no job server to shar
 FORK = 0.2  # seconds that a job starts in that has one
 FEATURE = 4  # bytes of a cached number; patches are kept in half of it
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
-NEEDS = ("features", "patches", "prototypes")
 UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, which is a small one
 
 
@@ -105,42 +102,40 @@ class _Job:
     label: str = ""
 
 
-def _trials(plan: Plan, run: Run) -> Iterator[Run]:
-    """Yield the runs of a run's trials."""
-    tuning = plan.settings.tuning
-    for trial in plan.trials_of(run):
-        assert tuning is not None
-        partition = run.partition + VALIDATION
-        yield replace(run, partition=partition, method=trial.label, seed=tuning.seed)
+def _trials(plan: Plan, run: Run) -> list[Run]:
+    """Return the runs of a run's trials."""
+    tuning, partition = plan.settings.tuning, run.partition + VALIDATION
+    trials = plan.trials_of(run)
+    return [
+        replace(run, partition=partition, method=trial.label, seed=tuning.seed)
+        for trial in trials
+        if tuning
+    ]
 
 
 def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job]]:
     """Return the jobs by rule."""
     select, first = plan.settings.select, plan.settings.study.seeds[0]
     tables, figures = ({_Job(label=x) for x in each} for each in (select.tables, select.figures))
-    shown = [plan.table_job(table) for table in tables]
-    drawn = [plan.figure_job(figure) for figure in figures]
+    outputs = [*map(plan.table_job, tables), *map(plan.figure_job, figures)]
     pairs = {
-        _Job(dataset, backbone)
-        for job in drawn
-        for dataset, backbone in (pair.split("/") for pair in job.backbones)
+        _Job(*pair.split("/"))
+        for figure in map(plan.figure_job, figures)
+        for pair in figure.backbones
     }
-    artefacts = {
-        replace(_of_run(run), artefact=run.artefact.stem)
-        for job in (*shown, *drawn)
-        if job.shown is not None
-        for run in shown_runs(job.shown)
-        if run.artefact is not None
-    }
+    shown = [run for job in outputs if job.shown is not None for run in shown_runs(job.shown)]
     reads = {run: plan.run_inputs(run) for run in every}
-    needs = {need: [run for run in every if need in reads[run]] for need in NEEDS}
+    needs = {
+        need: [run for run in every if need in reads[run]]
+        for need in ("features", "patches", "prototypes")
+    }
     of_tokens = [*needs["features"], *needs["prototypes"], *pairs]
-    scenarios = {_Job(run.dataset, partition=run.partition, seed=first) for run in finals}
+    charts = {_Job(run.dataset, partition=run.partition, seed=first) for run in finals}
+    divided = {_Job(run.dataset, partition=run.partition, seed=run.seed) for run in every}
     return {
         "dataset": {_Job(run.dataset) for run in every},
-        "partition": scenarios
-        | {_Job(r.dataset, partition=r.partition, seed=r.seed) for r in every},
-        "partition_chart": scenarios,
+        "partition": charts | divided,
+        "partition_chart": charts,
         "cache": {_Job(each.dataset, each.backbone, cache="features") for each in of_tokens}
         | {_Job(run.dataset, run.backbone, cache="patches") for run in needs["patches"]},
         "prototypes": {
@@ -159,7 +154,9 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
             if plan.trials_of(run)
         },
         "evaluate": {_of_run(run) for run in every},
-        "artefact": artefacts,
+        "artefact": {
+            replace(_of_run(run), artefact=run.artefact.stem) for run in shown if run.artefact
+        },
         "table": tables,
         "figure": figures,
     }
@@ -173,22 +170,19 @@ def _of_run(run: Run | ShownRun) -> _Job:
 def _training(plan: Plan, run: Run) -> Work:
     """Return what all jobs of a run take together."""
     study = plan.study(run)
-    rounds, evaluations = study.rounds, (len(evaluated_rounds(study)), len(sampled_rounds(study)))
-    labels = (run.method, *(trial.label for trial in plan.trials_of(run)))
-    each = [work.of_training(plan.workload(run, m), rounds, *evaluations) for m in labels]
-    return max(each, key=lambda one: one.operations)
+    evaluations = len(evaluated_rounds(study)), len(sampled_rounds(study))
+    return plan.training_work(run, study.rounds, *evaluations)
 
 
 def _disk(plan: Plan, jobs: dict[str, set[_Job]]) -> dict[str, float]:
-    """Return megabytes of images and of what is cached of them, by kind."""
+    """Return megabytes of images and of their caches, by kind."""
     datasets, backbones = plan.settings.datasets, plan.settings.backbones
     megabytes: defaultdict[str, float] = defaultdict(float)
     for job in jobs["dataset"]:
-        images, _ = contents(datasets[job.dataset])
         side = datasets[job.dataset].settings.get("image_size", UNKNOWN_SIDE)
-        megabytes["images"] += images * side**2 * 3 / 1e6
+        megabytes["images"] += contents(datasets[job.dataset]).images * side**2 * 3 / 1e6
     for job in jobs["cache"]:
-        (images, _), size = contents(datasets[job.dataset]), sizes(backbones[job.backbone])
+        images, size = contents(datasets[job.dataset]).images, sizes(backbones[job.backbone])
         rows = size.depth + 1 if job.cache == "features" else size.tokens / 2
         megabytes[job.cache] += images * rows * size.width * FEATURE / 1e6
     return dict(megabytes)

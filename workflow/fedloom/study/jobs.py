@@ -1,7 +1,7 @@
 """What a rule hands to its job: one frozen dataclass per rule, sent as canonical JSON.
 
-A job holds all that bears on its result and nothing else, so that Snakemake runs it again just when
-that changes. Files have no place in it: they follow from the labels (fedloom.study.paths).
+A job holds everything that its result depends on and nothing else, so that Snakemake runs it again
+exactly when that changes. Its files follow from its labels (fedloom.study.paths).
 """
 
 import json
@@ -58,8 +58,7 @@ class CacheJob:
 class PrototypesJob:
     """Compute the warm start of class prototypes.
 
-    Attributes:
-        sampling: the seed that the clients are sampled by; None: that of the run.
+    `sampling` is the seed by which clients are sampled; None: the run's seed.
     """
 
     dataset: str
@@ -72,7 +71,7 @@ class PrototypesJob:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What of a method's label bears on a run's numbers."""
+    """The parts of a method's label that a run's numbers depend on."""
 
     plugin: str
     options: dict[str, Any]
@@ -82,19 +81,19 @@ class MethodSpec:
 
     @classmethod
     def of(cls, method: Method) -> "MethodSpec":
-        """Take what bears on numbers from a label's settings."""
+        """Take these parts of a label's settings."""
         return cls(method.plugin, method.options, method.training, method.wrappers, method.needs)
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All that bears on a run's numbers: its fingerprint ties the run to its checkpoints.
+    """Everything that a run's numbers depend on; checkpoints carry its fingerprint.
 
     Attributes:
-        schedule_rounds: the run's rounds where the learning rate depends on them (cosine), so
-            that any other study can be extended; else None.
-        stacked: False if every client is a cohort of its own.
-        tuned: True if the method's options are overridden by those that rule `choose` wrote.
+        schedule_rounds: the run's rounds if the learning rate depends on them (cosine); else
+            None, so that the study can be extended.
+        stacked: False if every client is a separate cohort.
+        tuned: True if the options that rule `choose` wrote override the method's.
         fixed: seeds that do not follow the run's.
     """
 
@@ -117,10 +116,9 @@ class TrainJob:
         evaluate: the rounds after which clients are evaluated.
         global_test: also evaluate the server's model on all test images.
         sources: digest of the run's source files (see fedloom.study.staleness).
-        confusion: also count, at every evaluation, the answers by class and predicted class.
-        trial: a run of study.tune, which is no error if it diverges.
-        sampled: those rounds of `evaluate` after which `evaluate_clients` clients are evaluated;
-            after the others, all are.
+        confusion: also count answers by class and predicted class, at every evaluation.
+        trial: a run of study.tune, which may diverge.
+        sampled: the rounds of `evaluate` after which only `evaluate_clients` clients are evaluated.
     """
 
     spec: RunSpec
@@ -137,12 +135,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class ChooseJob:
-    """Choose the best of a method's trials.
-
-    Attributes:
-        method: its label.
-        seed, last: the trials', and their last round, whose evaluation counts.
-    """
+    """Choose the best of a method's trials, which share a seed, by their accuracy after `last`."""
 
     dataset: str
     partition: str
@@ -181,7 +174,7 @@ class BlockAccuracyJob:
 
 @dataclass(frozen=True)
 class PartitionChartJob:
-    """Draw who holds what."""
+    """Draw the classes of every client."""
 
     dataset: str
     partition: str
@@ -193,7 +186,7 @@ class ShownPlugin:
     """The facts of a method.toml that a reader of a table must know.
 
     Attributes:
-        trains: what clients train, in a table's words; "" if unknown, or not one thing in a grid.
+        trains: the part that clients train, in a table's words; "" if unknown or mixed in a grid.
         sees_held_out: the server trains on images of held-out clients.
     """
 
@@ -203,12 +196,7 @@ class ShownPlugin:
 
 @dataclass(frozen=True)
 class ShownMethod:
-    """A method in a table or figure.
-
-    Attributes:
-        look: the look that its plugin asks for.
-        plugin: facts of its method.toml.
-    """
+    """A method in a table or figure; `look` is the one that its plugin asks for."""
 
     label: str
     title: str
@@ -218,10 +206,7 @@ class ShownMethod:
 
 @dataclass(frozen=True)
 class ShownGrid:
-    """Some members of a grid, by their positions.
-
-    A command line takes 128 KiB and a grid may have thousands of members.
-    """
+    """Members of a grid by position: a grid may have thousands, a command line takes 128 KiB."""
 
     grid: Grid
     positions: tuple[int, ...]
@@ -236,8 +221,8 @@ class Shown:
     Attributes:
         scenarios: "dataset/partition/backbone".
         artefact: the method's table to read; None: evaluations.
-        reported: what tables report of a run, by partition, and by "partition/method" where a
-            method has rounds of its own.
+        reported: the rounds that tables report, by partition, and by "partition/method" where a
+            method has other rounds.
     """
 
     scenarios: tuple[str, ...]
@@ -249,14 +234,13 @@ class Shown:
 
 @dataclass(frozen=True)
 class Tuned:
-    """How the options of the methods of a table were chosen.
+    """How the options of a table's methods were chosen.
 
     Attributes:
-        methods: labels of those that have trials.
-        trials: of every method.
+        methods: labels of the methods that have trials.
+        trials: their number for each method.
         rounds: numbers of rounds that trials have.
-        seed: of a trial.
-        share: of the training images, which the trials are evaluated on.
+        share: of the training images, on which trials are evaluated.
     """
 
     methods: tuple[str, ...]
@@ -268,12 +252,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TableJob:
-    """Write a table.
-
-    Attributes:
-        settings: the keys of its kind.
-        tuned: how the options of its methods were chosen, where they were.
-    """
+    """Write a table; `settings` are the keys of its kind."""
 
     study: str
     label: str
@@ -291,8 +270,8 @@ class FigureJob:
     """Draw a figure.
 
     Attributes:
-        backbones: "dataset/backbone" of a kind that shows frozen backbones; empty for the others.
         shots: training images per class, by partition, where they are set.
+        backbones: "dataset/backbone" of a kind that shows frozen backbones; empty for the others.
     """
 
     study: str
@@ -316,10 +295,10 @@ def from_json(text: str, kind: type[Job]) -> Job:
     """Read a job of the given kind.
 
     Raises:
-        FedLoomError: not the JSON of such a job.
+        FedLoomError: the text is not the JSON of such a job.
     """
     try:
         return cattrs.structure(json.loads(text), kind)
     except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:
         reason = "; ".join(cattrs.transform_error(error)) or str(error)
-        raise FedLoomError(f"--job is no {kind.__name__}: {reason}") from None
+        raise FedLoomError(f"--job must be the JSON of a {kind.__name__}: {reason}") from None

@@ -1,12 +1,14 @@
-"""The jobs of tables and figures: which runs each shows, and what is reported of them."""
+"""The jobs of tables and figures: the runs that each shows, and the rounds that it reports."""
 
+from collections.abc import Iterator
 from itertools import groupby, product
 
 from fedloom.config.protocols import study_of
 from fedloom.config.rounds import Reported, reported
 from fedloom.config.settings import VALIDATION, Method, Output, Settings
 from fedloom.hooks.manifest import find
-from fedloom.study import jobs, study_runs
+from fedloom.study import jobs
+from fedloom.study.runs import output_seeds
 
 
 def table_job(settings: Settings, table: Output) -> jobs.TableJob:
@@ -58,18 +60,17 @@ def _tuned(settings: Settings, output: Output) -> jobs.Tuned | None:
 def _shown(settings: Settings, output: Output) -> jobs.Shown:
     """Return the runs that a table or figure shows, in the order of the study's methods."""
     crossed = product(output.scenarios, output.backbones)
-    labels = [label for label in settings.select.methods if label in output.methods]
     return jobs.Shown(
         scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
-        methods=_shown_methods(settings, labels),
-        seeds=study_runs.output_seeds(settings, output),
+        methods=tuple(_shown_methods(settings, output)),
+        seeds=output_seeds(settings, output),
         artefact=output.keys.made_of,
         reported=_reported(settings, output),
     )
 
 
 def _reported(settings: Settings, output: Output) -> dict[str, Reported]:
-    """Return what tables report of the runs of an output, see jobs.Shown."""
+    """Return the reported rounds of an output's runs, see jobs.Shown."""
     result = {}
     for partition in dict.fromkeys(scenario.partition for scenario in output.scenarios):
         result[partition] = reported(study_of(settings, partition))
@@ -81,33 +82,25 @@ def _reported(settings: Settings, output: Output) -> dict[str, Reported]:
 
 
 def _shown_methods(
-    settings: Settings, labels: list[str]
-) -> tuple[jobs.ShownMethod | jobs.ShownGrid, ...]:
-    """Return methods as a table or figure shows them, members of a grid together."""
-    methods = settings.methods
-    items: list[jobs.ShownMethod | jobs.ShownGrid] = []
-    for grid, group in groupby(labels, lambda label: _grid_of(settings, label)):
+    settings: Settings, output: Output
+) -> Iterator[jobs.ShownMethod | jobs.ShownGrid]:
+    """Yield methods as a table or figure shows them, members of a grid together."""
+    methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
+    for grid, group in groupby(methods, lambda method: method.member and method.member.grid):
+        members = list(group)
         if grid is None:
-            for method in (methods[label] for label in group):
+            for method in members:
                 about = _shown_plugin([method])
-                items.append(jobs.ShownMethod(method.label, method.title, method.look, about))
-            continue
-        members = [methods[label] for label in group]
-        positions = tuple(each.member.position for each in members if each.member)
-        about = _shown_plugin(members)
-        items.append(jobs.ShownGrid(settings.grids[grid], positions, members[0].look, about))
-    return tuple(items)
+                yield jobs.ShownMethod(method.label, method.title, method.look, about)
+        else:
+            positions = tuple(each.member.position for each in members if each.member)
+            about = _shown_plugin(members)
+            yield jobs.ShownGrid(settings.grids[grid], positions, members[0].look, about)
 
 
 def _shown_plugin(methods: list[Method]) -> jobs.ShownPlugin:
-    """Return what a table says of a method, or of members of one grid."""
+    """Return the facts that a table states of a method, or of the members of a grid."""
     plugin = find(methods[0].plugin)
     parts = {plugin.trained_part(method.options) for method in methods}
     trains = parts.pop() if len(parts) == 1 else ""
     return jobs.ShownPlugin(trains, plugin.server_sees_held_out)
-
-
-def _grid_of(settings: Settings, label: str) -> str | None:
-    """Return the grid that a method's label is a member of."""
-    member = settings.methods[label].member
-    return None if member is None else member.grid

@@ -1,4 +1,4 @@
-"""What the report's first page says of a study."""
+"""The first page of a study's report."""
 
 from fedloom.config.output_kinds import as_rst
 from fedloom.config.protocols import study_of
@@ -6,14 +6,18 @@ from fedloom.config.settings import Settings
 
 
 def overview(settings: Settings) -> dict[str, str]:
-    """Return what there is to say of a study, by heading, as reStructuredText."""
+    """Return the facts of a study, by heading, as reStructuredText."""
     select, study = settings.select, settings.study
     titles = [settings.methods[label].title for label in select.methods]
     texts: dict[str, str | list[str]] = {
         "Paper": settings.citation or "",
         "Shows": ", ".join(study.shows),
         "Data sets": ", ".join(select.datasets),
-        "On the data sets": _notes(settings),
+        "On the data sets": [
+            f"{label}: {note}"
+            for label in select.datasets
+            for note in settings.datasets[label].notes
+        ],
         "Partitions": ", ".join(select.partitions),
         "Backbones": ", ".join(select.backbones),
         "Methods": ", ".join(titles),
@@ -42,14 +46,8 @@ def _rounds(settings: Settings) -> str | list[str]:
     return [f"{', '.join(partitions)}: {text}" for text, partitions in named.items()]
 
 
-def _notes(settings: Settings) -> list[str]:
-    """Return what the recipes of the data sets say of them."""
-    datasets = [settings.datasets[label] for label in settings.select.datasets]
-    return [f"{dataset.label}: {note}" for dataset in datasets for note in dataset.notes]
-
-
 def _fixed(settings: Settings) -> str:
-    """Name the parts of a run that have a seed of their own."""
+    """Name the parts of a run that have a separate seed."""
     values = settings.study.fixed_seeds.model_dump(exclude={"partition"})
     named = [f"{name} {seed}" for name, seed in values.items() if seed is not None]
     return f" (fixed: {', '.join(named)})" if named else ""

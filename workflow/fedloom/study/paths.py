@@ -21,6 +21,7 @@ WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
 BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
 RUN = f"results/runs/{NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
+CHECKPOINT = "checkpoint.safetensors"  # beside the states: progress between two of them
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
 CLIENTS = RUN + "/clients.parquet"
@@ -41,14 +42,32 @@ FIGURE = "results/figures/{study}/{label}.pdf"
 REPORT = "results/report/{study}.html"
 LOGS = "results/logs"
 
-# where a job keeps its progress between rounds, beside the states of its run
-CHECKPOINT = "checkpoint.safetensors"
+# the files that jobs read of a dataset and its partition, by name, and which of them a rule reads;
+# what a run reads follows from its method, see `run_inputs`
+DATA = {
+    "store": STORE,
+    "partition": PARTITION,
+    "features": CACHE.replace("{cache}", "features"),
+    "patches": CACHE.replace("{cache}", "patches"),
+    "prototypes": PROTOTYPES,
+}
+INPUTS = {
+    "partition": ("store",),
+    "cache": ("store",),
+    "prototypes": ("store", "partition", "features"),
+    "block_accuracy": ("store", "features"),
+}
 
 
 def at(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
     values = wildcards if run is None else vars(run) | wildcards
     return Path(pattern.format(**values))
+
+
+def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
+    """Return the data files that a job of this rule reads, by name."""
+    return {name: at(DATA[name], **wildcards) for name in INPUTS[rule]}
 
 
 def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
@@ -59,11 +78,7 @@ def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
     Args:
         needs: the caches that the run's method reads: features, patches, prototypes.
     """
-    files = {"store": at(STORE, run), "partition": at(PARTITION, run)}
-    files |= {kind: at(CACHE, run, cache=kind) for kind in ("features", "patches") if kind in needs}
-    if "prototypes" in needs:
-        files["prototypes"] = at(PROTOTYPES, run)
-    return files
+    return {name: at(DATA[name], run) for name in DATA if name in ("store", "partition", *needs)}
 
 
 def end(number: int) -> str:
@@ -79,5 +94,4 @@ def receipt(pattern: str) -> str:
 def log(rule: str, pattern: str) -> str:
     """Return the log of the rule that makes `pattern`: its name, with the rule for its folder."""
     _, _, name = pattern.split("/", 2)
-    stem = name.rsplit(".", 1)[0] if "." in name.rsplit("/", 1)[-1] else name
-    return f"{LOGS}/{rule}/{stem}.log"
+    return f"{LOGS}/{rule}/{Path(name).with_suffix('.log')}"

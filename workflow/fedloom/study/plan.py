@@ -1,25 +1,16 @@
 """The plan of a study: what the Snakefile asks, rule by rule."""
 
-import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import check_usable
 from fedloom.common.receipts import digest, sha256
-from fedloom.config import data_plugins
 from fedloom.config.datasets import NOTHING_EXPECTED
-from fedloom.config.kinds import Catalogue
 from fedloom.config.protocols import is_trial, method_of, study_of
-from fedloom.config.reading import merge, read_all
-from fedloom.config.resolve import resolve
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Output, Settings, Trial
+from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Settings, Trial
 from fedloom.config.study import Study
 from fedloom.config.weights import local_weights
 from fedloom.hooks.manifest import find
@@ -28,57 +19,25 @@ from fedloom.study import (
     output_jobs,
     paths,
     plot_inputs,
+    resources,
+    runs,
     selected,
     staleness,
-    study_runs,
-    work,
 )
-from fedloom.study.overview import overview
-from fedloom.study.resources import Resources, request
+from fedloom.study.resources import Resources, Work, Workload
 from fedloom.study.runs import Run
-from fedloom.study.work import Work, Workload
-
-CONFIG = ROOT / "config.yaml"
-LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 
 
 @dataclass(frozen=True)
 class Plan:
     """Answers what Snakemake needs to know: jobs, inputs, sources and labels.
 
-    Methods take a rule's wildcards, which have their names of fedloom.study.paths.
+    Methods take a rule's wildcards, which have their names of fedloom.study.paths; those whose
+    argument is `labels` take a run too.
     """
 
     settings: Settings
-
-    @classmethod
-    def load(
-        cls,
-        kinds: Catalogue,
-        files: Sequence[Path] = (),
-        overrides: Mapping[str, Any] | None = None,
-    ) -> "Plan":
-        """Read config.yaml and the study's files over it, then `overrides` (--config).
-
-        Files that a file includes are read before it.
-
-        Args:
-            kinds: of data sets, partitions, tables and figures.
-
-        An error that a person can mend ends the process with one line.
-        """
-        try:
-            check_usable(Path(paths.RESULTS))
-            _warn_of_broken_plugins()
-            contents = read_all([CONFIG, *map(Path, files)])
-            config = merge(contents, dict(overrides or {}))
-            plan = cls(resolve(config, kinds, [path for path, _ in contents]))
-            for label in plan.settings.select.methods:  # what is no Python is said here, in a line
-                plugin = find(plan.settings.methods[label].plugin)
-                staleness.files_of(staleness.Code((), (plugin,)))
-            return plan
-        except FedLoomError as error:
-            sys.exit(f"error: {error}")
+    _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
 
     # ---- what the study makes --------------------------------------------------------------------
 
@@ -90,13 +49,15 @@ class Plan:
     @property
     def tables(self) -> list[str]:
         """The study's tables, as Markdown files."""
-        return [str(self._table(label)) for label in self.settings.select.tables]
+        return self._outputs(paths.TABLE, self.settings.select.tables)
 
     @property
     def figures(self) -> list[str]:
         """The study's figures, as PDF files."""
-        at, labels = paths.at, self.settings.select.figures
-        return [str(at(paths.FIGURE, study=self.name, label=label)) for label in labels]
+        return self._outputs(paths.FIGURE, self.settings.select.figures)
+
+    def _outputs(self, pattern: str, labels: Iterable[str]) -> list[str]:
+        return [str(paths.at(pattern, study=self.name, label=label)) for label in labels]
 
     @property
     def partition_charts(self) -> list[str]:
@@ -104,13 +65,13 @@ class Plan:
         seed = self.settings.study.seeds[0]
         return [
             str(paths.at(paths.PARTITION_CHART, **vars(scenario), seed=seed))
-            for scenario in study_runs.scenarios(self.settings)
+            for scenario in runs.scenarios(self.settings)
         ]
 
     @cached_property
     def runs(self) -> list[Run]:
         """The runs that the study's tables and figures show, without the trials before them."""
-        return study_runs.runs(self.settings)
+        return runs.runs(self.settings)
 
     @property
     def run_tables(self) -> list[str]:
@@ -118,21 +79,18 @@ class Plan:
         confusion = self.settings.study.confusion
         return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
 
-    def _table(self, label: str) -> Path:
-        return paths.at(paths.TABLE, study=self.name, label=label)
-
     def summary(self) -> str:
-        """Return the first table and where everything lies, for the end of a run."""
-        select = self.settings.select
-        if not select.tables or not self._table(select.tables[0]).is_file():
+        """Return the first table and the places of all results, for the end of a run."""
+        labels = self.settings.select.tables
+        if not labels or not Path(self.tables[0]).is_file():
             return f"logs    {paths.LOGS}"  # other targets than the study's tables
-        folder = self._table("x").parent
-        figures = paths.at(paths.FIGURE, study=self.name, label="<label>").with_suffix("")
+        (figures,) = self._outputs(paths.FIGURE, ["<label>"])
         return "\n".join(
             [
-                self._table(select.tables[0]).read_text(),
-                f"tables  {folder}/{{{','.join(select.tables)}}}.{{md,csv,tex,html,parquet}}",
-                f"figures {figures}.{{pdf,png}}",
+                Path(self.tables[0]).read_text(),
+                f"tables  {Path(self.tables[0]).parent}/{{{','.join(labels)}}}"
+                ".{md,csv,tex,html,parquet}",
+                f"figures {figures.removesuffix('.pdf')}.{{pdf,png}}",
                 f"runs    {paths.RUN.replace('{', '<').replace('}', '>')}/",
                 "        evaluation.parquet: per client; rounds, clients.parquet: per round",
                 f"logs    {paths.LOGS}",
@@ -167,14 +125,9 @@ class Plan:
 
     def prototypes_job(self, wildcards: Any) -> jobs.PrototypesJob:
         w, study = wildcards, study_of(self.settings, wildcards.partition)
-        return jobs.PrototypesJob(
-            dataset=w.dataset,
-            partition=w.partition,
-            backbone=w.backbone,
-            seed=int(w.seed),
-            clients_per_round=study.clients_per_round,
-            sampling=study.fixed_seeds.sampling,
-        )
+        clients, sampling = study.clients_per_round, study.fixed_seeds.sampling
+        seed = int(w.seed)
+        return jobs.PrototypesJob(w.dataset, w.partition, w.backbone, seed, clients, sampling)
 
     def _backbone(self, labels: Any) -> Backbone:
         """Return a run's backbone, with the settings that its study adds."""
@@ -206,13 +159,13 @@ class Plan:
 
     def train_job(self, wildcards: Any) -> jobs.TrainJob:
         study, rounds = self.study(wildcards), self._rounds(wildcards)
-        sampled = _within(rounds, sampled_rounds(study))
+        evaluated, sampled = self._evaluations(wildcards)
         spec = self.run_spec(_run(wildcards))
         return jobs.TrainJob(
             spec=spec,
             first=rounds.start,
             last=rounds.stop,
-            evaluate=_within(rounds, evaluated_rounds(study)),
+            evaluate=evaluated,
             global_test=study.global_test,
             sources=self.sources("train", spec),
             confusion=study.confusion,
@@ -226,17 +179,18 @@ class Plan:
         study, last = self.study(wildcards), int(wildcards.end)
         return range((last - 1) // study.rounds_per_job * study.rounds_per_job, last)
 
+    def _evaluations(self, wildcards: Any) -> list[tuple[int, ...]]:
+        """Return the rounds of a training job after which clients are evaluated: all, sampled."""
+        study, rounds = self.study(wildcards), self._rounds(wildcards)
+        every = evaluated_rounds(study), sampled_rounds(study)
+        return [tuple(n for n in numbers if n - 1 in rounds) for numbers in every]
+
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
         w, tuning = wildcards, self.settings.tuning
         assert tuning is not None
+        last = study_of(self.settings, w.partition + VALIDATION, w.method).rounds
         return jobs.ChooseJob(
-            dataset=w.dataset,
-            partition=w.partition,
-            backbone=w.backbone,
-            method=w.method,
-            trials=tuning.trials[w.method],
-            seed=tuning.seed,
-            last=study_of(self.settings, w.partition + VALIDATION, w.method).rounds,
+            w.dataset, w.partition, w.backbone, w.method, tuning.trials[w.method], tuning.seed, last
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
@@ -260,11 +214,7 @@ class Plan:
         return output_jobs.figure_job(self.settings, self.settings.figures[wildcards.label])
 
     def study(self, labels: Any) -> Study:
-        """Return the study as a run has it, see fedloom.config.protocols.
-
-        Args:
-            labels: a run, or wildcards.
-        """
+        """Return the study as a run has it, see fedloom.config.protocols."""
         return study_of(self.settings, labels.partition, labels.method)
 
     def trials_of(self, labels: Any) -> tuple[Trial, ...]:
@@ -278,38 +228,35 @@ class Plan:
 
     def resources(self, rule: str, wildcards: Any, on_gpu: bool = False) -> Resources:
         """Return the request of a job of this rule to a cluster."""
-        return request(self.work(rule, wildcards), resumes=rule == "train", on_gpu=on_gpu)
+        return resources.request(self.work(rule, wildcards), rule == "train", on_gpu)
 
     def work(self, rule: str, wildcards: Any) -> Work:
         """Return what a job of this rule takes."""
         w, settings = wildcards, self.settings
         dataset = settings.datasets[w.dataset]
         if rule == "dataset":
-            return work.of_dataset(dataset)
+            return resources.of_dataset(dataset)
         backbone = settings.backbones[w.backbone]
         if rule == "cache":
-            return work.of_cache(dataset, backbone)
+            return resources.of_cache(dataset, backbone)
         if rule in ("prototypes", "block_accuracy"):
-            return work.of_class_tokens(dataset, backbone)
+            return resources.of_class_tokens(dataset, backbone)
         if rule == "artefact":
-            return work.of_artefact(self.workload(w, w.method))
-        study, rounds = self.study(w), self._rounds(w)
-        evaluations = (
-            len(_within(rounds, evaluated_rounds(study))),
-            len(_within(rounds, sampled_rounds(study))),
-        )
-        # a tuned run may get the options of any of its trials
-        labels = (w.method, *(trial.label for trial in self.trials_of(w)))
-        most = [work.of_training(self.workload(w, m), len(rounds), *evaluations) for m in labels]
-        return work.most(most)
+            return resources.of_artefact(self.workload(w, w.method))
+        return self.training_work(w, len(self._rounds(w)), *map(len, self._evaluations(w)))
 
-    def workload(self, labels: Any, method: str) -> Workload:
-        """Return what the estimate of a run is made of.
+    def training_work(self, labels: Any, *counts: int) -> Work:
+        """Return the most that a run's training may take: with the options of any of its trials.
 
         Args:
-            labels: a run, or wildcards.
-            method: its label, or that of one of its trials.
+            counts: numbers of rounds, of evaluations, and of those of sampled clients.
         """
+        methods = (labels.method, *(trial.label for trial in self.trials_of(labels)))
+        works = [resources.of_training(self.workload(labels, m), *counts) for m in methods]
+        return resources.most(works)
+
+    def workload(self, labels: Any, method: str) -> Workload:
+        """Return what the estimate of a run, or of one of its trials, is made of."""
         settings = self.settings
         found = method_of(settings, labels.partition, method)
         return Workload(
@@ -324,28 +271,21 @@ class Plan:
     # ---- inputs ----------------------------------------------------------------------------------
 
     def run_inputs(self, labels: Any) -> dict[str, Path]:
-        """Return the data files that a run reads, see paths.run_inputs.
-
-        Args:
-            labels: a run, or wildcards.
-        """
+        """Return the data files that a run reads, see paths.run_inputs."""
         return paths.run_inputs(_run(labels), self.settings.methods[labels.method].needs)
 
     def job_files(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of every job of a run."""
-        run = _run(wildcards)
-        ends = job_ends(self.study(wildcards))
-        return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
+        return _files(wildcards, pattern, job_ends(self.study(wildcards)))
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
-        first, run = self._rounds(wildcards).start, _run(wildcards)
-        return [str(paths.at(pattern, run, end=paths.end(first)))] if first else []
+        first = self._rounds(wildcards).start
+        return _files(wildcards, pattern, [first] if first else [])
 
     def last(self, wildcards: Any, pattern: str) -> str:
         """Return a file of the last job of a run."""
-        end = paths.end(self.study(wildcards).rounds)
-        return str(paths.at(pattern, _run(wildcards), end=end))
+        return self.job_files(wildcards, pattern)[-1]
 
     def trials(self, wildcards: Any) -> list[str]:
         """Return the evaluations of a method's trials."""
@@ -363,9 +303,7 @@ class Plan:
     def shown_files(self, section: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
         job = self.table_job(wildcards) if section == "tables" else self.figure_job(wildcards)
-        return plot_inputs.files(job, self._output(section, wildcards).keys)
-
-    # ---- sources ---------------------------------------------------------------------------------
+        return plot_inputs.files(job, getattr(self.settings, section)[wildcards.label].keys)
 
     def sources(self, rule: str, job: Any) -> str:
         """Return a digest of the source files that a rule's job depends on.
@@ -373,59 +311,26 @@ class Plan:
         It is a parameter of every rule, so that an edit makes Snakemake run the job again. Files
         are as they were when the plan first read them.
         """
-        code = staleness.code_of(rule, job)
+        code, known = staleness.code_of(rule, job), self._digests
         key = (code.modules, tuple(plugin.folder for plugin in code.plugins))
-        if key not in self._digests:
+        if key not in known:
             files = staleness.files_of(code)
-            self._digests[key] = digest({file: self._hash(file) for file in files})
-        return self._digests[key]
-
-    def _hash(self, file: str) -> str:
-        if file not in self._hashes:
-            self._hashes[file] = sha256(Path(file))
-        return self._hashes[file]
-
-    @cached_property
-    def _digests(self) -> dict[tuple, str]:
-        return {}
-
-    @cached_property
-    def _hashes(self) -> dict[str, str]:
-        return {}
-
-    def _output(self, section: str, wildcards: Any) -> Output:
-        return getattr(self.settings, section)[wildcards.label]
-
-    # ---- the report ------------------------------------------------------------------------------
+            known |= {file: sha256(Path(file)) for file in files if file not in known}
+            known[key] = digest({file: known[file] for file in files})
+        return known[key]
 
     def caption(self, section: str, wildcards: Any) -> str:
         """Return what the report says below a table or figure."""
-        output = self._output(section, wildcards)
-        return output.keys.caption_text()
-
-    @cached_property
-    def overview(self) -> dict[str, str]:
-        """Return what the report's first page says of the study, by heading, as its markup."""
-        return overview(self.settings)
+        return getattr(self.settings, section)[wildcards.label].keys.caption_text()
 
 
-def _within(rounds: range, numbers: Iterable[int]) -> tuple[int, ...]:
-    """Return those of some rounds, counted from 1, that a training job trains."""
-    return tuple(number for number in numbers if number - 1 in rounds)
-
-
-def _run(wildcards: Any) -> Run:
+def _run(labels: Any) -> Run:
     """Return the run that a rule's wildcards name."""
-    w = wildcards
+    w = labels
     return Run(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
 
 
-@cache
-def _warn_of_broken_plugins() -> None:
-    """Name the plugins that cannot be used, which is an error where a study uses them.
-
-    Once per process, and not again in the Snakemake that the launcher starts.
-    """
-    if LAUNCHER not in os.environ:
-        for name, error in data_plugins.broken().items():
-            print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)
+def _files(wildcards: Any, pattern: str, ends: Iterable[int]) -> list[str]:
+    """Return a file of each of a run's jobs that end at these rounds."""
+    run = _run(wildcards)
+    return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]

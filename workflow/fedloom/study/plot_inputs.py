@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
 from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import OutputKind
@@ -25,15 +26,14 @@ from fedloom.study.runs import Run
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A run in a table or figure.
+    """A run in a table or figure, with its files.
 
     Attributes:
-        plugin: what its method.toml says of it.
-        member: its position in a grid, if its method is of one.
-        store: the dataset's images, whose receipt names the classes.
+        plugin: facts of its method.toml.
         reported: the evaluated rounds that tables report.
-        evaluation, rounds: Parquet files of the run.
+        store: the dataset's images, whose receipt names the classes.
         artefact: the method's own table, if the kind is made of one.
+        member: its position in a grid, if its method is a member of one.
     """
 
     dataset: str
@@ -54,13 +54,7 @@ class ShownRun:
 
 @dataclass(frozen=True)
 class ShownBackbone:
-    """A frozen backbone on a dataset in a figure.
-
-    Attributes:
-        accuracy: Parquet file of its accuracy by block.
-        features: what it computes of every image.
-        store: the dataset's images.
-    """
+    """A frozen backbone on a dataset in a figure, with its accuracy by block and its features."""
 
     dataset: str
     backbone: str
@@ -73,52 +67,49 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
     """List the runs that a table or figure shows."""
     items = []
     for scenario, method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
-        label, title, look, plugin, member = method
         dataset, partition, backbone = scenario.split("/")
-        run = Run(dataset, partition, backbone, label, seed)
-        artefact = None
-        if shown.artefact is not None:
-            artefact = paths.at(paths.ARTEFACT, run, artefact=shown.artefact)
+        run = Run(dataset, partition, backbone, method.label, seed)
+        rounds = shown.reported.get(f"{partition}/{run.method}", shown.reported[partition])
+        own = shown.artefact
         items.append(
             ShownRun(
                 **vars(run),
-                title=title,
-                look=look,
-                reported=_reported(shown, partition, label),
+                title=method.title,
+                look=method.look,
+                plugin=method.plugin,
+                reported=rounds,
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
-                plugin=plugin,
                 store=paths.at(paths.STORE, run),
-                artefact=artefact,
-                member=member,
+                artefact=paths.at(paths.ARTEFACT, run, artefact=own) if own else None,
+                member=method.member,
             )
         )
     return items
 
 
-def _reported(shown: Shown, partition: str, method: str) -> Reported:
-    """Return what tables report of a method's runs on a partition."""
-    own = shown.reported.get(f"{partition}/{method}")
-    return shown.reported[partition] if own is None else own
+class _Method(NamedTuple):
+    """A method of a table or figure; members of grids are one each."""
+
+    label: str
+    title: str
+    look: Look
+    plugin: ShownPlugin
+    member: GridMember | None
 
 
-def _methods(
-    shown: Shown,
-) -> list[tuple[str, str, Look, ShownPlugin, GridMember | None]]:
-    """List label, title, look and plugin of every method, members of grids one by one."""
-    rows: list[tuple[str, str, GridMember | None]] = []
-    items: list[ShownMethod | ShownGrid] = []
+def _methods(shown: Shown) -> list[_Method]:
+    rows: list[tuple[ShownMethod | ShownGrid, tuple[str, str, GridMember | None]]] = []
     for item in shown.methods:
         if isinstance(item, ShownMethod):
-            rows.append((item.label, item.title, None))
+            rows.append((item, (item.label, item.title, None)))
         else:
             members = grids.members(item.grid)
-            rows += [members[position] for position in item.positions]
-        items += [item] * (len(rows) - len(items))
-    looks = deal([item.look for item in items])
+            rows += [(item, members[position]) for position in item.positions]
+    looks = deal([item.look for item, _ in rows])
     return [
-        (label, title, look, item.plugin, member)
-        for (label, title, member), look, item in zip(rows, looks, items, strict=True)
+        _Method(label, title, look, item.plugin, member)
+        for (item, (label, title, member)), look in zip(rows, looks, strict=True)
     ]
 
 
@@ -127,18 +118,21 @@ def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
     items = []
     for dataset, backbone in (pair.split("/") for pair in job.backbones):
         labels = {"dataset": dataset, "backbone": backbone}
-        accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
-        features = paths.at(paths.CACHE, cache="features", **labels)
-        store = paths.at(paths.STORE, dataset=dataset)
-        items.append(ShownBackbone(dataset, backbone, accuracy, features, store))
+        files = paths.inputs("block_accuracy", **labels)
+        items.append(
+            ShownBackbone(**labels, accuracy=paths.at(paths.BLOCK_ACCURACY, **labels), **files)
+        )
     return items
 
 
 def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
     """List the files that a table or figure is made of: of images and features the receipts."""
-    if job.shown is None:
-        return _of_backbones(job, kind)  # type: ignore[arg-type]
     found: list[Path] = []
+    if job.shown is None:
+        for item in shown_backbones(job):  # type: ignore[arg-type]
+            large = receipt_of(item.features), receipt_of(item.store)
+            found += [item.accuracy] if kind.reads == "accuracy" else large
+        return [str(path) for path in found]
     if kind.shows == "datasets" or kind.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
@@ -147,14 +141,6 @@ def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
     if isinstance(job, TableJob) and job.tuned:
         found += [choice.trials for choice in choices(job.shown, job.tuned)]
     return [str(path) for path in found]
-
-
-def _of_backbones(job: FigureJob, kind: OutputKind) -> list[str]:
-    """List the files of a figure of frozen backbones; of what is large, the receipts."""
-    if kind.reads == "accuracy":
-        return [str(item.accuracy) for item in shown_backbones(job)]
-    large = [path for item in shown_backbones(job) for path in (item.features, item.store)]
-    return [paths.receipt(str(path)) for path in large]
 
 
 class ShownChoice(NamedTuple):
@@ -167,12 +153,10 @@ class ShownChoice(NamedTuple):
 
 
 def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
-    """List the choices that a table's runs rest on."""
+    """List the choices that a table's runs depend on."""
     listed = []
-    for scenario, (label, title, *_) in product(shown.scenarios, _methods(shown)):
-        if label in tuned.methods:
-            dataset, partition, backbone = scenario.split("/")
-            labels = {"dataset": dataset, "partition": partition, "backbone": backbone}
-            file = paths.at(paths.TRIALS, method=label, **labels)
-            listed.append(ShownChoice(scenario, label, title, file))
+    for scenario, method in product(shown.scenarios, _methods(shown)):
+        if method.label in tuned.methods:
+            file = paths.at(paths.TRIALS, Run(*scenario.split("/"), method.label, tuned.seed))
+            listed.append(ShownChoice(scenario, method.label, method.title, file))
     return listed

@@ -1,8 +1,7 @@
-"""What a run was made by: its sources and its backbone's weights, as its receipts record them.
+"""The sources and weights of a run, as its receipts record them.
 
-Every job of a run is told the digest of its source files (fedloom.study.staleness) and of a local
-weights file. On a cluster each job plans by itself, so two jobs of one run may be told different
-ones; those are never mixed.
+On a cluster each job plans by itself, so two jobs of one run may be planned with different source
+files (fedloom.study.staleness) or weights; such jobs are never mixed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,18 +16,14 @@ from fedloom.study.runs import Run
 
 
 def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
-    """Return the digest of a backbone's weights.
+    """Return the sha256 of a local weights file as planned, or of a hub's loaded weights.
 
-    Those of a hub have none until they are loaded: the first job that loads them writes down
-    theirs, and all others compare.
+    A hub states no digest, so the first job that loads weights writes theirs to a file, and all
+    others compare. Untrained weights have none.
 
     Args:
-        what: what is computed with them, for the error.
+        what: name of the result that needs them, for the error.
         loaded: computes the digest of the weights that were loaded.
-
-    Returns:
-        The sha256 of a local weights file as planned, or of the loaded weights; None for untrained
-        ones.
 
     Raises:
         FedLoomError: the hub's weights have changed.
@@ -46,20 +41,20 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     elif before != now:
         raise FedLoomError(
             f"{what}: the hub's weights of backbones.{backbone.label} are not those in {record}, "
-            "of which earlier results are; delete that file and the results of this backbone, and "
-            "run again"
+            "with which earlier results were made; delete that file and the results of this "
+            "backbone, and run again"
         )
     return now["sha256"]
 
 
 def check_same(run: Run, receipts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that all jobs of a run were made by the same sources and weights.
+    """Check that all jobs of a run have the same sources and weights.
 
     Args:
         receipts: facts of the jobs' receipts, by how an error names the job.
 
     Raises:
-        FedLoomError: names the run, two of its jobs, and what they disagree on.
+        FedLoomError: names the run, two of its jobs, and sources or weights.
     """
     (first, facts), *others = receipts.items()
     for name, other in others:

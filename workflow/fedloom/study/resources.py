@@ -1,23 +1,76 @@
-"""Memory and time that jobs request from a cluster, from what they compute (fedloom.study.work).
+"""What jobs compute, keep in memory and request from a cluster, estimated before they run.
+
+The estimates are meant to be too large rather than too small. They follow from
+
+- the backbone's sizes (fedloom.study.backbone_sizes). A backward pass takes twice the operations of
+  a forward pass;
+- activations that wait for the backward pass (fedloom.common.memory), of all clients that train at
+  once;
+- the images of the dataset: those in its store once that is written, else as the config has them;
+- the round: clients, epochs, evaluations, and rounds of a job;
+- what method.toml declares of the method: weights of the backbone that its clients train, upload
+  and keep, the epochs of `personalize` before every evaluation, and whether the server has a model
+  (`cost`).
+
+Memory-mapped files (stores, caches) are not counted: the system may drop them.
 
 A core does RATE operations per second: features of 50,000 images took a ViT-B/16 at 224 px 4.9
 hours of one core. Time limits are MARGIN times the estimate; that of training is LONGEST at most,
-because a job that is tried again goes on from its last round. A job that is tried again gets a
-multiple (workflow/rules/common.smk). On a GPU, limits of time are far too long: a profile's
-`set-resources` may shorten them.
+because a job that is tried again resumes after its last round, with a multiple of the request
+(workflow/rules/common.smk). On a GPU, time limits are far too long: a profile's `set-resources` may
+shorten them.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from fedloom.study.work import Work
+from fedloom.common.errors import FedLoomError
+from fedloom.common.memory import (
+    CACHED_AT_ONCE,
+    IMAGES_AT_ONCE,
+    ClientStep,
+    clients_at_once,
+    images_at_once,
+)
+from fedloom.common.receipts import read_receipt
+from fedloom.config.settings import Backbone, Dataset, Method, Partition
+from fedloom.config.study import Study
+from fedloom.hooks.manifest import Plugin
+from fedloom.study import paths
+from fedloom.study.backbone_sizes import FLOAT, Sizes, sizes
 
+UNKNOWN_IMAGES, UNKNOWN_CLASSES, UNKNOWN_CLIENTS = 60_000, 100, 10
+READ_PER_MINUTE = 3000  # images that a source decodes and resizes
+NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
 RATE = 1e11  # operations of a core per second
 MARGIN = 3
 LIBRARIES = 1500  # MB that a process with torch, timm and open_clip takes
 CUDA = 2500  # MB of host memory that CUDA takes besides
 LONGEST = 1440  # minutes of a job of training
 START = 15  # minutes for reading inputs and writing results
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job takes.
+
+    Attributes:
+        megabytes: of memory without a GPU, on top of the libraries.
+        operations: of floating point, which a GPU does faster than a core.
+        seconds: of one core for the rest: reading, decoding, arrays.
+        host: megabytes of memory beside a GPU.
+        device: megabytes of the GPU's memory for one client at a time. With more memory, more
+            clients train at once (fedloom.common.memory).
+    """
+
+    megabytes: float
+    operations: float = 0.0
+    seconds: float = 0.0
+    host: float = 0.0
+    device: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +92,7 @@ def request(work: Work, resumes: bool = False, on_gpu: bool = False) -> Resource
     """Return a job's request, rounded up to 500 MB and to 15 minutes.
 
     Args:
-        resumes: a job that is cut goes on when it is tried again, so that LONGEST is enough.
+        resumes: a job that is cut resumes when it is tried again, so that LONGEST is enough.
         on_gpu: the job gets a GPU, whose memory holds the activations.
     """
     memory = CUDA + work.host if on_gpu else work.megabytes
@@ -55,3 +108,205 @@ def request(work: Work, resumes: bool = False, on_gpu: bool = False) -> Resource
 def _up(number: float, step: int) -> int:
     """Round up to a multiple of `step`."""
     return math.ceil(number / step) * step
+
+
+def most(estimates: Sequence[Work]) -> Work:
+    """Return the most that any of several jobs takes, of each kind."""
+    return Work(*map(max, zip(*map(astuple, estimates), strict=True)))
+
+
+class Contents(NamedTuple):
+    """The numbers of images and classes of a dataset."""
+
+    images: int
+    classes: int
+    training: float
+    test: float
+
+
+def contents(dataset: Dataset) -> Contents:
+    """Return what a dataset's store holds, or an estimate before it is written.
+
+    Where nothing tells test images apart, all are to train on, and half of them to test on.
+    """
+    images, classes, test = dataset.expected
+    try:
+        facts = read_receipt(paths.at(paths.STORE, dataset=dataset.label))
+        images, classes = facts["images"], len(facts["classes"])
+        test = facts.get("test_images", test)
+    except FedLoomError:
+        of_files = dataset.settings.keys() & {"root", "parts"}  # an image each
+        listed = dataset.listing["files"] if dataset.listing and of_files else 0
+        images = images or max(UNKNOWN_IMAGES, listed)
+    halves = (images, images / 2) if test is None else (images - test, test)
+    return Contents(images, classes or UNKNOWN_CLASSES, *halves)
+
+
+def of_dataset(dataset: Dataset) -> Work:
+    """Estimate the making of a store, image by image."""
+    return Work(500, seconds=60 * contents(dataset).images / READ_PER_MINUTE)
+
+
+def of_cache(dataset: Dataset, backbone: Backbone) -> Work:
+    """Estimate a pass of the frozen backbone over all images."""
+    size = sizes(backbone)
+    loaded, passing = 2 * size.weights, CACHED_AT_ONCE * size.passing
+    operations = contents(dataset).images * size.operations
+    return Work(loaded + passing, operations, host=loaded, device=size.weights + passing)
+
+
+def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Work:
+    """Estimate what is made of the cached class tokens of all images, at every block."""
+    size = sizes(backbone)
+    tokens = contents(dataset).images * size.depth * size.width * FLOAT
+    return Work(2 * tokens, seconds=tokens)  # a second per megabyte
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The run that is estimated; its plugin declares what the method costs."""
+
+    study: Study
+    dataset: Dataset
+    partition: Partition
+    backbone: Backbone
+    method: Method
+    plugin: Plugin
+
+    @cached_property
+    def size(self) -> Sizes:
+        """The sizes of the backbone."""
+        return sizes(self.backbone)
+
+    @cached_property
+    def data(self) -> Contents:
+        """The numbers of images and classes."""
+        return contents(self.dataset)
+
+    def clients_at_once(self) -> int:
+        """Return the number of clients that train as one batch, on a core."""
+        if not (self.study.stacked and self.plugin.stacked):
+            return 1
+        clients = self.study.clients_per_round
+        if self.plugin.needs_whole_cohorts(dict(self.method.options)):
+            return clients
+        return min(clients, clients_at_once(self.step()))
+
+    def step(self) -> ClientStep:
+        """Return the sizes of a client's step of training."""
+        size, encoded = self.size, self.plugin.forward_inputs
+        prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
+        return ClientStep(
+            state_bytes=1e6 * self.weights_of_a_client(),
+            images=self.images_of_a_step() if "images" in encoded else 0,
+            image_floats=size.image_floats,
+            image_bytes=size.training_bytes,
+            text_floats=prompts if "texts" in encoded else 0,
+        )
+
+    def images_of_a_step(self) -> int:
+        """Return the number of a client's images in memory at once while it trains."""
+        training: Mapping[str, Any] = self.method.training
+        return min(training["batch_size"], training["micro_batch"] or training["batch_size"])
+
+    def weights_of_a_client(self) -> float:
+        """Return the megabytes of the backbone's weights that a client trains."""
+        trains = self.plugin.trains_weights(dict(self.method.options))
+        return self.size.weights if trains else 0
+
+    def copies(self) -> float:
+        """Return the megabytes of all copies of the backbone's weights that clients train.
+
+        As received and trained, a gradient and two moments for those that train at once; every
+        upload; the server's old and new ones, and those in the checkpoint.
+        """
+        clients = self.study.clients_per_round
+        number = 5 * self.clients_at_once() + clients + 3
+        if self.plugin.cost.get("keeps_weights"):
+            number += 2 * max(clients, self.all_clients())
+        return number * self.weights_of_a_client()
+
+    def all_clients(self) -> int:
+        """Return the number of clients; a guess for a partition by domains that nobody counted."""
+        settings, domains = self.partition.settings, self.dataset.domains
+        each = settings.get("clients_per_domain")
+        return settings.get("clients") or (domains * each if domains and each else UNKNOWN_CLIENTS)
+
+    def images_of_a_client(self) -> float:
+        """Return the number of training images of a client."""
+        classes, settings = self.data.classes, self.partition.settings
+        everyone = self.data.training / self.all_clients()
+        if self.partition.scheme == "disjoint":
+            classes = -(-classes // self.all_clients())
+        return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
+
+    def transport_plans(self) -> float:
+        """Return the numbers of a step's transport plans: of images, classes, patches, prompts."""
+        if "patches" not in self.method.needs:
+            return 0
+        images = self.images_of_a_step() * self.clients_at_once()
+        return 8 * images * self.data.classes * self.size.tokens * 2
+
+    def round_operations(self) -> float:
+        """Return the operations of a round's training."""
+        size, training, encoded = self.size, self.method.training, self.plugin.forward_inputs
+        clients, images = self.study.clients_per_round, self.images_of_a_client()
+        images *= training["epochs"]
+        if training["local_steps"] is not None:
+            images = training["local_steps"] * training["batch_size"]
+        operations = 0.0
+        if "images" in encoded:
+            operations += 3 * clients * images * size.operations
+        elif training["augment"]:
+            operations += 2 * clients * images * size.operations
+        if "texts" in encoded:
+            steps = clients * -(-images // self.images_of_a_step())
+            tokens = 2 * self.data.classes * NAME_TOKENS  # a global and a local context
+            of_step = 3 * size.token_operations * tokens
+            of_step += 100 * self.transport_plans() / self.clients_at_once()
+            operations += steps * of_step
+        return operations
+
+    def evaluation(self, share: float = 1) -> tuple[float, float]:
+        """Return megabytes and operations of one evaluation of this share of the clients."""
+        if "images" not in self.plugin.forward_inputs:
+            return 0, 0  # features are cached
+        # where the server has no model, each of these clients' models answers all images
+        served = self.plugin.has_server_model(dict(self.method.options))
+        models = 1 if served else self.all_clients() * share
+        passes = share + models if self.study.global_test else share
+        megabytes = images_at_once(self.size.image_floats) * self.size.passing
+        return megabytes, passes * self.data.test * self.size.operations
+
+
+def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
+    """Estimate rounds and evaluations.
+
+    Args:
+        sampled: those of the evaluations that are of `study.evaluate_clients` clients.
+    """
+    size, at_once, weights = run.size, run.clients_at_once(), run.weights_of_a_client()
+    few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
+    epochs = run.plugin.cost.get("personalize_epochs", 0)
+    epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs
+    operations = rounds * run.round_operations()
+    for share, number in ((1, evaluations - sampled), (few, sampled)):
+        _, once = run.evaluation(share)
+        if epochs:
+            once += 3 * run.data.training * epochs * share * size.operations + once
+        operations += number * once
+    training = at_once * run.step().kept / 1e6 + run.transport_plans() * FLOAT
+    one = max(training / at_once, IMAGES_AT_ONCE * size.passing)
+    return Work(
+        2 * size.weights + max(training, run.evaluation()[0]) + run.copies(),
+        operations,
+        host=2 * size.weights + run.copies(),
+        device=size.weights + one + 5 * weights,
+    )
+
+
+def of_artefact(run: Workload) -> Work:
+    """Estimate a pass over all clients' test images."""
+    megabytes, operations = run.evaluation()
+    host, device = 1000 + 2 * run.size.weights, run.size.weights + IMAGES_AT_ONCE * run.size.passing
+    return Work(host + megabytes, operations, host=host, device=device)

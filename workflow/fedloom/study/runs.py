@@ -1,6 +1,9 @@
-"""A run and its name."""
+"""Runs: their names, and which of them a study has."""
 
 from dataclasses import dataclass
+from itertools import product
+
+from fedloom.config.settings import Output, Scenario, Settings
 
 NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
 
@@ -19,3 +22,28 @@ class Run:
     def path(self) -> str:
         """The run's folder below results/runs, which is also its name in logs."""
         return NAME.format(**vars(self))
+
+
+def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
+    """Return the seeds of the runs that a table or figure shows."""
+    seeds = tuple(settings.study.seeds)
+    return seeds[:1] if output.keys.first_seed else seeds
+
+
+def runs(settings: Settings) -> list[Run]:
+    """List every run that a table or figure of the study shows, in the config's order."""
+    select, shown = settings.select, set()
+    outputs = [settings.tables[label] for label in select.tables]
+    for output in outputs + [settings.figures[label] for label in select.figures]:
+        labels = (output.scenarios, output.backbones, output.methods)
+        shown |= set(product(*labels, output_seeds(settings, output)))
+    every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
+    return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]
+
+
+def scenarios(settings: Settings) -> list[Scenario]:
+    """List the scenarios that a study's runs have; of a study without outputs, all it selects."""
+    select = settings.select
+    if not (select.tables or select.figures):
+        return list(select.scenarios)
+    return list(dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings)))

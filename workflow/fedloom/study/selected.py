@@ -1,4 +1,4 @@
-"""The options that rule `choose` wrote for a method: where they lie, and how they are read."""
+"""The trials of a method, and the options that rule `choose` wrote for it."""
 
 import json
 from dataclasses import replace
@@ -15,12 +15,11 @@ from fedloom.study.runs import Run
 
 def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
     """Return every trial with its evaluation.parquet."""
-    partition = job.partition + VALIDATION
-    runs = [
-        Run(job.dataset, partition, job.backbone, trial.label, job.seed) for trial in job.trials
+    labels = job.dataset, job.partition + VALIDATION, job.backbone
+    return [
+        (trial, paths.at(paths.EVALUATION, Run(*labels, trial.label, job.seed)))
+        for trial in job.trials
     ]
-    files = [paths.at(paths.EVALUATION, run) for run in runs]
-    return list(zip(job.trials, files, strict=True))
 
 
 def chosen_options(file: Path) -> dict[str, Any]:
@@ -33,10 +32,7 @@ def chosen_options(file: Path) -> dict[str, Any]:
 
 
 def tried(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read the options of the chosen trial, and those of all trials.
-
-    Args:
-        file: trials.parquet.
+    """Read the options of the chosen trial and of all trials from trials.parquet.
 
     Raises:
         FedLoomError: the file is damaged.
@@ -50,23 +46,18 @@ def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, s
     """Return the options whose chosen number is the lowest or highest tried, and which it is."""
     edges = {}
     for name, value in chosen.items():
-        numbers = {v for v in (each[name] for each in trials) if _is_number(v)}
+        numbers = {each[name] for each in trials if _is_number(each[name])}
         if _is_number(value) and len(numbers) > 1 and value in (min(numbers), max(numbers)):
             edges[name] = "lowest" if value == min(numbers) else "highest"
     return edges
 
 
 def _is_number(value: Any) -> bool:
-    """Return True for numbers, which true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def with_choice(spec: RunSpec) -> RunSpec:
-    """Return the spec with the options that were chosen for it, where it is tuned.
-
-    Raises:
-        FedLoomError: the file of the choice is damaged.
-    """
+    """Return the spec with the chosen options, if it is tuned (errors: see chosen_options)."""
     if not spec.tuned:
         return spec
     options = chosen_options(paths.at(paths.CHOICE, spec.run))

@@ -1,7 +1,7 @@
-"""Which source files a job's result depends on: the static import closure of what it runs.
+"""The source files that a job's result depends on: the static import closure of its stage.
 
-A digest of these files is a parameter of every rule, so that an edit reruns what it concerns and
-nothing else. A name that a package only hands on (`from fedloom.toolbox import mean`, or `fl.mean`
+A digest of these files is a parameter of every rule, so that an edit reruns the jobs that depend on
+it and no others. A name that a package re-exports (`from fedloom.toolbox import mean`, or `fl.mean`
 after `import fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job
 imports by name while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job,
 see `code_of`.
@@ -25,23 +25,14 @@ LIBRARY = ROOT / "workflow"
 
 
 class Code(NamedTuple):
-    """The code that a job starts from; imports lead to the rest.
-
-    Attributes:
-        modules: modules of fedloom, by name.
-        plugins: methods, wrappers, and sources and schemes of third parties.
-    """
+    """The modules of fedloom and the plugins that a job starts from; imports lead to the rest."""
 
     modules: tuple[str, ...]
     plugins: tuple[Located, ...] = ()
 
 
 def code_of(rule: str, job: Any) -> Code:
-    """Return the code that a rule's job starts from.
-
-    Args:
-        job: a job of fedloom.study.jobs; of `train` and `artefact` the RunSpec is enough.
-    """
+    """Return the code that a rule's job starts from; for `train` and `artefact` of its RunSpec."""
     modules, plugins = [f"fedloom.stages.{rule}"], list[Located]()
 
     def add_data(kind: str, name: str) -> None:
@@ -81,10 +72,18 @@ def files_of(code: Code) -> list[str]:
 
     Of a plugin: its modules and TOML file, and the modules of its package that they import, also
     the __init__.py of every package that they lie in, which Python runs first.
+
+    Raises:
+        FedLoomError: there is no such module, or a file is not Python.
     """
-    files = {*_closure(map(_module_file, code.modules))}
+    files: set[Path] = set()
+    for name in code.modules:
+        found = [*_resolve(LIBRARY, name, None)]
+        if not found:
+            raise FedLoomError(f"no module {name} in {LIBRARY}")
+        files |= _closure(found)
     for plugin in code.plugins:
-        files |= {*_closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)}
+        files |= _closure([plugin.file, *plugin.folder.glob("**/*.py")], plugin)
         files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
     return relative(files)
 
@@ -94,20 +93,7 @@ def relative(files: Iterable[Path]) -> list[str]:
     return sorted(os.path.relpath(file) for file in files)
 
 
-def _module_file(name: str) -> Path:
-    """Return the file of a module of fedloom.
-
-    Raises:
-        FedLoomError: there is no such module.
-    """
-    path = LIBRARY / name.replace(".", "/")
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.is_file():
-            return file
-    raise FedLoomError(f"no module {name} in {LIBRARY}")
-
-
-def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]:
+def _closure(files: Iterable[Path], plugin: Located | None = None) -> set[Path]:
     """Return the files and all of fedloom, or of the plugin's package, that they import."""
     seen: set[Path] = set()
     todo = list(files)
@@ -117,9 +103,11 @@ def _closure(files: Iterable[Path], plugin: Located | None = None) -> list[Path]
             seen.add(file)
             root, package = _package_of(file, plugin)
             todo += _imported(file, root, package)
-            if root != LIBRARY:
-                todo += _packages(file, root)
-    return sorted(seen)
+            if root != LIBRARY:  # and the packages that it lies in
+                levels = len(file.relative_to(root).parts) - 1
+                inits = (folder / "__init__.py" for folder in file.parents[:levels])
+                todo += filter(Path.is_file, inits)
+    return seen
 
 
 def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
@@ -131,13 +119,6 @@ def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
         return plugin.folder.parent, plugin.folder.name
     levels = plugin.module.count(".") + 1
     return plugin.folder.parents[levels - 1], plugin.module.split(".")[0]
-
-
-def _packages(file: Path, root: Path) -> list[Path]:
-    """Return the __init__.py of the packages below `root` that a module lies in."""
-    levels = len(file.relative_to(root).parts) - 1
-    inits = [folder / "__init__.py" for folder in file.parents[:levels]]
-    return [init for init in inits if init.is_file()]
 
 
 @cache
@@ -154,11 +135,7 @@ def _imported(file: Path, root: Path, package: str) -> tuple[Path, ...]:
 
 
 def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes.
-
-    Raises:
-        FedLoomError: see `read_python`.
-    """
+    """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes."""
     tree = read_python(file)
     for node in _nodes(tree):
         if isinstance(node, ast.Import):
@@ -185,7 +162,7 @@ def _names_read(tree: ast.AST, alias: str) -> list[str]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a syntax tree without what stands below `if TYPE_CHECKING:`."""
+    """Yield the nodes of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue

@@ -1,0 +1,55 @@
+"""The studies that ship: workflow/studies/<paper>/<artefact>.yaml, and workflow/studies/micro.
+
+`python -m fedloom.commands.bundled_studies` counts the sizes of their backbones again.
+"""
+
+import json
+from pathlib import Path
+
+from fedloom.commands.planning import load_plan
+from fedloom.common.checkout import ROOT
+from fedloom.common.io import write_text
+from fedloom.study.backbone_sizes import SHIPPED, key
+
+FOLDER = ROOT / "workflow/studies"
+PROTOCOL = "protocol.yaml"  # shared by the studies of a paper, and no study itself
+
+
+def studies() -> list[Path]:
+    """Return the files of all studies that ship, those of a paper in the order of its artefacts."""
+    files = [file for file in FOLDER.glob("*/*.yaml") if file.name != PROTOCOL]
+    return sorted(files, key=lambda file: (file.parent.name, *_artefact(file.stem)))
+
+
+def _artefact(stem: str) -> tuple[str, int, str]:
+    """Return a key that sorts table10 behind table9, and figures behind tables."""
+    kind = stem.rstrip("0123456789")
+    number = stem.removeprefix(kind)
+    return {"table": "0", "figure": "1"}.get(kind, "2"), int(number or 0), stem
+
+
+def file_of(study: Path) -> Path:
+    """Return the file of a study: `study` itself, or that of a name as `fedloom studies` prints."""
+    shipped = FOLDER / f"{study}.yaml"
+    return shipped if shipped.is_file() and not study.exists() else study
+
+
+def name_of(file: Path) -> str:
+    """Return the name that a study that ships has in `study.name`, by its file."""
+    folder, stem = file.parent.name, file.stem
+    return stem if folder == "micro" else f"{folder}_{stem}"
+
+
+def count_backbones() -> None:
+    """Write workflow/resources/backbone_sizes.json."""
+    from fedloom.backbones.sizes import count  # imports torch
+
+    plans = [load_plan([study]) for study in studies()]
+    backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
+    counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
+    lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]
+    write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    count_backbones()
