@@ -218,8 +218,8 @@ def test_classes_that_are_mere_numbers_are_refused(monkeypatch):
     with pytest.raises(FedLoomError, match=line):
         build_task.check_names({"classes": ["0", "1"], "named": False}, "x")
     facts = {"classes": ["0", "1"], "named": False}
-    monkeypatch.setattr(build_task, "nearest", lambda path, whole: (path, facts))
-    monkeypatch.setattr(build_task, "check_receipt", lambda *files: facts)
+    for name in ("read_receipt", "check_receipt"):
+        monkeypatch.setattr(build_task, name, lambda path: facts)
     spec = SimpleNamespace(
         run=Run("x", "even", "tiny", "promptfl", 0),
         method=SimpleNamespace(plugin="promptfl", wrappers=()),

@@ -44,12 +44,10 @@ def disturbed(slurm, prepared, tmp_path_factory):
     """A study of two runs on Slurm: its folder, the jobs disturbed, the rounds they went on after.
 
     The first run's job is cancelled, the second's is told to stop, and when others have taken their
-    places, Snakemake is killed and started again. Jobs read from a disk of their node's own.
+    places, Snakemake is killed and started again.
     """
     folder = tiny_study.copy(prepared, tmp_path_factory.mktemp("slurm") / "checkout")
-    (folder / "scratch").mkdir()
-    environment = slurm.environment | {"FEDLOOM_SCRATCH": str(folder / "scratch")}
-    process = tiny_study.start(folder, *GENERIC, environment=environment)
+    process = tiny_study.start(folder, *GENERIC, environment=slurm.environment)
     ids = {}
     commands = {0: ["scancel"], 1: ["scancel", "--batch", "--signal=USR1"]}
     for seed in tiny_study.SEEDS:
@@ -60,8 +58,8 @@ def disturbed(slurm, prepared, tmp_path_factory):
     rounds = {seed: resumed_after(folder, seed) for seed in ids}
     process.kill()
     process.wait()
-    assert tiny_study.start(folder, "--unlock", environment=environment).wait() == 0
-    again = tiny_study.start(folder, *GENERIC, environment=environment)
+    assert tiny_study.start(folder, "--unlock", environment=slurm.environment).wait() == 0
+    again = tiny_study.start(folder, *GENERIC, environment=slurm.environment)
     assert again.wait() == 0, (folder / "snakemake.log").read_text()
     return folder, ids, rounds
 
@@ -79,12 +77,6 @@ def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
     log = (folder / f".snakemake/slurm_logs/{ids[1]}.log").read_text()
     done = re.search(rf"error: .*/seed1: stopped by SIGUSR1 after round (\d+) of {ROUNDS}", log)
     assert int(done[1]) == rounds[1]
-
-
-def test_jobs_read_images_and_features_from_their_nodes_own_disk(disturbed):
-    folder, *_ = disturbed
-    copies = {path.suffix for path in (folder / "scratch").glob("fedloom-*/*")}
-    assert copies - {".lock"} == {".arrow", ".safetensors"}
 
 
 def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight, monkeypatch):

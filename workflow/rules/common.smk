@@ -41,14 +41,19 @@ def requested(rule, resource):
     )
 
 
+def data_of(rule):
+    """The data files that a rule reads, and their receipts. Large files are ancient: Snakemake would
+    compare their times, and compares the checksums of their receipts."""
+    patterns = {name: paths.DATA[name] for name in paths.INPUTS[rule]}
+    receipts = {
+        f"{name}_receipt": paths.receipt(file) for name, file in patterns.items()
+    }
+    return {name: ancient(file) for name, file in patterns.items()} | receipts
+
+
 def data_of_run(wildcards):
     """Input function: the data files that a run reads."""
     return list(map(str, PLAN.run_inputs(wildcards).values()))
-
-
-def cached(cache):
-    """The pattern of a cache of this kind."""
-    return paths.CACHE.replace("{cache}", cache)
 
 
 def tables_of_jobs(name):
@@ -56,8 +61,7 @@ def tables_of_jobs(name):
     return lambda w: PLAN.job_files(w, paths.JOB_TABLES[name])
 
 
-# What `train` and `artefact` read. Large files are ancient: Snakemake would compare their times,
-# and compares the checksums of their receipts.
+# What `train` and `artefact` read, see `data_of`.
 RUN_INPUTS = {
     "data": ancient(data_of_run),
     "receipts": lambda w: list(map(paths.receipt, data_of_run(w))),

@@ -19,8 +19,7 @@ rule dataset:
 rule partition:
     """The client of every image."""
     input:
-        store=ancient(rules.dataset.output.store),
-        store_receipt=rules.dataset.output.receipt,
+        **data_of("partition"),
     output:
         partition=paths.PARTITION,
         receipt=paths.receipt(paths.PARTITION),

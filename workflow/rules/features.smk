@@ -1,8 +1,7 @@
 rule cache:
     """What the frozen backbone computes of every image, once: features, or a CLIP's patches."""
     input:
-        store=ancient(rules.dataset.output.store),
-        store_receipt=rules.dataset.output.receipt,
+        **data_of("cache"),
         weights=ancient(PLAN.weights),
     output:
         tensors=paths.CACHE,
@@ -25,12 +24,7 @@ rule cache:
 rule prototypes:
     """The warm start of class prototypes, for methods that need it (PEP-FedPT, Eq. 18-19)."""
     input:
-        store=ancient(rules.dataset.output.store),
-        store_receipt=rules.dataset.output.receipt,
-        partition=ancient(rules.partition.output.partition),
-        partition_receipt=rules.partition.output.receipt,
-        features=ancient(cached("features")),
-        features_receipt=paths.receipt(cached("features")),
+        **data_of("prototypes"),
     output:
         tensors=paths.PROTOTYPES,
         receipt=paths.receipt(paths.PROTOTYPES),
@@ -50,10 +44,7 @@ rule prototypes:
 rule block_accuracy:
     """How well class prototypes tell test images apart at every block, before any training."""
     input:
-        store=ancient(rules.dataset.output.store),
-        store_receipt=rules.dataset.output.receipt,
-        features=ancient(cached("features")),
-        features_receipt=paths.receipt(cached("features")),
+        **data_of("block_accuracy"),
     output:
         paths.BLOCK_ACCURACY,
     log:

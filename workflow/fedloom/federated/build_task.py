@@ -11,8 +11,7 @@ from torch import Tensor
 from fedloom.backbones import base
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.receipts import check_receipt
-from fedloom.common.scratch import nearest
+from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import Task, WarmStart
@@ -35,14 +34,14 @@ def build_task(
     """
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
-    store, facts = nearest(files["store"], whole=False)
-    check_receipt(files["partition"])
+    facts = read_receipt(files["store"])
+    for name in files.keys() - {"store"}:  # whose reader verifies what it reads
+        check_receipt(files[name])
     if method.family == "clip":
         check_names(facts, run.dataset)
-    caches = {k: nearest(v)[0] for k, v in files.items() if k not in ("store", "partition")}
     warm_start = None
-    if "prototypes" in caches:
-        warm_start = WarmStart(**tensor_files.load(caches["prototypes"], device)[0])
+    if "prototypes" in files:
+        warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])
     task = Task(
         seed=run.seed,
         fixed=spec.fixed,
@@ -50,12 +49,12 @@ def build_task(
         training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
         backbone=base.load(spec.backbone.family, spec.backbone.settings, device),
         data=federation.load(
-            ImageStore(store, facts),
+            ImageStore(files["store"], facts),
             files["partition"],
             facts["classes"],
             device,
-            tokens=cached_tokens(caches["features"], device) if "features" in caches else None,
-            patches=cached_patches(caches["patches"], device) if "patches" in caches else None,
+            tokens=cached_tokens(files["features"], device) if "features" in files else None,
+            patches=cached_patches(files["patches"], device) if "patches" in files else None,
         ),
         clients_per_round=spec.clients_per_round,
         stacked=method.stacked and spec.stacked,

@@ -5,7 +5,6 @@ from functools import partial
 from fedloom.backbones import base, cache
 from fedloom.common.device import AUTOCAST, prepare_torch
 from fedloom.common.receipts import write_receipt
-from fedloom.common.scratch import nearest
 from fedloom.data.store import ImageStore
 from fedloom.study import paths, provenance
 from fedloom.study.jobs import CacheJob
@@ -13,7 +12,7 @@ from fedloom.study.jobs import CacheJob
 
 def run(job: CacheJob, threads: int) -> None:
     """Write the tensors of the cache and their receipt."""
-    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset), whole=False)
+    images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label
     out = paths.at(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)
     device = prepare_torch(threads)
@@ -22,5 +21,5 @@ def run(job: CacheJob, threads: int) -> None:
     backbone = base.load(job.backbone.family, settings, device)
     loaded = partial(base.weights_digest, backbone)
     weights = provenance.digest_of_weights(str(out), job.backbone, loaded)
-    cache.write(backbone, ImageStore(store, facts), job.cache, out, AUTOCAST.get(precision))
+    cache.write(backbone, images, job.cache, out, AUTOCAST.get(precision))
     write_receipt(out, weights=weights)

@@ -4,8 +4,7 @@ import torch
 
 from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
-from fedloom.common.receipts import check_receipt, write_receipt
-from fedloom.common.scratch import nearest
+from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.hooks.defaults import sample_clients
@@ -16,21 +15,19 @@ from fedloom.toolbox.prototypes import warm_start
 
 def run(job: PrototypesJob, threads: int) -> None:
     """Write `mean`, `spread` and `count`, see fedloom.toolbox.prototypes.warm_start."""
-    labels = {"dataset": job.dataset, "partition": job.partition, "seed": job.seed}
-    store, facts = nearest(paths.at(paths.STORE, dataset=job.dataset), whole=False)
-    partition = paths.at(paths.PARTITION, **labels)
-    cache = paths.at(paths.CACHE, cache="features", dataset=job.dataset, backbone=job.backbone)
-    features, _ = nearest(cache)
-    out = paths.at(paths.PROTOTYPES, **labels, backbone=job.backbone)
+    files = paths.inputs("prototypes", **vars(job))
+    check_receipt(files["partition"])
+    check_receipt(files["features"])
     prepare_torch(threads)
-    check_receipt(partition)
-    images = ImageStore(store, facts)
-    data = federation.load(images, partition, facts["classes"], torch.device("cpu"))
+    facts = read_receipt(files["store"])
+    images, cpu = ImageStore(files["store"], facts), torch.device("cpu")
+    data = federation.load(images, files["partition"], facts["classes"], cpu)
     seed = job.seed if job.sampling is None else job.sampling
     chosen = sample_clients(data.participating, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
-    inputs = tensor_files.tensor(features, "inputs")
+    inputs = tensor_files.tensor(files["features"], "inputs")
     result = warm_start(inputs, data.labels, rows, data.num_classes)
+    out = paths.at(paths.PROTOTYPES, **vars(job))
     tensor_files.save(out, result)
     # uploaded once, before round 1, and in no row of rounds.parquet
     floats = result["mean"][0].numel()

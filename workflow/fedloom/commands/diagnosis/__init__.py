@@ -1,1 +1,0 @@
-"""What `fedloom doctor` looks at; every look yields findings."""
