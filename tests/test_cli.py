@@ -92,3 +92,13 @@ def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
     assert launch.study_of([f"--configfile={file}"])[0].name == "micro_vit"
     with pytest.raises(SystemExit, match="error: --config"):
         launch.study_of(["--config", "study"])
+
+
+def test_two_runs_of_a_folder_take_turns(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["flock", str(launch.LOCK), "sh", "-c", "echo held; sleep 1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with launch.alone():
+            assert other.poll() is not None or other.wait(1) == 0
+    assert capsys.readouterr().err == f"{launch.WAITING}\n"

@@ -22,7 +22,7 @@ def pins() -> dict[str, str]:
 
 
 def all_required(extras: list[str]) -> set[str]:
-    """Return the packages that FedLoom with these extras installs, with all that they need."""
+    """Return the packages that FedLoom with these extras installs, and their requirements."""
     optional = [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
     ahead = [Requirement(text) for text in (*PROJECT["dependencies"], *optional)]
     seen: set[tuple[str, str]] = set()

@@ -75,7 +75,7 @@ def test_operations_of_training_are_counted_by_hand(tmp_path, monkeypatch):
 
 
 def test_a_global_test_without_a_model_of_the_server_is_one_of_every_clients(tmp_path, monkeypatch):
-    """P-PT's clients answer by class priors of their own: each answers all test images."""
+    """P-PT's clients answer by their class priors: each answers all test images."""
     monkeypatch.chdir(tmp_path)
     study = {"name": "mine", "rounds": 1, "seeds": [0], "report": {"last_evaluations": 1}}
     select = {"datasets": ["glyphs"], "partitions": ["iid"], "methods": ["p_pt"]}

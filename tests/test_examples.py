@@ -268,7 +268,7 @@ def test_topk_sends_the_largest_changes_and_the_server_adds_them(run):
         expected[kept] += change[kept]
         actual = unpacked.payload["params"]["head"].numpy().ravel()
         np.testing.assert_allclose(actual, expected, atol=1e-6)
-        assert "sparse" in packed.payload, "what was sent is as it was sent"
+        assert "sparse" in packed.payload, "the sent update is unchanged"
     _, row = train_round(task.at(1), hooks, start)
     assert row["bytes_up"] == 3 * count * (4 + 4)
 

@@ -63,7 +63,7 @@ def test_an_environment_is_made_once_per_set_of_versions(checkout):
         assert _make(checkout).returncode == 0
     assert _installs(checkout) == 1
     text = (checkout / "pyproject.toml").read_text()
-    (checkout / "pyproject.toml").write_text(text + "\n# how ruff checks is no version\n")
+    (checkout / "pyproject.toml").write_text(text + "\n# ruff's settings pin no version\n")
     assert _make(checkout).returncode == 0
     assert _installs(checkout) == 1
     first = (checkout / ".venv").resolve()

@@ -46,7 +46,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def study(made, tmp_path, monkeypatch):
-    """The same with a plugin of its own, in the working directory of two jobs of one round."""
+    """The same with a separate plugin, in the working directory of two jobs of one round."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     own = tmp_path / "plugins/mine"
     shutil.copytree(ROOT / "plugins/head_tuning", own)

@@ -89,7 +89,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
 
 
 def _traits(plan):
-    """What a study has that rules treat in a way of their own."""
+    """The properties of a study that rules treat differently."""
     settings, select = plan.settings, plan.settings.select
     methods = [settings.methods[label] for label in {run.method for run in plan.runs}]
     outputs = [settings.tables[label] for label in select.tables]
@@ -423,7 +423,7 @@ def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
 
 @pytest.mark.parametrize("file", OF_PAPERS, ids=bundled_studies.name_of)
 def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(file):
-    """What a table shows is trained, and a claim is no reason to train more."""
+    """Runs are trained for tables; a claim is not a reason to train more."""
     settings = _settings(file)
     outputs = [settings.tables[label] for label in settings.select.tables]
     outputs += [settings.figures[label] for label in settings.select.figures]

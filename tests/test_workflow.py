@@ -1,6 +1,5 @@
 """The real workflow, end to end: run, rerun, extend, kill and go on."""
 
-import fcntl
 import os
 import re
 import shutil
@@ -83,17 +82,13 @@ def _run(folder: Path, module: str = "fedloom.commands.launch", *arguments: str)
     return output
 
 
-def _would_run(folder: Path) -> list[tuple[str, str, str]]:
-    """Rule, method and last round of every job that a dry run lists."""
+def _would_run(folder: Path) -> list[tuple[str, str | None]]:
+    """Rule and method of every job that a dry run lists."""
     output = _run(folder, "snakemake", "-n", "--quiet", "host")
-    jobs = []
-    for block in re.split(r"\n(?=(?:local)?rule )", output)[1:]:
-        found = {
-            key: (re.search(rf"wildcards:.*\b{key}=(\w+)", block) or [None, ""])[1]
-            for key in ("method", "end")
-        }
-        jobs.append((re.match(r"(?:local)?rule (\w+)", block)[1], *found.values()))
-    return jobs
+    blocks = re.split(r"\n(?:local)?rule ", output)[1:]
+    methods = [re.search(r"wildcards:.*\bmethod=(\w+)", block) for block in blocks]
+    rules = [block.split(":")[0] for block in blocks]
+    return [(rule, found and found[1]) for rule, found in zip(rules, methods, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +98,10 @@ def finished(tmp_path_factory):
     return folder, _run(folder)
 
 
-@pytest.fixture
-def evaluations():
-    def read(folder: Path) -> dict[str, bytes]:
-        paths = sorted(folder.glob("results/runs/digits/six/micro_vit/*/seed0/evaluation.parquet"))
-        return {path.parts[-3]: path.read_bytes() for path in paths}
-
-    return read
+def _evaluations(folder: Path) -> dict[str, bytes]:
+    """The bytes of every method's evaluation."""
+    paths = folder.glob("results/runs/digits/six/micro_vit/*/seed0/evaluation.parquet")
+    return {path.parts[-3]: path.read_bytes() for path in paths}
 
 
 def test_one_command_ends_with_the_table(finished):
@@ -169,15 +161,6 @@ def test_results_hold_what_the_tables_need(finished):
         assert "1/1" in log.read_text()
 
 
-def test_a_dry_run_prints_counts_and_no_job_by_job_listing(finished):
-    folder, _ = finished
-    _study(folder, rounds=9)
-    output = _run(folder, "fedloom.commands.launch", "-n")
-    _study(folder, rounds=2)
-    assert re.search(r"^train +14$", output, re.MULTILINE), "two methods, seven rounds each"
-    assert len(output.splitlines()) < 60
-
-
 def test_editing_a_method_reruns_its_runs_and_touching_files_reruns_nothing(finished):
     folder, _ = finished
     for path in folder.rglob("*"):
@@ -188,18 +171,19 @@ def test_editing_a_method_reruns_its_runs_and_touching_files_reruns_nothing(fini
     file.write_text(text + "# edited\n")
     jobs = _would_run(folder)
     file.write_text(text)
-    assert {method for _, method, _ in jobs if method} == {"fedvpt"}
-    assert {rule for rule, _, _ in jobs} == {"train", "evaluate", "table", "figure", "all"}
+    assert {method for _, method in jobs if method} == {"fedvpt"}
+    assert {rule for rule, _ in jobs} == {"train", "evaluate", "table", "figure", "all"}
 
 
 def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
-    finished, tmp_path, evaluations, monkeypatch
+    finished, tmp_path, monkeypatch
 ):
     folder, _ = finished
     _study(folder, rounds=3)
-    jobs = _would_run(folder)
-    trained = {(method, end) for rule, method, end in jobs if rule == "train"}
-    assert trained == {(method, "0003") for method in METHODS}
+    output = _run(folder, "fedloom.commands.launch", "-n")
+    assert re.search(r"^train +2$", output, re.MULTILINE), "a round of each method"
+    assert len(output.splitlines()) < 60, "counts, and no list of jobs"
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("results/runs/**/000[12].*")}
 
     process = _start(folder, "fedloom.commands.launch")
     run = folder / "results/runs/digits/six/micro_vit"
@@ -214,6 +198,7 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     assert list((folder / ".snakemake/locks").glob("*")), "the lock was left behind"
     output = _run(folder)
     assert "removing the lock of a run that was killed" in output
+    assert before and all(path.stat().st_mtime_ns == written for path, written in before.items())
 
     straight = tmp_path / "straight"
     shutil.copytree(folder / "results", straight / "results", ignore=RUNS)
@@ -223,8 +208,8 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     scenario = {"dataset": "digits", "partition": "six", "backbone": "micro_vit", "seed": 0}
     for method in METHODS:  # in this process: it neither dies nor starts again
         one_process.train(plan, SimpleNamespace(**scenario), method, artefacts=set())
-    assert evaluations(folder).keys() == METHODS
-    assert evaluations(folder) == evaluations(straight)
+    assert _evaluations(folder).keys() == METHODS
+    assert _evaluations(folder) == _evaluations(straight)
 
 
 def _wait_for(folder: Path, pattern: str, process: subprocess.Popen) -> None:
@@ -234,48 +219,20 @@ def _wait_for(folder: Path, pattern: str, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def untrained(finished, tmp_path):
-    """The study with its data and caches made, and nothing trained yet."""
-    folder = tmp_path / "untrained"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number):
+    """Ctrl-C reaches the launcher and all below it; SIGTERM here reaches the launcher alone."""
+    folder = tmp_path / "untrained"  # data and caches are there
     shutil.copytree(finished[0], folder, ignore=RUNS)
-    _study(folder, rounds=2)
-    return folder
-
-
-def test_ctrl_c_ends_everything_and_leaves_no_lock(untrained):
-    folder = untrained
     process = _start(folder, "fedloom.commands.launch", start_new_session=True)
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
-    os.killpg(process.pid, signal.SIGINT)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     output, _ = process.communicate(timeout=90)
     assert process.returncode not in (0, None)
-    assert "fedloom/commands/launch.py" not in output, "no traceback of ours"
-    assert not list((folder / ".snakemake/locks").glob("*"))
-
-
-def test_a_signal_to_the_launcher_alone_ends_its_jobs_too(untrained):
-    folder = untrained
-    process = _start(folder, "fedloom.commands.launch")
-    _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=90)
-    assert process.returncode not in (0, None)
+    assert "fedloom/commands/launch.py" not in output, "no traceback of the launcher"
     left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(folder)]
     assert not left, "a job outlives the launcher"
     assert not list((folder / ".snakemake/locks").glob("*"))
-
-
-def test_two_runs_at_once_take_turns(finished):
-    folder, _ = finished
-    with (folder / ".fedloom.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        process = _start(folder, "fedloom.commands.launch")
-        line = process.stdout.readline()
-        assert "another run is at work in this folder; waiting" in line
-        assert process.poll() is None
-    process.communicate(timeout=300)
-    assert process.returncode == 0
 
 
 def test_a_nan_stops_the_run_and_is_named(finished):

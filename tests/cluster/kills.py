@@ -39,7 +39,7 @@ PROFILES = {
         *("--slurm-init-seconds-before-status-checks", "15"),
     ),
 }
-# how often each is drawn, of 15: where, and what is killed
+# how often each place and victim is drawn, of 15
 DRAWN = {
     ("local", "snakemake"): 3,
     ("local", "job"): 3,
@@ -135,7 +135,7 @@ def results(folder: Path, patch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def scenarios(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield where and what is killed each time, in the proportions of DRAWN."""
+    """Yield places and victims, in the proportions of DRAWN."""
     deck = [scenario for scenario, times in DRAWN.items() for _ in range(times)]
     while True:
         yield from rng.sample(deck, len(deck))

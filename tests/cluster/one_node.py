@@ -1,4 +1,4 @@
-"""A Slurm of one node in a folder of its own, without systemd, cgroups or database."""
+"""A Slurm of one node in a separate folder, without systemd, cgroups or database."""
 
 import getpass
 import os
@@ -64,7 +64,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 300) -
     """Wait until a condition holds.
 
     Raises:
-        TimeoutError: it does not within so many seconds.
+        TimeoutError: it does not within the time limit.
     """
     deadline = time.monotonic() + seconds
     while not condition():

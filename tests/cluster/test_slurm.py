@@ -41,7 +41,7 @@ def resumed_after(folder: Path, seed: int) -> int:
 
 @pytest.fixture(scope="module")
 def disturbed(slurm, prepared, tmp_path_factory):
-    """A study of two runs on Slurm: its folder, the jobs disturbed, the rounds they went on after.
+    """A study of two runs on Slurm: its folder, the disturbed jobs, their last rounds.
 
     The first run's job is cancelled, the second's is told to stop, and when others have taken their
     places, Snakemake is killed and started again.
@@ -109,7 +109,7 @@ def test_the_profile_of_slurms_own_executor(slurm, prepared, straight, tmp_path,
     folder = tiny_study.copy(prepared, tmp_path / "checkout")
     arguments = (
         *("--workflow-profile", "profiles/slurm", "--latency-wait", "10"),
-        *("--slurm-init-seconds-before-status-checks", "12", tiny_study.TARGETS[0]),
+        *("--slurm-init-seconds-before-status-checks", "5", tiny_study.TARGETS[0]),
     )
     process = tiny_study.start(folder, *arguments, environment=slurm.environment)
     assert process.wait() == 0, (folder / "snakemake.log").read_text()

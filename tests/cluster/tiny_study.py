@@ -1,4 +1,4 @@
-"""A study of seconds in a checkout of its own, run by Snakemake with one profile or another."""
+"""A study of seconds in a separate checkout, run by Snakemake with one profile or another."""
 
 import os
 import shutil

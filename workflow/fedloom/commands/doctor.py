@@ -90,7 +90,7 @@ def disk() -> Iterator[Finding]:
     """Yield the free space for results, which is too little below a gigabyte.
 
     Raises:
-        FedLoomError: there can be no folder of results here.
+        FedLoomError: the folder of results is not usable.
     """
     results = Path(paths.RESULTS)
     check_usable(results)

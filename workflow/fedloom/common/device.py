@@ -1,9 +1,9 @@
-"""How torch computes in a job: on which device, and in which number format.
+"""The device and the number format in which torch computes in a job.
 
-`float32` is just that. With `tf32` a GPU multiplies float32 matrices by its matrix units, which
-keep 10 bits of the fraction. With `bf16` the frozen backbone's products and attention are in
-bfloat16, by autocast; its residual stream and its norms stay float32, and gradients follow the
-forward pass. Parameters, states, losses and the server's work are float32 in all of them.
+With `tf32` a GPU multiplies float32 matrices by its matrix units, which keep 10 bits of the
+fraction. With `bf16` the frozen backbone's products and attention are in bfloat16, by autocast; its
+residual stream and its norms stay float32, and gradients follow the forward pass. Parameters,
+states, losses and the server's work are always float32.
 """
 
 import os
@@ -22,11 +22,11 @@ AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     """Fix threads and arithmetic, and return the device to compute on.
 
-    A job that asks for a GPU gets one of its own, or waits until one is free.
+    A job that asks for a GPU gets one exclusively, or waits until one is free.
 
     Raises:
-        FedLoomError: tf32 without a GPU, which alone has it; or the job asks for a GPU, and none
-            is visible or torch cannot use it.
+        FedLoomError: tf32 without a GPU; or the job asks for a GPU, and none is visible or torch
+            cannot use it.
     """
     taken = gpus.take()
     torch.set_num_threads(threads)
@@ -63,10 +63,8 @@ def exact_float32() -> Iterator[None]:
 
 
 def arithmetic(precision: str, device: torch.device) -> AbstractContextManager:
-    """Return the context of a frozen backbone's own products.
-
-    It goes without autocast's cache of cast weights, which keeps none that are frozen.
-    """
+    """Return the context of a frozen backbone's products."""
     if precision not in AUTOCAST:
         return nullcontext()
+    # autocast's cache of cast weights keeps none that are frozen
     return torch.autocast(device.type, AUTOCAST[precision], cache_enabled=False)

@@ -1,4 +1,4 @@
-"""Read files and folders of the user with care: circular links, pipes, files without text."""
+"""Read files and folders of the user: circular links, pipes and files without text are errors."""
 
 import ast
 import os
@@ -52,11 +52,11 @@ def check_usable(folder: Path) -> None:
     """
     if folder.is_symlink() and not folder.exists():
         raise FedLoomError(
-            f"{folder}: a link to {folder.readlink()}, where nothing is; make that folder, or "
+            f"{folder}: a link to {folder.readlink()}, which is missing; make that folder, or "
             "remove the link"
         )
     if folder.exists() and not folder.is_dir():
-        raise FedLoomError(f"{folder}: a file, where a folder is to be; move it away")
+        raise FedLoomError(f"{folder}: must be a folder, got a file; move it away")
     nearest = folder if folder.exists() else folder.absolute().parent
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise FedLoomError(f"{nearest}: cannot be written to")

@@ -80,8 +80,8 @@ def _first_free(devices: dict[str, str]) -> str | None:
 def visible() -> dict[str, str]:
     """Return the devices that CUDA_VISIBLE_DEVICES shows: {UUID: name in the variable}.
 
-    Like CUDA, read its names up to the first that is no device. Where nvidia-smi is missing, an
-    index stands in for the UUID.
+    Like CUDA, ignore the names after the first that is not a device. Where nvidia-smi is missing,
+    an index stands in for the UUID.
     """
     gpus, names = installed(), os.environ.get(VISIBLE)
     if names is None:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 log = logging.getLogger(__name__)
 
-# in which schedulers say their jobs' ids: Slurm, PBS, LSF, Grid Engine
+# variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
@@ -29,30 +29,22 @@ class _Lines:
         pass
 
 
+LINES: dict[str, Any] = {"file": _Lines(), "mininterval": 5, "ncols": 100}
+
+
 def progress(total: int, what: str, initial: int = 0) -> tqdm:
     """Return a progress bar that is printed at most every five seconds, and at its end."""
     form = "{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
-    return _bar(total, what, initial, bar_format=form)
+    return tqdm(total=total, initial=initial, desc=what, bar_format=form, **LINES)
 
 
 def download_progress(what: str, start: int, total: int | None) -> tqdm:
     """Return a progress bar in bytes, of which `start` are there; of an unknown total if None."""
-    return _bar(total, what, start, unit="B", unit_scale=True)
-
-
-def _bar(total: int | None, what: str, initial: int, **form: Any) -> tqdm:
-    """Return a progress bar that becomes lines of the log."""
-    return tqdm(
-        total=total, initial=initial, desc=what, file=_Lines(), mininterval=5, ncols=100, **form
-    )
+    return tqdm(total=total, initial=start, desc=what, unit="B", unit_scale=True, **LINES)
 
 
 class _File(logging.FileHandler):
     """A log file; where the disk is full, lines are lost, and no traceback hides the error."""
-
-    def __init__(self, path: Path):
-        # names of files need not be text, and a log that cannot be written would hide the error
-        super().__init__(path, mode="w", encoding="utf-8", errors="backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not isinstance(sys.exception(), OSError):
@@ -66,17 +58,16 @@ class _File(logging.FileHandler):
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and with more detail to the file `path`.
 
-    Only the file gets debug lines: the tracebacks of exceptions in plugins, and which hook was
-    called when, so that it can be seen where a plugin that ended the whole process was at work.
-    Its first line says on which host it is.
-    Where the interpreter itself crashes, its stack goes to the file too.
+    The file begins with the host. It alone gets debug lines, which show the tracebacks of plugins
+    and the hook at which a plugin ended the process, and the stack of a crashed interpreter.
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.INFO)
     logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = _File(path)
+        # names of files need not be text, and a log that cannot be written would hide the error
+        file = _File(path, mode="w", encoding="utf-8", errors="backslashreplace")
         if file.stream is not None:
             faulthandler.enable(file.stream)
         file.setFormatter(terminal.formatter)

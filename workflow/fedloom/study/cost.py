@@ -37,7 +37,7 @@ class Cost:
         operations: of floating point.
         seconds: of one core, for what no GPU does, start-up included.
         longest: operations of the longest chain of jobs of one run.
-        disk: megabytes, by what is stored.
+        disk: megabytes of images and caches, by kind.
         precision: the study's.
     """
 

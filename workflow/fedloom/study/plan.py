@@ -111,7 +111,7 @@ class Plan:
     # ---- jobs ------------------------------------------------------------------------------------
 
     def dataset_job(self, wildcards: Any) -> jobs.DatasetJob:
-        # what is expected of it, and what a recipe says of it, does not bear on the store
+        # a store does not depend on estimates and notes of a recipe
         dataset = self.settings.datasets[wildcards.dataset]
         return jobs.DatasetJob(replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=()))
 
@@ -140,10 +140,10 @@ class Plan:
         return replace(backbone, settings=backbone.settings | added)
 
     def run_spec(self, run: Run) -> jobs.RunSpec:
-        """Return all that bears on a run's numbers, but for what `choose` adds if it is tuned."""
+        """Return everything that a run's numbers depend on, except the options of `choose`."""
         study, method = self.study(run), method_of(self.settings, run.partition, run.method)
         tried = [trial.options.get("training.schedule") for trial in self.trials_of(run)]
-        # what is not trained has no schedule
+        # methods without training have no schedule
         cosine = "cosine" in (method.training.get("schedule"), *tried)
         return jobs.RunSpec(
             run=run,

@@ -22,7 +22,7 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     others compare. Untrained weights have none.
 
     Args:
-        what: name of the result that needs them, for the error.
+        what: name of the result that needs the weights, for the error.
         loaded: computes the digest of the weights that were loaded.
 
     Raises:

@@ -47,7 +47,7 @@ READ_PER_MINUTE = 3000  # images that a source decodes and resizes
 NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
 RATE = 1e11  # operations of a core per second
 MARGIN = 3
-LIBRARIES = 1500  # MB that a process with torch, timm and open_clip takes
+LIBRARIES = 1000  # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
 CUDA = 2500  # MB of host memory that CUDA takes besides
 LONGEST = 1440  # minutes of a job of training
 START = 15  # minutes for reading inputs and writing results
@@ -156,7 +156,7 @@ def of_cache(dataset: Dataset, backbone: Backbone) -> Work:
 
 
 def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Work:
-    """Estimate what is made of the cached class tokens of all images, at every block."""
+    """Estimate work on the cached class tokens of all images, at every block."""
     size = sizes(backbone)
     tokens = contents(dataset).images * size.depth * size.width * FLOAT
     return Work(2 * tokens, seconds=tokens)  # a second per megabyte
