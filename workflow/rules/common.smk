@@ -20,30 +20,33 @@ def stage(name, gpu=False):
     return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}} --threads {{threads}} --log {{log}}"
 
 
-def job(make):
-    """The parameter of a rule: its job as canonical JSON."""
-    return lambda wildcards: to_json(make(wildcards))
+def described(rule):
+    """The parameters of a rule: its job as canonical JSON, and the digest of its source files. As
+    inputs these would be some hundred paths of every job, and Snakemake keeps an input's checksum
+    when the job ends, which may be after an edit."""
+    make = getattr(PLAN, f"{rule}_job")
+    return {
+        "job": lambda w: to_json(make(w)),
+        "sources": lambda w: PLAN.sources(rule, make(w)),
+    }
 
 
-def sources(rule, make):
-    """A parameter of a rule: the digest of its source files. As inputs they would be some hundred
-    paths of every job, and Snakemake keeps an input's checksum when the job ends, which may be after
-    an edit."""
-    return lambda wildcards: PLAN.sources(rule, make(wildcards))
-
-
-def requested(rule, resource):
-    """A resource of a rule, estimated from its job; more when it is tried again. Where
+def requested(rule):
+    """The resources of a rule, estimated from its job; more when it is tried again. Where
     --set-resources gives the rule a GPU, its activations need no memory of the host."""
     on_gpu = "gpu" in workflow.resource_settings.overwrite_resources.get(rule, {})
-    return lambda wildcards, attempt: attempt * getattr(
-        PLAN.resources(rule, wildcards, on_gpu=on_gpu), resource
-    )
+
+    def request(name):
+        return lambda wildcards, attempt: attempt * getattr(
+            PLAN.resources(rule, wildcards, on_gpu=on_gpu), name
+        )
+
+    return {name: request(name) for name in ("mem_mb", "runtime", "gpu_mem_mb")}
 
 
 def data_of(rule):
-    """The data files that a rule reads, and their receipts. Large files are ancient: Snakemake would
-    compare their times, and compares the checksums of their receipts."""
+    """The data files that a rule reads, which are ancient, since Snakemake would compare the times of
+    large files, and their receipts, whose checksums it compares."""
     patterns = {name: paths.DATA[name] for name in paths.INPUTS[rule]}
     receipts = {
         f"{name}_receipt": paths.receipt(file) for name, file in patterns.items()

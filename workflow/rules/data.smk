@@ -7,11 +7,9 @@ rule dataset:
         paths.log("dataset", paths.STORE),
     threads: 1
     resources:
-        mem_mb=requested("dataset", "mem_mb"),
-        runtime=requested("dataset", "runtime"),
+        **requested("dataset"),
     params:
-        job=job(PLAN.dataset_job),
-        sources=sources("dataset", PLAN.dataset_job),
+        **described("dataset"),
     shell:
         stage("dataset")
 
@@ -30,7 +28,6 @@ rule partition:
         mem_mb=2000,
         runtime=30,
     params:
-        job=job(PLAN.partition_job),
-        sources=sources("partition", PLAN.partition_job),
+        **described("partition"),
     shell:
         stage("partition")

@@ -10,13 +10,10 @@ rule cache:
         paths.log("{cache}", paths.CACHE.replace("{cache}", "cache")),
     threads: 1
     resources:
-        mem_mb=requested("cache", "mem_mb"),
-        runtime=requested("cache", "runtime"),
+        **requested("cache"),
         gpu=0,
-        gpu_mem_mb=requested("cache", "gpu_mem_mb"),
     params:
-        job=job(PLAN.cache_job),
-        sources=sources("cache", PLAN.cache_job),
+        **described("cache"),
     shell:
         stage("cache", gpu=True)
 
@@ -32,11 +29,9 @@ rule prototypes:
         paths.log("prototypes", paths.PROTOTYPES),
     threads: 1
     resources:
-        mem_mb=requested("prototypes", "mem_mb"),
-        runtime=requested("prototypes", "runtime"),
+        **requested("prototypes"),
     params:
-        job=job(PLAN.prototypes_job),
-        sources=sources("prototypes", PLAN.prototypes_job),
+        **described("prototypes"),
     shell:
         stage("prototypes")
 
@@ -51,10 +46,8 @@ rule block_accuracy:
         paths.log("block_accuracy", paths.BLOCK_ACCURACY),
     threads: 1
     resources:
-        mem_mb=requested("block_accuracy", "mem_mb"),
-        runtime=requested("block_accuracy", "runtime"),
+        **requested("block_accuracy"),
     params:
-        job=job(PLAN.block_accuracy_job),
-        sources=sources("block_accuracy", PLAN.block_accuracy_job),
+        **described("block_accuracy"),
     shell:
         stage("block_accuracy")

@@ -23,8 +23,7 @@ rule table:
         mem_mb=2000,
         runtime=30,
     params:
-        job=job(PLAN.table_job),
-        sources=sources("table", PLAN.table_job),
+        **described("table"),
         caption=lambda w: PLAN.caption("tables", w),
     shell:
         stage("table")
@@ -49,8 +48,7 @@ rule figure:
         mem_mb=4000,
         runtime=60,
     params:
-        job=job(PLAN.figure_job),
-        sources=sources("figure", PLAN.figure_job),
+        **described("figure"),
         caption=lambda w: PLAN.caption("figures", w),
     shell:
         stage("figure")
@@ -77,7 +75,6 @@ rule partition_chart:
         mem_mb=1000,
         runtime=30,
     params:
-        job=job(PLAN.partition_chart_job),
-        sources=sources("partition_chart", PLAN.partition_chart_job),
+        **described("partition_chart"),
     shell:
         stage("partition_chart")

@@ -12,12 +12,10 @@ rule train:
         paths.log("train", paths.STATE),
     threads: 1
     resources:
-        mem_mb=requested("train", "mem_mb"),
-        runtime=requested("train", "runtime"),
+        **requested("train"),
         gpu=0,
-        gpu_mem_mb=requested("train", "gpu_mem_mb"),
     params:
-        job=job(PLAN.train_job),
+        job=described("train")["job"],  # which has a digest of its sources
     shell:
         stage("train", gpu=True)
 
@@ -36,8 +34,7 @@ rule choose:
         mem_mb=2000,
         runtime=30,
     params:
-        job=job(PLAN.choose_job),
-        sources=sources("choose", PLAN.choose_job),
+        **described("choose"),
     shell:
         stage("choose")
 
@@ -56,8 +53,7 @@ rule evaluate:
         mem_mb=2000,
         runtime=30,
     params:
-        job=job(PLAN.evaluate_job),
-        sources=sources("evaluate", PLAN.evaluate_job),
+        **described("evaluate"),
     shell:
         stage("evaluate")
 
@@ -74,12 +70,9 @@ rule artefact:
         paths.log("artefact", paths.ARTEFACT),
     threads: 1
     resources:
-        mem_mb=requested("artefact", "mem_mb"),
-        runtime=requested("artefact", "runtime"),
+        **requested("artefact"),
         gpu=0,
-        gpu_mem_mb=requested("artefact", "gpu_mem_mb"),
     params:
-        job=job(PLAN.artefact_job),
-        sources=sources("artefact", PLAN.artefact_job),
+        **described("artefact"),
     shell:
         stage("artefact", gpu=True)
