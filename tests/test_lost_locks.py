@@ -19,6 +19,7 @@ from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
+from fedloom.study.paths import CHECKPOINT
 
 FORK = multiprocessing.get_context("fork")
 
@@ -76,67 +77,58 @@ def test_a_file_that_two_write_at_once_is_always_that_of_one(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
-def test_a_job_that_another_overtakes_writes_the_same_bytes(tiny, tmp_path, monkeypatch, at):
-    """In the midst of a round, a second job of the same rounds begins, and ends first."""
+@pytest.fixture
+def train(tiny, tmp_path, monkeypatch):
+    """train(folder, at, meanwhile, dies): train four rounds, and return the job's files.
+
+    Before round `at` it calls `meanwhile`; before round `dies` it is interrupted.
+    """
     task, hooks = tiny("head_tuning")
     job = replace(tiny_job(manifest.find("head_tuning"), last=4), evaluate=(4,))
 
-    def train(name: str) -> training_job.Outputs:
-        outputs = tiny_outputs(tmp_path / name)
+    def make(folder: str, at: int = 0, meanwhile=None, dies: int = 0) -> training_job.Outputs:
+        def watched(task, *rest):
+            if task.round == at:
+                meanwhile()
+            if task.round == dies:
+                raise KeyboardInterrupt
+            return train_round(task, *rest)
+
+        outputs = tiny_outputs(tmp_path / folder)
         outputs.state.parent.mkdir(exist_ok=True)
-        training_job.train(task, hooks, job, None, outputs, "same")
+        with monkeypatch.context() as patch:
+            patch.setattr(training_job, "train_round", watched)
+            training_job.train(task, hooks, job, None, outputs, "same")
         return outputs
 
-    def overtaken(task, *rest):
-        if task.round == at:
-            monkeypatch.setattr(training_job, "train_round", train_round)
-            train("shared")
-        return train_round(task, *rest)
+    return make
 
-    straight = train("straight")
-    monkeypatch.setattr(training_job, "train_round", overtaken)
-    shared = train("shared")
+
+def assert_same(first: training_job.Outputs, second: training_job.Outputs) -> None:
     for kind in ("state", "evaluation", "clients"):
-        assert getattr(straight, kind).read_bytes() == getattr(shared, kind).read_bytes()
+        assert getattr(first, kind).read_bytes() == getattr(second, kind).read_bytes()
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_job_that_another_overtakes_writes_the_same_bytes(train, at):
+    """In the midst of a round, a second job of the same rounds begins, and ends first."""
+    assert_same(train("straight"), train("shared", at, lambda: train("shared")))
 
 
 @pytest.mark.parametrize("at", [2, 3])
-def test_a_checkpoint_that_two_jobs_wrote_is_gone_on_from_rightly_or_refused(
-    tiny, tmp_path, monkeypatch, at
-):
-    """The second dies after round 3, and the first after round 3 too; a third goes on."""
-    task, hooks = tiny("head_tuning")
-    job = replace(tiny_job(manifest.find("head_tuning"), last=4), evaluate=(4,))
-    straight, shared = (tiny_outputs(tmp_path / name) for name in ("straight", "shared"))
-    for outputs in (straight, shared):
-        outputs.state.parent.mkdir()
+def test_a_checkpoint_that_two_jobs_wrote_is_resumed_rightly_or_refused(train, tmp_path, at):
+    """The second dies after round 3, and the first after round 3 too; a third resumes."""
 
-    def train(outputs: training_job.Outputs) -> None:
-        training_job.train(task, hooks, job, None, outputs, "same")
+    def second():
+        with pytest.raises(KeyboardInterrupt):
+            train("shared", dies=4)
 
-    def dies(task, *rest):
-        if task.round == 4:
-            raise KeyboardInterrupt
-        return train_round(task, *rest)
-
-    def overtaken(task, *rest):
-        if task.round == at:
-            monkeypatch.setattr(training_job, "train_round", dies)
-            with pytest.raises(KeyboardInterrupt):
-                train(shared)
-        return dies(task, *rest)
-
-    train(straight)
-    monkeypatch.setattr(training_job, "train_round", overtaken)
     with pytest.raises(KeyboardInterrupt):
-        train(shared)
-    monkeypatch.setattr(training_job, "train_round", train_round)
+        train("shared", at, second, dies=4)
     try:
-        train(shared)
+        shared = train("shared")
     except FedLoomError as refusal:
         assert re.search(r"checkpoint.*delete it and run again", str(refusal))
-        shutil.rmtree(shared.checkpoint.with_suffix(""))
-        train(shared)
-    for kind in ("state", "evaluation", "clients"):
-        assert getattr(straight, kind).read_bytes() == getattr(shared, kind).read_bytes()
+        shutil.rmtree(tmp_path / "shared" / Path(CHECKPOINT).stem)
+        shared = train("shared")
+    assert_same(train("straight"), shared)

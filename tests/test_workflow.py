@@ -183,7 +183,10 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
     output = _run(folder, "fedloom.commands.launch", "-n")
     assert re.search(r"^train +2$", output, re.MULTILINE), "a round of each method"
     assert len(output.splitlines()) < 60, "counts, and no list of jobs"
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("results/runs/**/000[12].*")}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in folder.glob("results/runs/*/*/*/*/*/rounds/000[12].*")
+    }
 
     process = _start(folder, "fedloom.commands.launch")
     run = folder / "results/runs/digits/six/micro_vit"
@@ -224,6 +227,7 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     """Ctrl-C reaches the launcher and all below it; SIGTERM here reaches the launcher alone."""
     folder = tmp_path / "untrained"  # data and caches are there
     shutil.copytree(finished[0], folder, ignore=RUNS)
+    _study(folder, rounds=1)
     process = _start(folder, "fedloom.commands.launch", start_new_session=True)
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)

@@ -68,11 +68,7 @@ def versions() -> Iterator[Finding]:
 
 
 def devices() -> Iterator[Finding]:
-    """Yield the cores, the memory, and the GPUs that jobs may take.
-
-    Raises:
-        FedLoomError: nvidia-smi fails.
-    """
+    """Yield the cores, the memory, and the GPUs that jobs may take."""
     memory = psutil.virtual_memory().total
     yield Finding(f"cores: {len(os.sched_getaffinity(0))}, memory: {memory / 1e9:.1f} GB")
     visible, shown = gpus.visible(), os.environ.get(gpus.VISIBLE)
@@ -87,11 +83,7 @@ def devices() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    """Yield the free space for results, which is too little below a gigabyte.
-
-    Raises:
-        FedLoomError: the folder of results is not usable.
-    """
+    """Yield the free space for results, which is too little below a gigabyte."""
     results = Path(paths.RESULTS)
     check_usable(results)
     folder = results if results.exists() else Path.cwd()

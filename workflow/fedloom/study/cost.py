@@ -29,25 +29,15 @@ UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, whi
 
 @dataclass(frozen=True)
 class Cost:
-    """What a study takes from nothing to its tables.
+    """What a study takes from nothing to its tables."""
 
-    Attributes:
-        runs, trials: trained from a seed, and before them to choose options (study.tune).
-        jobs: by rule.
-        operations: of floating point.
-        seconds: of one core, for what no GPU does, start-up included.
-        longest: operations of the longest chain of jobs of one run.
-        disk: megabytes of images and caches, by kind.
-        precision: the study's.
-    """
-
-    runs: int
-    trials: int
-    jobs: dict[str, int]
-    operations: float
-    seconds: float
-    longest: float
-    disk: dict[str, float]
+    runs: int  # trained from a seed
+    trials: int  # trained before them, to choose options (study.tune)
+    jobs: dict[str, int]  # by rule
+    operations: float  # of floating point
+    seconds: float  # of one core, for work that no GPU does, start-up included
+    longest: float  # operations of the longest chain of jobs of one run
+    disk: dict[str, float]  # megabytes of images and caches, by kind
     precision: str
 
     def gpu_hours(self, rate: float | None = None) -> float:
@@ -119,9 +109,9 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
     tables, figures = ({_Job(label=x) for x in each} for each in (select.tables, select.figures))
     outputs = [*map(plan.table_job, tables), *map(plan.figure_job, figures)]
     pairs = {
-        _Job(*pair.split("/"))
+        _Job(dataset, backbone)
         for figure in map(plan.figure_job, figures)
-        for pair in figure.backbones
+        for dataset, backbone in (pair.split("/") for pair in figure.backbones)
     }
     shown = [run for job in outputs if job.shown is not None for run in shown_runs(job.shown)]
     reads = {run: plan.run_inputs(run) for run in every}

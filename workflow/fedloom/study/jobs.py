@@ -56,17 +56,14 @@ class CacheJob:
 
 @dataclass(frozen=True)
 class PrototypesJob:
-    """Compute the warm start of class prototypes.
-
-    `sampling` is the seed by which clients are sampled; None: the run's seed.
-    """
+    """Compute the warm start of class prototypes."""
 
     dataset: str
     partition: str
     backbone: str
     seed: int
     clients_per_round: int
-    sampling: int | None = None
+    sampling: int | None = None  # seed of the sample of clients; None: the run's
 
 
 @dataclass(frozen=True)
@@ -87,49 +84,33 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything that a run's numbers depend on; checkpoints carry its fingerprint.
-
-    Attributes:
-        schedule_rounds: the run's rounds if the learning rate depends on them (cosine); else
-            None, so that the study can be extended.
-        stacked: False if every client is a separate cohort.
-        tuned: True if the options that rule `choose` wrote override the method's.
-        fixed: seeds that do not follow the run's.
-    """
+    """Everything that a run's numbers depend on; checkpoints carry its fingerprint."""
 
     run: Run
     backbone: Backbone
     method: MethodSpec
     clients_per_round: int
     rounds_per_job: int
+    # of a schedule that depends on them (cosine); else None, so that the study can be extended
     schedule_rounds: int | None
-    stacked: bool = True
-    tuned: bool = False
+    stacked: bool = True  # False: every client is a separate cohort
+    tuned: bool = False  # the options that rule `choose` wrote override the method's
     fixed: FixedSeeds = NOTHING_FIXED
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Train the rounds after `first` up to and including `last`.
-
-    Attributes:
-        evaluate: the rounds after which clients are evaluated.
-        global_test: also evaluate the server's model on all test images.
-        sources: digest of the run's source files (see fedloom.study.staleness).
-        confusion: also count answers by class and predicted class, at every evaluation.
-        trial: a run of study.tune, which may diverge.
-        sampled: the rounds of `evaluate` after which only `evaluate_clients` clients are evaluated.
-    """
+    """Train the rounds after `first` up to and including `last`."""
 
     spec: RunSpec
     first: int
     last: int
-    evaluate: tuple[int, ...]
-    global_test: bool
-    sources: str
-    confusion: bool = False
-    trial: bool = False
-    sampled: tuple[int, ...] = ()
+    evaluate: tuple[int, ...]  # rounds after which clients are evaluated
+    global_test: bool  # also evaluate the server's model on all test images
+    sources: str  # digest of the run's source files (fedloom.study.staleness)
+    confusion: bool = False  # also count answers by class and predicted class
+    trial: bool = False  # a run of study.tune, which may diverge
+    sampled: tuple[int, ...] = ()  # rounds of `evaluate` for `evaluate_clients` clients alone
     evaluate_clients: int | None = None
 
 
@@ -183,15 +164,10 @@ class PartitionChartJob:
 
 @dataclass(frozen=True)
 class ShownPlugin:
-    """The facts of a method.toml that a reader of a table must know.
+    """The facts of a method.toml that a reader of a table must know."""
 
-    Attributes:
-        trains: the part that clients train, in a table's words; "" if unknown or mixed in a grid.
-        sees_held_out: the server trains on images of held-out clients.
-    """
-
-    trains: str = ""
-    sees_held_out: bool = False
+    trains: str = ""  # the part that clients train; "" if unknown or mixed in a grid
+    sees_held_out: bool = False  # the server trains on images of held-out clients
 
 
 @dataclass(frozen=True)
@@ -216,38 +192,25 @@ class ShownGrid:
 
 @dataclass(frozen=True)
 class Shown:
-    """The runs that a table or figure shows: scenarios, methods and seeds, crossed in that order.
+    """The runs of a table or figure: scenarios, methods and seeds, crossed in that order."""
 
-    Attributes:
-        scenarios: "dataset/partition/backbone".
-        artefact: the method's table to read; None: evaluations.
-        reported: the rounds that tables report, by partition, and by "partition/method" where a
-            method has other rounds.
-    """
-
-    scenarios: tuple[str, ...]
+    scenarios: tuple[str, ...]  # "dataset/partition/backbone"
     methods: tuple[ShownMethod | ShownGrid, ...]
     seeds: tuple[int, ...]
-    artefact: str | None
+    artefact: str | None  # the method's table to read; None: evaluations
+    # by partition, and by "partition/method" where a method has other rounds
     reported: dict[str, Reported]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """How the options of a table's methods were chosen.
+    """How the options of a table's methods were chosen."""
 
-    Attributes:
-        methods: labels of the methods that have trials.
-        trials: their number for each method.
-        rounds: numbers of rounds that trials have.
-        share: of the training images, on which trials are evaluated.
-    """
-
-    methods: tuple[str, ...]
-    trials: int
-    rounds: tuple[int, ...]
+    methods: tuple[str, ...]  # those that have trials
+    trials: int  # of each method
+    rounds: tuple[int, ...]  # numbers of rounds that trials have
     seed: int
-    share: float
+    share: float  # of the training images, on which trials are evaluated
 
 
 @dataclass(frozen=True)
@@ -267,20 +230,15 @@ class TableJob:
 
 @dataclass(frozen=True)
 class FigureJob:
-    """Draw a figure.
-
-    Attributes:
-        shots: training images per class, by partition, where they are set.
-        backbones: "dataset/backbone" of a kind that shows frozen backbones; empty for the others.
-    """
+    """Draw a figure."""
 
     study: str
     label: str
     kind: str
     settings: dict[str, Any]
-    shots: dict[str, int]
+    shots: dict[str, int]  # training images per class, by partition, where they are set
     shown: Shown | None
-    backbones: tuple[str, ...]
+    backbones: tuple[str, ...]  # "dataset/backbone" of a kind that shows frozen backbones
 
 
 def to_json(job: object) -> str:

@@ -26,15 +26,7 @@ from fedloom.study.runs import Run
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A run in a table or figure, with its files.
-
-    Attributes:
-        plugin: facts of its method.toml.
-        reported: the evaluated rounds that tables report.
-        store: the dataset's images, whose receipt names the classes.
-        artefact: the method's own table, if the kind is made of one.
-        member: its position in a grid, if its method is a member of one.
-    """
+    """A run in a table or figure, with its files."""
 
     dataset: str
     partition: str
@@ -44,12 +36,12 @@ class ShownRun:
     title: str
     look: Look
     plugin: ShownPlugin
-    reported: Reported
+    reported: Reported  # the evaluated rounds that tables report
     evaluation: Path
     rounds: Path
-    store: Path
-    artefact: Path | None = None
-    member: GridMember | None = None
+    store: Path  # the dataset's images, whose receipt names the classes
+    artefact: Path | None = None  # the method's table, if the kind is made of one
+    member: GridMember | None = None  # its position, if its method is in a grid
 
 
 @dataclass(frozen=True)
@@ -119,9 +111,8 @@ def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
     for dataset, backbone in (pair.split("/") for pair in job.backbones):
         labels = {"dataset": dataset, "backbone": backbone}
         files = paths.inputs("block_accuracy", **labels)
-        items.append(
-            ShownBackbone(**labels, accuracy=paths.at(paths.BLOCK_ACCURACY, **labels), **files)
-        )
+        accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
+        items.append(ShownBackbone(dataset, backbone, accuracy, files["features"], files["store"]))
     return items
 
 
@@ -157,6 +148,8 @@ def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
     listed = []
     for scenario, method in product(shown.scenarios, _methods(shown)):
         if method.label in tuned.methods:
-            file = paths.at(paths.TRIALS, Run(*scenario.split("/"), method.label, tuned.seed))
+            dataset, partition, backbone = scenario.split("/")
+            run = Run(dataset, partition, backbone, method.label, tuned.seed)
+            file = paths.at(paths.TRIALS, run)
             listed.append(ShownChoice(scenario, method.label, method.title, file))
     return listed

@@ -1,22 +1,12 @@
 """What jobs compute, keep in memory and request from a cluster, estimated before they run.
 
-The estimates are meant to be too large rather than too small. They follow from
+The estimates are meant to be too large rather than too small. They follow from the backbone's sizes
+(fedloom.study.backbone_sizes), the activations that wait for the backward pass of all clients that
+train at once (fedloom.common.memory), the images of the dataset, the round, and the `cost` in
+method.toml. Memory-mapped files (stores, caches) are not counted: the system may drop them.
 
-- the backbone's sizes (fedloom.study.backbone_sizes). A backward pass takes twice the operations of
-  a forward pass;
-- activations that wait for the backward pass (fedloom.common.memory), of all clients that train at
-  once;
-- the images of the dataset: those in its store once that is written, else as the config has them;
-- the round: clients, epochs, evaluations, and rounds of a job;
-- what method.toml declares of the method: weights of the backbone that its clients train, upload
-  and keep, the epochs of `personalize` before every evaluation, and whether the server has a model
-  (`cost`).
-
-Memory-mapped files (stores, caches) are not counted: the system may drop them.
-
-A core does RATE operations per second: features of 50,000 images took a ViT-B/16 at 224 px 4.9
-hours of one core. Time limits are MARGIN times the estimate; that of training is LONGEST at most,
-because a job that is tried again resumes after its last round, with a multiple of the request
+Time limits are MARGIN times the estimate; that of training is LONGEST at most, because a job that
+is tried again resumes after its last round, with a multiple of the request
 (workflow/rules/common.smk). On a GPU, time limits are far too long: a profile's `set-resources` may
 shorten them.
 """
@@ -45,7 +35,8 @@ from fedloom.study.backbone_sizes import FLOAT, Sizes, sizes
 UNKNOWN_IMAGES, UNKNOWN_CLASSES, UNKNOWN_CLIENTS = 60_000, 100, 10
 READ_PER_MINUTE = 3000  # images that a source decodes and resizes
 NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
-RATE = 1e11  # operations of a core per second
+# operations of a core per second: features of 50,000 images took a ViT-B/16 at 224 px 4.9 hours
+RATE = 1e11
 MARGIN = 3
 LIBRARIES = 1000  # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
 CUDA = 2500  # MB of host memory that CUDA takes besides
@@ -55,45 +46,28 @@ START = 15  # minutes for reading inputs and writing results
 
 @dataclass(frozen=True)
 class Work:
-    """What a job takes.
+    """What a job takes, on top of the libraries."""
 
-    Attributes:
-        megabytes: of memory without a GPU, on top of the libraries.
-        operations: of floating point, which a GPU does faster than a core.
-        seconds: of one core for the rest: reading, decoding, arrays.
-        host: megabytes of memory beside a GPU.
-        device: megabytes of the GPU's memory for one client at a time. With more memory, more
-            clients train at once (fedloom.common.memory).
-    """
-
-    megabytes: float
-    operations: float = 0.0
-    seconds: float = 0.0
-    host: float = 0.0
-    device: float = 0.0
+    megabytes: float  # of memory without a GPU
+    operations: float = 0.0  # of floating point, which a GPU does faster than a core
+    seconds: float = 0.0  # of one core for the rest: reading, decoding, arrays
+    host: float = 0.0  # megabytes of memory beside a GPU
+    device: float = 0.0  # megabytes of the GPU, for one client at a time; more memory fits more
 
 
 @dataclass(frozen=True)
 class Resources:
-    """A job's request.
+    """A job's request."""
 
-    Attributes:
-        mem_mb: memory of the host in MB (10^6 bytes).
-        gpu_mem_mb: memory that the GPU must have; 0 without one.
-        runtime: time limit in minutes.
-    """
-
-    mem_mb: int
-    gpu_mem_mb: int
-    runtime: int
+    mem_mb: int  # of the host, 10^6 bytes
+    gpu_mem_mb: int  # that the GPU must have; 0 without one
+    runtime: int  # minutes
 
 
 def request(work: Work, resumes: bool = False, on_gpu: bool = False) -> Resources:
     """Return a job's request, rounded up to 500 MB and to 15 minutes.
 
-    Args:
-        resumes: a job that is cut resumes when it is tried again, so that LONGEST is enough.
-        on_gpu: the job gets a GPU, whose memory holds the activations.
+    A job that `resumes` when it is tried again asks for LONGEST at most.
     """
     memory = CUDA + work.host if on_gpu else work.megabytes
     seconds = work.seconds + work.operations / RATE
@@ -280,11 +254,7 @@ class Workload:
 
 
 def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
-    """Estimate rounds and evaluations.
-
-    Args:
-        sampled: those of the evaluations that are of `study.evaluate_clients` clients.
-    """
+    """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
     size, at_once, weights = run.size, run.clients_at_once(), run.weights_of_a_client()
     few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
     epochs = run.plugin.cost.get("personalize_epochs", 0)
