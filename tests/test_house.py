@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -18,11 +17,7 @@ from fedloom.report.figures import style
 LIBRARY = ROOT / "workflow/fedloom"
 
 
-def _imports(file: Path):
-    yield from _imports_of_text(file.read_text())
-
-
-def _imports_of_text(text: str):
+def _imports(text: str):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -38,7 +33,7 @@ INSIDE = {"functional_call", "model", "register_forward_hook", "register_forward
 def private_reach(text: str) -> list[str]:
     """What a plugin's module imports or reads that is not public."""
     found = []
-    for name in _imports_of_text(text):
+    for name in _imports(text):
         library = name.split(".")[0]
         if name != "fedloom.toolbox" and library not in NUMERIC | sys.stdlib_module_names:
             found.append(f"import {name}")
@@ -101,7 +96,7 @@ def test_the_core_knows_no_method_by_name():
 
 def test_the_snakefile_needs_no_torch():
     """Every job of a cluster parses it again."""
-    modules = [m for m in _imports_of_text(_python_of_snakefile()) if m.startswith("fedloom")]
+    modules = [m for m in _imports(_python_of_snakefile()) if m.startswith("fedloom")]
     assert "fedloom.commands.planning" in modules
     code = f"import sys, {', '.join(modules)}; plan = fedloom.commands.planning.load_plan([]); "
     code += "plan.figures; sys.exit(bool({'torch', 'matplotlib'} & sys.modules.keys()))"
