@@ -99,7 +99,9 @@ def test_the_snakefile_needs_no_torch():
     modules = [m for m in _imports(_python_of_snakefile()) if m.startswith("fedloom")]
     assert "fedloom.commands.planning" in modules
     code = f"import sys, {', '.join(modules)}; plan = fedloom.commands.planning.load_plan([]); "
-    code += "plan.figures; sys.exit(bool({'torch', 'matplotlib'} & sys.modules.keys()))"
+    code += "plan.figures; plan.training_work(plan.runs[0], 1, 1, 0); "
+    code += "heavy = {'torch', 'timm', 'open_clip', 'matplotlib'} & sys.modules.keys(); "
+    code += "sys.exit(', '.join(heavy) or 0)"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=ROOT)
 

@@ -1,10 +1,8 @@
 """Memory and time that jobs ask for, and caches that are read by row."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import psutil
@@ -233,20 +231,6 @@ def test_sizes_follow_what_was_measured():
     vit = _sizes("timm", "vit_base_patch16_224.orig_in21k")
     assert vit.training_bytes == pytest.approx(78e6, rel=0.05)
     assert 50_000 * vit.operations / resources.RATE / 3600 == pytest.approx(4.9, rel=0.05)
-
-
-def test_no_library_is_imported_to_know_the_sizes():
-    """Snakemake plans in every job of a cluster."""
-    code = (
-        "import sys\nfrom fedloom.study.backbone_sizes import sizes\n"
-        "from fedloom.config.settings import Backbone\n"
-        "sizes(Backbone('b', 'timm', {'name': 'vit_base_patch16_224.orig_in21k'}))\n"
-        "sizes(Backbone('b', 'open_clip', {'name': 'ViT-B-16-quickgelu'}))\n"
-        "print(sorted({'torch', 'timm', 'open_clip'} & sys.modules.keys()))"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
-    assert done.stdout == b"[]\n", done.stderr
 
 
 def test_clients_that_train_all_weights_get_memory_for_their_copies(ask):
