@@ -16,6 +16,7 @@ from fedloom.config.recipes import Recipe
 if TYPE_CHECKING:
     from fedloom.data.image_list import Prepared
 
+COUNTED = ("images", "train", "test", "classes")
 HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
 
@@ -47,16 +48,14 @@ def listing(args: argparse.Namespace) -> None:
 
 def _row(recipe: Recipe) -> list[str]:
     """Return the cells of a recipe's line."""
-    counts = recipe.counts
-    halves = [f"{counts[key]:,}" if key in counts else "?" for key in ("train", "test")]
-    images = f"{counts['images']:,}" if "images" in counts else ""
-    if not images and halves != ["?", "?"]:
-        images = " + ".join(halves)
+    counts = {key: f"{number:,}" for key, number in recipe.counts.items() if key in COUNTED}
+    halves = [counts.get(key, "?") for key in ("train", "test")]
+    either = "?" if halves == ["?", "?"] else " + ".join(halves)
     return [
         recipe.name,
         ", ".join(recipe.papers),
-        images or "?",
-        f"{counts['classes']:,}" if "classes" in counts else "?",
+        counts.get("images", either),
+        counts.get("classes", "?"),
         " + ".join(recipe.get),
         "yes" if is_there(recipe) else "no",
         recipe.licence,
