@@ -67,7 +67,8 @@ def _first_free(devices: dict[str, str]) -> str | None:
     folder = Path(gettempdir()) / f"fedloom-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for device, name in devices.items():
-        lock = FileLock(folder / re.sub(r"[^\w-]", "_", f"gpu-{allocation}-{device}"))
+        file = folder / re.sub(r"[^\w-]", "_", f"gpu-{allocation}-{device}")
+        lock = FileLock(file, fallback_to_soft=False)
         try:
             lock.acquire(blocking=False)
         except Timeout:
