@@ -4,7 +4,7 @@
 
 trains a ViT-B/16 at 224 px, or a CLIP with one, with random weights for one round in a separate
 process, for every method and batch size, and prints the peak of resident memory, the request, and
-their ratio. Two clients take one step each: on a core, clients of a model of this size train one
+their ratio. Two clients take two steps each: on a core, clients of a model of this size train one
 after the other, so that more of them need no more memory for activations. It takes about ten
 minutes of one core.
 """
@@ -45,7 +45,7 @@ def plan_of(method: str, batch: int) -> Plan:
     training = {"epochs": 1, "batch_size": batch, "lr": 0.01, "schedule": "constant"}
     classes = 4 if library == "timm" else 40  # a text tower's memory grows with them
     images = {"source": "glyphs", "classes": classes, "max_test": 16}
-    images["max_train"] = max(classes, CLIENTS * batch)
+    images["max_train"] = max(classes, 2 * CLIENTS * batch)
     study = {
         "study": {
             "name": "memory",

@@ -39,7 +39,8 @@ NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
 RATE = 1e11
 MARGIN = 3
 LIBRARIES = 1000  # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
-BACKWARD = 1.2  # of the activations that are kept: with gradients and buffers; 1.16 measured
+# a step's memory in activations that it keeps: 1.16 measured; 1.95 where weights are trained
+BACKWARD, OF_WEIGHTS = 1.2, 2.0
 CUDA = 2500  # MB of host memory that CUDA takes besides
 LONGEST = 1440  # minutes of a job of training
 START = 15  # minutes for reading inputs and writing results
@@ -192,11 +193,12 @@ class Workload:
     def copies(self) -> float:
         """Return the megabytes of all copies of the backbone's weights that clients train.
 
-        As received and trained, a gradient and two moments for those that train at once; every
-        upload; the server's old and new ones, and those in the checkpoint.
+        The trained ones, a gradient, and one or two moments for the clients that train at once;
+        the uploads before theirs; the server's.
         """
         clients = self.study.clients_per_round
-        number = 5 * self.clients_at_once() + clients + 3
+        of_one = 3 if self.method.training["optimizer"] == "sgd" else 4
+        number = of_one * self.clients_at_once() + clients
         if self.plugin.cost.get("keeps_weights"):
             number += 2 * max(clients, self.all_clients())
         return number * self.weights_of_a_client()
@@ -266,12 +268,14 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
         if epochs:
             once += 3 * run.data.training * epochs * share * size.operations + once
         operations += number * once
-    training = BACKWARD * at_once * run.step().kept / 1e6 + run.transport_plans() * FLOAT
+    kept = at_once * run.step().kept / 1e6
+    training = (OF_WEIGHTS if weights else BACKWARD) * kept + run.transport_plans() * FLOAT
     one = max(training / at_once, IMAGES_AT_ONCE * size.passing)
+    host = size.weights + max(size.weights, run.copies())  # loading holds two
     return Work(
-        2 * size.weights + max(training, run.evaluation()[0]) + run.copies(),
+        host + max(training, run.evaluation()[0]),
         operations,
-        host=2 * size.weights + run.copies(),
+        host=host,
         device=size.weights + one + 5 * weights,
     )
 
