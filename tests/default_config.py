@@ -1,4 +1,4 @@
-"""The default study's config, for tests that build studies of their own on it."""
+"""The default study's config, on which tests build their studies."""
 
 from typing import Any
 

@@ -8,6 +8,7 @@ import torch
 import clip_by_hand
 from fedloom.common.errors import FedLoomError
 from fedloom.toolbox import transport, transport_plan
+from first_round import first_cohort
 
 SHAPE = (2, 3, 2, 6, 2)  # [K, B, C, M, N]
 
@@ -158,7 +159,7 @@ def test_plans_of_a_small_eps_are_finite_in_single_precision(mass, balanced):
 )
 def test_fedotp_logits_are_similarities_under_the_plan(tiny, options):
     task, hooks = tiny("fedotp", **options)
-    received, clients, batch = clip_by_hand.first_cohort(task, hooks)
+    received, clients, batch = first_cohort(task, hooks)
     found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
     clip, names = task.backbone.model, task.data.classes
     mass, eps, balanced = (options.get(k, d) for k, d in DEFAULTS.items())
@@ -178,18 +179,3 @@ def test_fedotp_refuses_balanced_transport_of_a_part(tiny):
     task, hooks = tiny("fedotp", balanced=True, mass=0.8)
     with pytest.raises(FedLoomError, match=r"moves all mass, but mass is 0\.8; set it to 1"):
         hooks.init_server(task=task)
-
-
-def test_fedotp_uploads_the_global_context_and_trains_both(tiny):
-    task, hooks = tiny("fedotp")
-    received, clients, _ = clip_by_hand.first_cohort(task, hooks)
-    for k, update in enumerate(
-        hooks.client_update(task=task.at(1), received=received, clients=clients)
-    ):
-        assert list(update.payload["params"]) == ["context"]
-        assert list(update.client_state) == ["local"]
-        for before, after in (
-            (received["params"]["context"][k], update.payload["params"]["context"]),
-            (clients.state["local"][k], update.client_state["local"]),
-        ):
-            assert not torch.equal(before, after)
