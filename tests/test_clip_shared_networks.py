@@ -15,7 +15,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.toolbox import tensor_map
-from first_round import first_cohort, module
+from first_round import first_cohort, module, upload
 
 
 def softmax(x, axis=-1):
@@ -382,3 +382,13 @@ def test_pfedmoap_refuses_heads_that_do_not_divide_what_the_gate_reads(tiny):
     task, hooks = tiny("pfedmoap", heads=3)
     with pytest.raises(FedLoomError, match="heads: 3 does not divide the 16 entries"):
         hooks.init_client(task=task, client=0)
+
+
+def test_pfedmoap_keeps_the_prompts_of_those_who_did_not_take_part(tiny):
+    task, hooks = tiny("pfedmoap", length=4)
+    first = server = initial_state(task, hooks).server
+    for client in (2, 4):
+        sent = upload({"context": torch.full((4, 16), float(client))}, client=client)
+        server = hooks.aggregate(task=task, server=server, updates=[sent])
+    assert server["pool"][[2, 4], 0, 0].tolist() == [2, 4]
+    assert server["known"].nonzero().flatten().tolist() == [2, 4] and not first["known"].any()
