@@ -12,8 +12,17 @@ from fedloom.hooks import loader, manifest
 hypothesis.settings.register_profile("fedloom", deadline=None)
 hypothesis.settings.load_profile("fedloom")
 
-# The longest files, in this order, the rest as collected; half of the first three is waiting.
-FIRST = ("test_workflow.py", "test_slurm.py", "test_contract.py", "test_contract_variations.py")
+# the longest files, in this order; the first two wait for other processes half of their time
+FIRST = (
+    "test_workflow.py",
+    "test_slurm.py",
+    "test_contract.py",
+    "test_contract_variations.py",
+    "test_examples.py",
+    "test_report_browser.py",
+    "test_docs.py",
+    "test_golden.py",
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -21,9 +21,6 @@ from first_round import first_cohort, module, upload
     [
         ("fedavg_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
         ("fedavg_pt", {"selection": True}, {"head": 76_800, "shared_prompts": 15_360}),
-        ("fedprox_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
-        ("fedopt_pt", {"variant": "released"}, {"head": 76_800, "shared_prompts": 7_680}),
-        ("gmm_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
         ("scaffold_pt", {}, {"head": 2 * 76_800, "shared_prompts": 2 * 7_680}),
         ("fedpr", {}, {"head": 76_800, "shared_prompts": 7_680}),  # 84,480: 8.4 M in 100 rounds
         ("pfpt", {}, {"head": 76_800, "shared_prompts": 15_360}),  # the pool, to pick from
@@ -34,12 +31,10 @@ from first_round import first_cohort, module, upload
             | {"selected": 20},
         ),
         ("promptfl", {}, {"context": 16 * 512}),
-        ("fedpgp", {}, {"sigma": 16 * 512}),
     ],
 )
 def test_communication(method, options, expected):
-    clip = method in ("promptfl", "fedpgp")
-    backbone = "ViT-B-16-quickgelu" if clip else "vit_base_patch16_224"
+    backbone = "ViT-B-16-quickgelu" if method == "promptfl" else "vit_base_patch16_224"
     assert downlink_floats(method, backbone, 100, options) == expected
 
 

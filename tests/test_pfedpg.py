@@ -286,8 +286,3 @@ def test_published_tables_agree_with_themselves_and_each_other():
         for column, metrics in row.items():
             first = (rows[1][name] | rows[2][name])[column]
             assert metrics["participating_mean"] == first["participating_mean"]
-    assert rows[1]["pFedPG"]["DomainNet"]["domain_quickdraw"] == [60.0]
-    assert rows[2]["FedVPT-D"]["CIFAR-100 Dir(0.1)"] == {"participating_mean": [50.25]}
-    assert rows[3]["FedRep"]["Dermoscopic-FL"]["domain_C"] == [60.37]
-    assert rows[4]["AdaIN"]["DomainNet"] == {"participating_mean": [70.08]}
-    assert rows[5]["200"]["CIFAR-10 Dir(0.1)"] == {"participating_mean": [83.53]}

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import tensor_map
-from fedloom.config.reading import read
 from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
@@ -23,7 +21,6 @@ from first_round import first_cohort, module, upload
 losses, prompted, selection = (module("sgpt", name) for name in ("losses", "prompted", "selection"))
 
 EXACTLY = {"atol": 0, "rtol": 0}
-PUBLISHED = ROOT / "workflow/published/sgpt.yaml"
 
 
 def reference_group(h, keys, selected, floor):
@@ -478,12 +475,3 @@ def test_without_groups_it_is_a_vit_with_deep_prompts(tiny):
     )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert found.std() > 0.01
-
-
-def test_published_numbers_as_read_in_the_paper():
-    rows = {number: t["rows"] for number, t in read(PUBLISHED)["tables"].items()}
-    assert rows[1]["SGPT"]["CIFAR-100 s=10"]["participating_worst"] == [73.85]
-    assert rows[1]["pFedPG"]["Five-Dataset"]["participating_mean"] == [82.48]
-    assert rows[1]["FedVPT"]["CIFAR-100 s=50"]["global"] == [82.35]
-    assert rows[3]["BCD-Inv"]["CIFAR-100 s=10"]["global"] == [76.76]
-    assert rows[4]["w/ q_g"]["CIFAR-100 s=10"]["accuracy"] == [51.26]
