@@ -2,7 +2,7 @@
 
     PYTHONPATH=workflow .venv/bin/python benchmarks/memory.py
 
-trains a ViT-B/16 at 224 px with random weights for one round in a separate process, for every
+trains a ViT-B/16 at 224 px with random weights for one round in a process of its own, for every
 method and batch size, and prints the peak of resident memory, the request, and their ratio. Two
 clients take one step each: on a core, clients of a model of this size train one after the other, so
 that more of them need no more memory for activations. It takes about ten minutes of one core.

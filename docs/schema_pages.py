@@ -21,7 +21,7 @@ def cell(text: str) -> str:
 
 
 def plain(item: object) -> str:
-    """Return a value as YAML writes it."""
+    """Return a value as it would stand in YAML."""
     return item if isinstance(item, str) and item else json.dumps(item, ensure_ascii=False)
 
 
@@ -85,7 +85,7 @@ def rows(properties: dict, required: list, root: dict, prefix: str = "") -> list
         words = [type_of(meant, root), "required" if key in required else default, about(meant)]
         lines.append(f"| `{prefix}{key}` | {' | '.join(words)} |")
         if key == "training":
-            continue  # a separate chapter
+            continue  # a chapter of its own
         for option in map(lambda each: whole(each, root), meant.get("anyOf", [meant])):
             inner = option.get("properties", {})
             lines += rows(inner, option.get("required", []), root, f"{prefix}{key}.")
@@ -147,7 +147,7 @@ def method_page() -> str:
 
 
 def fields(model: type, prefix: str = "") -> list[str]:
-    """Return a table row per key of a model, with the text below it in its source."""
+    """Return a table row per key of a model, with what stands below it in its source."""
     body = ast.parse(inspect.getsource(model)).body[0].body
     meanings = {
         field.target.id: ast.literal_eval(text.value)

@@ -1,4 +1,4 @@
-"""A method that uses every hook, and misbehaves where a test wants it to.
+"""A method that does all that a method may do, and wrong whatever a test wants it to.
 
 A head is averaged, a bias stays with its client. `CHANGE` holds, by the name of a hook, what
 becomes of its result; `loss` counts as one.

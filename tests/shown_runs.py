@@ -26,7 +26,7 @@ NOTHING = Shown((), (), (), None, {})
 
 
 def shown(**values: object) -> ShownRun:
-    """Return a run like RUN with other values."""
+    """A run like RUN but for the values given."""
     return replace(RUN, **values)
 
 

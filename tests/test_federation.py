@@ -1,4 +1,4 @@
-"""Batches: those on the device ahead of a step, and images that are read ahead of it."""
+"""Batches: what stands on the device ahead of a step, and images that are read ahead of it."""
 
 import numpy as np
 import torch
