@@ -48,34 +48,6 @@ def test_the_released_projection_lies_inside_the_row_space():
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("variant", ["paper", "algorithm_1", "released"])
-def test_the_projection_is_taken_once_a_round_in_the_paper_and_every_step_as_released(
-    tiny, monkeypatch, variant
-):
-    task, hooks = tiny("fedpha", variant=variant)
-    received, clients, _ = first_cohort(task, hooks)
-    method = module("fedpha")
-    once, often = [], []
-    places = ((method, "project_on_weakest", once), (method.released, "projection", often))
-    for place, name, calls in places:
-        original = getattr(place, name)
-
-        def counted(context, how, calls=calls, original=original):
-            calls.append((context.detach().clone(), context.requires_grad))
-            return original(context, how)
-
-        monkeypatch.setattr(place, name, counted)
-    method.client_update(task=task.at(1), received=received, clients=clients)
-    steps = max(-(-n // task.training.batch_size) for n in clients.num_examples)
-    steps *= task.training.epochs
-    if variant == "released":
-        assert not once and [trained for _, trained in often] == [True] * steps
-        assert not torch.equal(often[0][0][0], often[1][0][0]), "of the context as it is then"
-    else:
-        assert not often and [trained for _, trained in once] == [False]
-        assert torch.equal(once[0][0], received["params"]["context"])
-
-
 # ---- losses ---------------------------------------------------------------------------------
 
 

@@ -72,7 +72,8 @@ def test_fedclip_contrasts_the_images_of_a_batch_with_their_texts(tiny):
     batch = task.data.batch([task.data.train[k][:n] for k, n in zip(clients.ids, (5, 3, 1))])  # noqa: B905
     texts = torch.from_numpy(of_texts(task)).float()
     known = {**received, "texts": texts.expand(3, -1, -1)}
-    found = module("fedclip").loss(task, received["params"], known, clients, batch)
+    params = {name: value.clone().requires_grad_() for name, value in received["params"].items()}
+    found = module("fedclip").loss(task, params, known, clients, batch)
     p = one(numpy(received["params"]), 0)
     for k, count in enumerate((5, 3, 1)):
         labels = batch.labels[k, :count].tolist()
@@ -81,17 +82,9 @@ def test_fedclip_contrasts_the_images_of_a_batch_with_their_texts(tiny):
         both = -(np.log(np.diag(softmax(logits, 1))) + np.log(np.diag(softmax(logits, 0)))) / 2
         np.testing.assert_allclose(found[k, :count].detach().numpy(), both, atol=1e-4)
         assert not found[k, count:].any()
-
-
-def test_fedclip_has_a_finite_gradient_where_a_batch_is_filled_up(tiny):
-    task, hooks = tiny("fedclip")
-    received, clients, _ = first_cohort(task, hooks)
-    batch = task.data.batch([task.data.train[k][:n] for k, n in zip(clients.ids, (5, 3, 1))])  # noqa: B905
-    params = {n: v.clone().requires_grad_() for n, v in received["params"].items()}
-    known = {**received, "texts": torch.from_numpy(of_texts(task)).float().expand(3, -1, -1)}
-    module("fedclip").loss(task, params, known, clients, batch).sum().backward()
+    found.sum().backward()
     for value in params.values():
-        assert value.grad.isfinite().all()
+        assert value.grad.isfinite().all(), "also where a batch is filled up"
         assert value.grad[0].any() and not value.grad[2].any(), "one pair has nothing to tell apart"
 
 
@@ -145,17 +138,6 @@ def test_fedclip_refuses_micro_batches_where_images_are_contrasted():
     plugin = manifest.find("fedclip")
     assert plugin.refused_parts({"loss": "contrastive"}, 2, True)
     assert plugin.refused_parts({"loss": "classes"}, 2, True) is None
-
-
-def test_fedclip_with_the_classes_is_the_cross_entropy(tiny):
-    task, hooks = tiny("fedclip", loss="classes")
-    received, clients, batch = first_cohort(task, hooks)
-    known = {**received, "texts": torch.from_numpy(of_texts(task)).float().expand(3, -1, -1)}
-    found = module("fedclip").loss(task, received["params"], known, clients, batch)
-    logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-    for k in range(3):
-        expected = F.cross_entropy(logits[k].double(), batch.labels[k], reduction="none")
-        np.testing.assert_allclose(found[k].detach(), expected, atol=1e-4)
 
 
 # ---- FedTPG ---------------------------------------------------------------------------------
@@ -214,19 +196,6 @@ def test_fedtpg_generates_a_context_and_trains_among_the_clients_classes_by_hand
         scores = clip_by_hand.logits(model, batch.features[k], text)[:, given]
         labels = torch.tensor([given.tolist().index(y) for y in batch.labels[k].tolist()])
         expected = F.cross_entropy(scores, labels, reduction="none")
-        torch.testing.assert_close(found[k], expected, atol=1e-3, rtol=1e-3)
-
-
-def test_fedtpg_predicts_among_all_classes_with_all_names(tiny):
-    task, hooks = tiny("fedtpg", length=3)
-    received, clients, batch = first_cohort(task, hooks)
-    params = jolted(received["params"])
-    found = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)
-    features = task.backbone.encode(list(task.data.classes)).double().numpy()
-    for k in range(3):
-        made = torch.from_numpy(context(one(numpy(params), k), features, 4)).float()
-        text = clip_by_hand.features(task.backbone.model, made, task.data.classes)
-        expected = clip_by_hand.logits(task.backbone.model, batch.features[k], text)
         torch.testing.assert_close(found[k], expected, atol=1e-3, rtol=1e-3)
 
 

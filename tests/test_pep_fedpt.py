@@ -52,15 +52,6 @@ def test_mixing_weights_and_ccmp(seed, tau):
     assert (weights[..., 2] == 0).all(), "a prior of zero gives a weight of exactly zero"
 
 
-def test_weights_become_the_priors_as_tau_grows():
-    """Proposition 1: m(k) = sum_i delta_k^i p_i is CCMP for tau >> 1."""
-    generator = torch.Generator().manual_seed(0)
-    cls, prototypes = (torch.randn(1, 4, 8, generator=generator) for _ in range(2))
-    priors = torch.tensor([[0.5, 0.2, 0.3, 0.0]])
-    weights = forward.mixing_weights(cls, prototypes, priors, 1e6)
-    torch.testing.assert_close(weights, priors[:, None].expand(1, 4, 4), atol=1e-5, rtol=0)
-
-
 def _upload(*prototypes):
     value = torch.tensor(prototypes, dtype=torch.float32)[None]  # [S=1, C, d]
     params = {"head": torch.zeros(2, 2), "shared_prompts": torch.zeros(1, 2)}

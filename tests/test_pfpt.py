@@ -116,17 +116,6 @@ def test_a_client_trains_and_uploads_the_prompts_that_its_images_ask_for(tiny):
         assert moved.amin(1).min() > 0 and moved.max() < 0.1 * steps
 
 
-def test_networks_start_as_torch_linear_layers_do(tiny):
-    """Weights and biases are uniform between -1 and 1 over the root of the layer's inputs."""
-    _, nets = small_nets(tiny, 64)
-    for net, inputs in ((net, n) for net in nets.values() for n in (64, 128)):
-        layer = net["inner" if inputs == 64 else "outer"]
-        assert layer["weight"].shape[1] == inputs
-        drawn = torch.cat([layer["weight"].flatten(), layer["bias"]]) * inputs**0.5
-        assert 0.95 < drawn.abs().max() <= 1 and drawn.mean().abs() < 0.15
-    assert not torch.equal(nets["g"]["inner"]["weight"], nets["alpha"]["inner"]["weight"])
-
-
 def test_the_networks_are_kept_from_round_to_round(tiny):
     """A round moves them by a few steps of Adam from where the round before left them."""
     task, hooks, server, *_, updates = after_training(tiny)

@@ -239,25 +239,6 @@ def test_q_changes_between_rounds_or_between_clients(tiny, variant):
     assert state.server["constants"]["selected"].tolist() == np.sum(expected, 0).tolist()
 
 
-def test_released_clients_train_one_after_another(tiny):
-    """Each as if it were alone and the server had counted those before it."""
-    task, hooks = tiny("sgpt", groups=3, variant="released")
-    state = initial_state(task, hooks)
-    received, clients = received_by(task, hooks, state, task.data.participating[:3])
-    before = tensor_map(torch.clone, received)
-    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
-    torch.testing.assert_close(received, before, **EXACTLY)
-    for k, update in enumerate(updates):
-        alone = tensor_map(lambda v: v[k : k + 1].clone(), received)  # noqa: B023
-        for earlier in updates[:k]:
-            alone["constants"]["selected"] += earlier.payload["selected"]
-        one = clients.subset([k])
-        [expected] = hooks.client_update(task=task.at(1), received=alone, clients=one)
-        torch.testing.assert_close(update.payload, expected.payload, **EXACTLY)
-        assert update.metrics == expected.metrics
-        assert update.num_examples == clients.num_examples[k]
-
-
 def uploaded(client, examples, selected, key, prompt):
     """What a client sends, its keys and prompts all of one value."""
     shapes = {"head": (4, 16), "shared_prompts": (3, 1, 16), "group_prompts": (3, 3, 1, 16)}
@@ -386,9 +367,7 @@ def test_keys_and_prompts_by_coarse_label_select_the_labels(tiny):
     "options",
     [
         {"variant": "released", "frequency": False},
-        {"majority": True, "query_block": 6},
-        {"bcd": "group_first"},
-        {"bcd": "none"},
+        {"majority": True, "query_block": 6, "bcd": "none"},
     ],
 )
 def test_stacked_clients_equal_single_ones(tiny, options):
