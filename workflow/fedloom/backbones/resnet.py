@@ -18,10 +18,9 @@ import torch.nn.functional as F
 import torchvision.models
 from torch import Tensor, nn
 
+from fedloom.backbones.base import Pixels, check_file, loading
 from fedloom.backbones.blocks import Weights, check_weights, per_client
-from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.vit import linear
-from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -72,9 +71,8 @@ class Norm(nn.Module):
 class _Block(nn.Module):
     """Two 3 x 3 convolutions and a skip connection (He et al., options A and B).
 
-    Attributes:
-        downsample: what the skip connection computes where a stage begins; None: the image made
-            smaller and filled up with zeros, without parameters (option A).
+    Where a stage begins, the skip connection is `downsample`, or without one the image made smaller
+    and filled up with zeros (option A).
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, projected: bool):
@@ -162,12 +160,10 @@ class FrozenResNet:
     """A ResNet whose weights are frozen unless a method brings clients' own.
 
     Attributes:
+        device: where the frozen weights are.
         model: the network without its classifier, with `Norm` for batch norm.
-        device: where its weights are.
-        pixels: turns uint8 images into the model's input.
         width: d, the length of a feature.
         image_floats: size of an image's first feature map, which is the largest.
-        training_bytes: of what training keeps of an image for the backward pass.
     """
 
     def __init__(
@@ -196,8 +192,7 @@ class FrozenResNet:
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return the pretrained weights by name, as `layer1.0.conv1.weight`, without client axis.
 
-        Args:
-            pattern: a regular expression; only names that it is found in.
+        Only names that the regular expression `pattern` is found in.
         """
         named = self.model.named_parameters()
         return {name: value.detach() for name, value in named if re.search(pattern, name)}
@@ -217,9 +212,6 @@ class FrozenResNet:
             images: uint8 [K, B, H, W, channels].
             weights: {name: [K, ...]}, the clients' own values of some of `init_weights()` and
                 `init_statistics()`.
-
-        Raises:
-            FedLoomError: `weights` name what there is not.
         """
         check_weights(weights, self.model)
         with torch.no_grad():
@@ -261,13 +253,12 @@ class FrozenResNet:
 
     def init_counters(self, clients: int) -> dict[str, Tensor]:
         """Return counters of zeros [K, c], for `train_locally` to add moments to."""
-        counters = {"images": torch.zeros(clients, device=self.device)}
-        for name, norm in self._with_moments.norms.items():
-            for kind in ("mean", "square"):
-                counters[f"{name}.{kind}"] = torch.zeros(
-                    clients, len(norm.weight), device=self.device
-                )
-        return counters
+        moments = {
+            f"{name}.{kind}": torch.zeros(clients, len(norm.weight), device=self.device)
+            for name, norm in self._with_moments.norms.items()
+            for kind in ("mean", "square")
+        }
+        return {"images": torch.zeros(clients, device=self.device), **moments}
 
     def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return running statistics [K, c] by name: averages over the images of all steps.
@@ -277,19 +268,13 @@ class FrozenResNet:
         """
         result, images = {}, counters["images"][:, None]
         for name in self._with_moments.norms:
-            mean = counters[f"{name}.mean"] / images
+            mean, square = (counters[f"{name}.{kind}"] / images for kind in ("mean", "square"))
             result[f"{name}.running_mean"] = mean
-            result[f"{name}.running_var"] = (
-                counters[f"{name}.square"] / images - mean.square()
-            ).clamp(min=0)
+            result[f"{name}.running_var"] = (square - mean.square()).clamp(min=0)
         return result
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the features `final` [N, d] to cache for uint8 images [N, H, W, channels].
-
-        Raises:
-            FedLoomError: `cache` is not features, the only cache that a ResNet has.
-        """
+        """Compute the features `final` [N, d] to cache of uint8 images [N, H, W, channels]."""
         if cache != "features":
             raise FedLoomError(f"a ResNet has no cache of {cache}")
         return {"final": self.features(images)}
@@ -308,12 +293,9 @@ def build(name: str, size: int | None) -> tuple[nn.Module, int]:
 
 
 def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResNet:
-    """Build a backbone from an entry of the config's `backbones`.
+    """Build a backbone from an entry of the config's `backbones`, see `base.load`.
 
     Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.
-
-    Raises:
-        FedLoomError: an unknown name, or a missing or unfit weights file.
     """
     name, weights = spec["name"], spec["weights"]
     with torch.random.fork_rng(devices=[]):
@@ -326,8 +308,3 @@ def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResN
             tensors = safetensors.torch.load_file(path)
             model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("fc.")})
     return FrozenResNet(model, size, device, spec.get("precision", "float32"))
-
-
-def shape_only(name: str) -> FrozenResNet:
-    """Build a backbone of untrained weights, for counting floats."""
-    return load({"name": name, "weights": "none"})

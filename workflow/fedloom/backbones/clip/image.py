@@ -12,12 +12,39 @@ import torch
 import torch.nn.functional as F
 from open_clip.modified_resnet import AttentionPool2d, ModifiedResNet
 from open_clip.timm_model import TimmModel
-from open_clip.transformer import VisionTransformer
+from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 
-from fedloom.backbones.blocks import Inserts, Weights, below, layer, per_client, run_blocks
+from fedloom.backbones.blocks import (
+    Inserts,
+    Parts,
+    Weights,
+    below,
+    known_parts,
+    layer,
+    per_client,
+    run_blocks,
+)
 from fedloom.common.errors import FedLoomError
+
+NAMES = {  # of the parts of an open_clip block
+    "norm1": "ln_1",
+    "in_weight": "attn.in_proj_weight",
+    "in_bias": "attn.in_proj_bias",
+    "proj": "attn.out_proj",
+    "scale1": "ls_1",
+    "norm2": "ln_2",
+    "fc1": "mlp.c_fc",
+    "activation": "mlp.gelu",
+    "fc2": "mlp.c_proj",
+    "scale2": "ls_2",
+}
+
+
+@known_parts.register
+def _(block: ResidualAttentionBlock) -> Parts:
+    return Parts(block, NAMES, block.attn.num_heads)
 
 
 def tokens(tower: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,11 +82,7 @@ class _Embedding(nn.Module):
 
 
 def first_norm(tower: Any) -> nn.Module:
-    """Return the norm that tokens pass before the first block; it does nothing where there is none.
-
-    Raises:
-        FedLoomError: the tower is a ResNet.
-    """
+    """Return the norm that tokens pass before the first block, an identity if there is none."""
     if isinstance(tower, ModifiedResNet):
         raise FedLoomError("a CLIP with a ResNet: only a tower of blocks has tokens")
     return tower.ln_pre if isinstance(tower, VisionTransformer) else tower.trunk.norm_pre
@@ -96,20 +119,16 @@ def trained_tokens(
     inserts: Inserts | None,
     gradient_checkpointing: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return what `tokens` does, for K clients with weights and inserts of their own.
+    """Return what `tokens` does, for K clients with separate weights and inserts.
 
     Prompts that an insert put behind the class token are left out.
 
     Args:
         x: normalised images [K, B, 3, H, W].
-        weights: the clients' own parameters [K, ...], by name within the tower.
-        inserts: by number of the block and place.
+        weights: the clients' parameters [K, ...], by name within the tower.
 
     Returns:
         The class token [K, B, d_joint] and the T patches [K, B, T, d_joint].
-
-    Raises:
-        FedLoomError: the tower is a ResNet, or `inserts` name what there is not.
     """
     if isinstance(tower, ModifiedResNet):
         raise FedLoomError("a CLIP with a ResNet: only a tower of blocks can be trained inside")
@@ -181,8 +200,3 @@ def check(tower: Any, name: str) -> None:
         raise FedLoomError(f"{what} is a {kind}; read are ViTs and CLIP's own ResNets")
     if pool not in ("tok", "token"):
         raise FedLoomError(f"{what} pools by '{pool}', not by a class token")
-
-
-def channels(tower: nn.Module) -> int:
-    """Return how many colour channels a tower reads."""
-    return next(p for p in tower.parameters() if p.dim() == 4).shape[1]

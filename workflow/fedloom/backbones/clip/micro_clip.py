@@ -52,19 +52,14 @@ def fresh() -> open_clip.CLIP:
 def packed(model: nn.Module, rows: Tensor) -> dict[str, Tensor]:
     """Return the tensors of a file of weights, in half precision.
 
-    Args:
-        rows: int64 [n], the rows of the vocabulary that were trained; the others are left out.
+    Of the vocabulary, only the `rows`, int64 [n], that were trained.
     """
     state = {name: value.half() for name, value in model.state_dict().items()}
     return state | {VOCABULARY: state[VOCABULARY][rows], ROWS: rows.to(torch.int32)}
 
 
 def build(path: Path) -> open_clip.CLIP:
-    """Build the model with the weights of a file.
-
-    Raises:
-        RuntimeError, KeyError: the file holds the weights of another model.
-    """
+    """Build the model with the weights of a file, which raises for those of another model."""
     model = fresh()
     state = {name: value.float() for name, value in safetensors.torch.load_file(path).items()}
     vocabulary = model.get_parameter(VOCABULARY).data.clone()
