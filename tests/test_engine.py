@@ -18,8 +18,8 @@ from fedloom.common.tensors import stack
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally
-from fedloom.federated.iterate import iterate_examples
-from fedloom.federated.optimizers import learning_rate
+from fedloom.federated.groups import iterate_examples
+from fedloom.federated.local_training import learning_rate
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort

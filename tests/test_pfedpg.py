@@ -15,7 +15,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import cohorts, evaluate_globally
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort

@@ -15,7 +15,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves, stack, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import artefact, received_by
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest

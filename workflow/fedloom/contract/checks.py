@@ -28,7 +28,7 @@ from fedloom.contract.tiny import (
 )
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import artefact, cohorts, evaluate, evaluate_globally
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import download_to, initial_state, personal_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update, cohort

@@ -52,13 +52,10 @@ def read_checkpoint(
 ) -> Saved | str | None:
     """Return what a checkpoint holds, or why no job can resume from it.
 
-    A checkpoint that lacks a part is useless: the part was deleted because it was damaged.
-
-    Args:
-        first: the round that the job starts after.
+    A part is missing where the user deleted it, because it was damaged.
 
     Returns:
-        None if it is not there, or of the rounds before the job's, as the job before leaves it.
+        None if there is no checkpoint of a round after `first`, the one that the job starts after.
 
     Raises:
         FedLoomError: the head or a part is truncated or damaged.
@@ -89,12 +86,7 @@ class Checkpoint:
     """The checkpoint of a job that trains, written after every round."""
 
     def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
-        """Resume from the saved checkpoint, or begin a new one.
-
-        Args:
-            head: the file that names the parts.
-            fingerprint: see `training_job.fingerprint_of`.
-        """
+        """Resume from the saved checkpoint, or begin a new one; `head` names its parts."""
         self._head, self._fingerprint = head, fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
@@ -113,16 +105,7 @@ class Checkpoint:
         return Rows.join(self._rows)
 
     def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
-        """Write what round `number` changed.
-
-        Args:
-            state: after the round.
-            clients: ids of those that took part in it.
-            rows: of the round.
-
-        Raises:
-            FedLoomError: a file cannot be written.
-        """
+        """Write the state and the rows of round `number`, and the `clients` that it changed."""
         changed = {client: _size(state, client) for client in clients}
         replaced = sum(self._sizes.get(client, 0) for client in changed)
         new = rows.size + sum(changed.values())

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from fedloom.common.tensors import Tree, leaves, tensor_map
 from fedloom.data.federation import Batch, read_ahead, shuffled_batches, to_device
 from fedloom.federated import checks
 from fedloom.federated.augmentation import training_batch
-from fedloom.federated.optimizers import clip_gradients, learning_rate, make_optimizer
 from fedloom.federated.task import Cohort, Task
 
 # loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras) with
@@ -49,15 +49,52 @@ class Trained:
     counters: Tree
 
 
+def make_optimizer(
+    training: SimpleNamespace, params: list[Tensor], lr: float
+) -> torch.optim.Optimizer:
+    """Build the optimiser that the training options name.
+
+    All of them work element by element, so that parameters [K, ...] of K clients stay apart.
+    """
+    decay = training.weight_decay
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
+    return kind(params, lr, betas=tuple(training.betas), eps=training.eps, weight_decay=decay)
+
+
+def learning_rate(task: Task) -> float:
+    """Return the learning rate of round `task.round` (from 1).
+
+    The schedule is constant, `lr`; exponential, `lr * decay ** (round - 1)`; or cosine, from `lr`
+    in round 1 towards 0 after the last round.
+    """
+    t = task.training
+    if t.schedule == "constant":
+        return t.lr
+    if t.schedule == "exponential":
+        return t.lr * t.decay ** (task.round - 1)
+    return t.lr * (1 + math.cos(math.pi * (task.round - 1) / t.rounds)) / 2  # cosine
+
+
+def clip_gradients(params: list[Tensor], limit: float) -> None:
+    """Scale each client's gradient down to an L2 norm of `limit`, as torch's clip_grad_norm_ does.
+
+    A client's norm is taken over its part of all parameters [K, ...].
+    """
+    gradients = [p.grad for p in params if p.grad is not None]
+    if not gradients:
+        return
+    norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()  # [K]
+    scale = (limit / (norm + 1e-6)).clamp(max=1)
+    for g in gradients:
+        g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
+
+
 def _steps(
     task: Task, clients: Cohort, epochs: int | None, purpose: int, fewest: int
 ) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
-    """Yield for every step the positions of the clients still training, and their rows.
-
-    Args:
-        epochs: None: `task.training.local_steps` steps, or if there are none, its `epochs`.
-        fewest: images of a batch that makes a step.
-    """
+    """Yield for every step the positions of the clients still training, and their rows."""
     count = task.training.local_steps if epochs is None else None
     # an epoch has a step or more
     passes = (count or task.training.epochs) if epochs is None else epochs
@@ -82,11 +119,7 @@ def _steps(
 
 @dataclass
 class _Active:
-    """The clients of a cohort that are still training.
-
-    Attributes:
-        positions, finished: positions in the cohort (int64), of these and of the others.
-    """
+    """The clients of a cohort that are still training, at `positions`; the others `finished`."""
 
     positions: Tensor
     finished: Tensor
@@ -95,7 +128,7 @@ class _Active:
 
     @classmethod
     def of(cls, clients: Cohort, received: Tree, active: tuple[int, ...]) -> "_Active":
-        """Take those at the positions `active` out of the cohort."""
+        """Take those at the positions `active` (int64) out of the cohort."""
         device = clients.priors.device
         others = [k for k in range(len(clients)) if k not in active]
         positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
@@ -160,9 +193,11 @@ def train_locally(
     }
     current = {**start, **trained}
     flat, projections = [value for _, value in leaves(trained)], project or {}
-    rest = {name: value for name, value in trained.items() if name not in clip_apart}
-    apart = [trained[name] for name in clip_apart]
-    models = [[value for _, value in leaves({"": tree})] for tree in (rest, *apart)]
+    together = [name for name in trained if name not in clip_apart]
+    models = [  # whose gradients are clipped each by its norm
+        [value for _, value in leaves({name: trained[name] for name in part})]
+        for part in (together, *([name] for name in clip_apart))
+    ]
     optimizer = make_optimizer(task.training, flat, learning_rate(task) if lr is None else lr)
     total = torch.zeros(len(clients), device=flat[0].device)
     steps, seen = np.zeros((2, len(clients)), int)
@@ -184,10 +219,8 @@ def train_locally(
             if not everyone:
                 inputs = tensor_map(lambda v: v[members.positions], inputs)  # noqa: B023
             result = loss(task, inputs, members.received, members.clients, micro_batch)
-            if isinstance(result, tuple) and len(result) == 2:
-                values, extras = result
-            else:
-                values, extras = result, {}
+            pair = isinstance(result, tuple) and len(result) == 2
+            values, extras = result if pair else (result, {})
             values = checks.check_loss(task, members.clients.ids, micro_batch.mask, values, extras)
             (values.where(micro_batch.mask, 0).sum(1) / images).sum().backward()
             reported = extras.get("reported_loss", values).detach()
@@ -223,21 +256,19 @@ def _sums(task: Task, extras: Tree, mask: Tensor, counted: Tree) -> Tree:
     """Return what a loss adds to each counter, summed over real images [K, ...].
 
     Args:
-        extras: what each image adds, by counter [K, B, ...].
+        extras: what each image adds [K, B, ...], by counter, and perhaps `reported_loss`.
         mask: false for the images that only fill up the batch [K, B].
-        counted: the counters there are; `reported_loss` is none.
-
-    Raises:
-        FedLoomError: there is no such counter.
+        counted: the counters.
     """
-    added = {name: add for name, add in extras.items() if name != "reported_loss"}
-    for name in added:
+    sums = {}
+    for name, add in extras.items():
+        if name == "reported_loss":
+            continue
         if name not in counted:
             raise FedLoomError(
                 f"{task.method}: its loss adds to '{name}', which train_locally was not given "
                 "among its counters"
             )
-    return {
-        name: add.detach().where(mask.view(*mask.shape, *[1] * (add.dim() - 2)), 0).sum(1)
-        for name, add in added.items()
-    }
+        real = mask.view(*mask.shape, *[1] * (add.dim() - 2))
+        sums[name] = add.detach().where(real, 0).sum(1)
+    return sums

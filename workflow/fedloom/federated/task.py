@@ -21,6 +21,8 @@ from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
     from fedloom.backbones.base import Backbone
+    from fedloom.backbones.clip.model import FrozenCLIP  # noqa: F401  the name in CLIPTask
+    from fedloom.backbones.vit import FrozenViT  # noqa: F401  the name in ViTTask
 
 FrozenBackbone = TypeVar("FrozenBackbone", bound="Backbone")
 
@@ -127,6 +129,10 @@ class Task(Generic[FrozenBackbone]):
     def selecting(self) -> "Task[FrozenBackbone]":
         """Return the same task with the seed by which the clients of a round are selected."""
         return self if self.fixed.sampling is None else replace(self, seed=self.fixed.sampling)
+
+
+ViTTask = Task["FrozenViT"]
+CLIPTask = Task["FrozenCLIP"]
 
 
 class History:

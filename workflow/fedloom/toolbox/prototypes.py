@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.task import Cohort, Task
 
 
