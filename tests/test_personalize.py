@@ -126,7 +126,7 @@ def test_a_client_that_never_trained_starts_from_what_it_is_sent(run):
     assert received["params"]["head"].shape == (1, 4, 16), "without a client axis, and stacked"
 
 
-@pytest.mark.parametrize("check", [contract.resumes, contract.stacks, contract.leaves_inputs_alone])
+@pytest.mark.parametrize("check", [contract.resumes, contract.stacks, contract.keeps_rules])
 def test_personalised_numbers_keep_the_contract(fickle, tmp_path, check):
     check(fickle, tmp_path)
 
@@ -188,4 +188,4 @@ def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle,
     head, tail = file.read_text().rsplit(own, 1)
     file.write_text(f"{head}    received['params']['head'][0].add_(1)\n{own}{tail}")
     with pytest.raises(FedLoomError, match=r"fickle: an evaluation changes .*'params/head'"):
-        contract.leaves_inputs_alone(fickle, tmp_path)
+        contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
