@@ -129,7 +129,7 @@ class _Odd:
 
 
 def test_a_state_is_as_a_file_gives_it_back(tiny, tmp_path):
-    """Else the job that wrote it and the one that goes on from it could add in another order."""
+    """Else the job that wrote it and the one that resumes from it could add in another order."""
     task, hooks = tiny("scaffold_pt")
     hooks = _Odd(hooks)
     first = initial_state(task, hooks)
@@ -152,29 +152,6 @@ def _order(tree):
         (key, _order(value) if isinstance(value, dict) else getattr(value, "stride", int)())
         for key, value in tree.items()
     ]
-
-
-@pytest.mark.parametrize("killed_in", [1, 3, 4])
-def test_a_killed_job_resumes_to_the_same_bytes(tiny, tmp_path, monkeypatch, caplog, killed_in):
-    task, hooks = tiny("pep_fedpt")
-    _train(task, hooks, tmp_path / "whole")
-    real = train_round
-
-    def dies(task, *rest):
-        if task.round == killed_in:
-            raise _Killed
-        return real(task, *rest)
-
-    monkeypatch.setattr(training_job, "train_round", dies)
-    with pytest.raises(_Killed):
-        _train(task, hooks, tmp_path / "killed")
-    killed = tiny_outputs(tmp_path / "killed")
-    assert not any(p.exists() for p in (killed.state, killed.evaluation, killed.clients))
-    monkeypatch.setattr(training_job, "train_round", real)
-    caplog.set_level(logging.INFO)
-    _train(task, hooks, tmp_path / "killed")
-    assert (f"resumed after round {killed_in - 1}" in caplog.text) == (killed_in > 1)
-    _assert_same_bytes(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_a_longer_job_goes_on_from_a_shorter_ones_checkpoint(tiny, tmp_path, caplog):

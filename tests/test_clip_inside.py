@@ -131,7 +131,7 @@ def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
         expected = _pictures(model, clip, images[k], prompts[k])
         torch.testing.assert_close(actual[k], expected, atol=1e-12, rtol=1e-12)
     _, without = clip.image_features(images)
-    assert patches.shape == without.shape, "prompts are no patches"
+    assert patches.shape == without.shape, "prompts are not patches"
     norm = getattr(model.visual, "ln_pre", torch.nn.Identity())  # the timm tower has none
     assert torch.equal(clip.first_norm(prompts), norm(prompts))
 
@@ -155,7 +155,7 @@ def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(mo
 
 
 def test_adapters_lora_and_prefixes_of_several_contexts_equal_one_at_a_time(model):
-    """Clients have two contexts each, of different lengths: what is padded stays hidden."""
+    """Clients have two contexts each, of different lengths: padding stays hidden."""
     clip, contexts = _frozen(model), _random(K, 2, 4, D)
     lengths = torch.tensor([[4, 2], [3, 4]])
     own = {"down": _random(K, 5, D), "down_bias": _random(K, 5), "up": _random(K, D, 5)}

@@ -1,4 +1,4 @@
-"""top_k and quantize: what is sent, what it costs and what the server makes of it, by hand."""
+"""top_k and quantize: the upload, its cost and the server's step, by hand."""
 
 import math
 import sys

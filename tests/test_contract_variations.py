@@ -61,7 +61,7 @@ def test_a_value_that_the_method_refuses_is_passed_over(changed, tmp_path):
 
 
 def test_a_refusal_that_is_a_wrong_result_is_none(changed, tmp_path):
-    """train_locally complains of the loss; that is no word of the plugin's own."""
+    """train_locally complains of the loss, not the plugin."""
     method = changed(OLD, "    if task.options.weighted: return batch.labels\n" + OLD)
     with pytest.raises(FedLoomError, match=r"one number|gradient.*option weighted: True"):
         contract.other_options(method, tmp_path)

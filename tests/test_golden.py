@@ -102,7 +102,7 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
         tensor = torch.as_tensor(leaf).double()
         norm, named = tensor.square().sum().sqrt().item(), f"{path} {list(tensor.shape)}"
         numbers[f"norm of {named}"] = norm, norm
-        # entries of either sign cancel: their sum is no scale for the error of their sum
+        # entries of either sign cancel: the error of their sum does not scale with it
         numbers[f"sum of {named}"] = tensor.sum().item(), norm * tensor.numel() ** 0.5
     return numbers
 

@@ -1,4 +1,4 @@
-"""Wrappers between clients and server: what is sent is packed, what hooks get is unpacked."""
+"""Wrappers between clients and server: they pack what leaves and unpack what arrives."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Clients that are personalised before their test: with what, when, and what is reported."""
+"""Clients that are personalised before their test: the data, the moment, the report."""
 
 import shutil
 import sys
@@ -100,7 +100,7 @@ def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
 
 
 def test_the_state_may_have_other_keys(run):
-    """As FedBABU's, whose clients keep nothing and are tested with a model of their own."""
+    """As FedBABU's, whose clients keep nothing and are tested with a model of each client."""
     task, hooks, state, change = run
     wide = lambda task, own: {"bias": own["bias"], "more": torch.ones(6, 2), "n": 3}  # noqa: E731
     change["personalize"] = wide

@@ -1,4 +1,4 @@
-"""What wrappers may keep on clients, know of what was sent, and report of a round."""
+"""The state of wrappers on clients, their view of uploads, their columns of a round."""
 
 import sys
 from dataclasses import replace

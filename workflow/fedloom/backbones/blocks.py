@@ -1,8 +1,8 @@
 """A transformer block whose inside can be trained, with an explicit client axis.
 
 The frozen path of a backbone calls its library's own blocks. This module computes the same block
-step by step, so that each client may have weights of its own, by name, and that a function may be
-put in at each of its places:
+step by step, so that each client may have separate weights, by name, and that a function may be put
+in at each of its places:
 
     tokens ->-- "input" --+-- norm -- "q" "k" "v" -- attention -- "proj" -- "attention" --(+)--+
                           +--------------------------------->-----------------------------'     |

@@ -24,8 +24,8 @@ class ConvStem(nn.Module):
     norm, because a frozen backbone must not depend on running statistics.
 
     Raises:
-        ValueError: a patch size other than 8, an image size that is no multiple of it, or dynamic
-            padding.
+        ValueError: a patch size other than 8, an image size that is not a multiple of 8, or
+            dynamic padding.
     """
 
     def __init__(

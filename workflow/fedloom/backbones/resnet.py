@@ -1,7 +1,7 @@
 """ResNets, for the long-tailed rows: torchvision's, and the small ones that CIFAR is trained on.
 
-Every client may have weights of its own, by name, as in a ViT. Batch norm has two modes. By default
-it uses its running statistics, which are the backbone's or, given by name among the weights, a
+Every client may have separate weights, by name, as in a ViT. Batch norm has two modes. By default it
+uses its running statistics, which are the backbone's or, given by name among the weights, a
 client's own. `forward_batch` uses those of the batch, of each client alone and without the images
 that only fill it up, and returns the moments that new running statistics are made of.
 

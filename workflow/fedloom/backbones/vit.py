@@ -1,7 +1,7 @@
 """A timm ViT, run block by block so that methods can put prompts anywhere, or train its inside.
 
-By default its weights are frozen and shared by all clients. A method may give every client weights
-of its own, by name (`weights`: full fine-tuning, biases alone, the last blocks), and put functions
+By default its weights are frozen and shared by all clients. A method may give every client separate
+weights, by name (`weights`: full fine-tuning, biases alone, the last blocks), and put functions
 into the places of a block (`inserts`: adapters, LoRA, prefixes; see `fedloom.backbones.blocks`).
 
 Shapes: K clients, B batch, T tokens (class token first), P prompts, d width, C classes, M blocks.

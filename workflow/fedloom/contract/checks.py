@@ -284,7 +284,7 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         assert start is not None
         states.append(tensor_files.load(start)[0])
         tables.append(pa.concat_tables(evaluations))
-    require_equal(method, *states, "3 rounds are not 2 + 1 rounds")
+    require_equal(method, states[0], states[1], "3 rounds are not 2 + 1 rounds")
     if not tables[0].equals(tables[1]):
         raise FedLoomError(f"{method.name}: 3 rounds do not evaluate as 2 + 1 rounds")
 

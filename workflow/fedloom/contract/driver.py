@@ -29,11 +29,11 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     """Run every check; for a wrapper around every known method that it does not refuse.
 
     A wrapper that preserves the sum alone is not checked around methods that declare no
-    aggregation. What is lost in compression or noise may be all that a method learns in the eight
-    rounds of the check: the loss must fall around one method at least, and the others are named.
+    aggregation. Compression or noise may hide all that a method learns in the eight rounds of the
+    check: the loss must fall around one method at least, and the others are named.
 
     Returns:
-        What was done, in words.
+        A line for the user: how many checks, and around which methods.
 
     Raises:
         FedLoomError: the first check that fails, or raises anything, or a wrapper that refuses
@@ -71,7 +71,7 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
     It may refuse at the start or, when it sees what the method uploads, in the first round.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # what is broken is no refusal
+        # a broken plugin does not refuse
         made = partial(TinyRun, method, Path(folder), wrapper)
         run = guarded(made, [method, wrapper], "check TinyRun")
         try:

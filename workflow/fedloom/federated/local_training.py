@@ -219,8 +219,9 @@ def train_locally(
             if not everyone:
                 inputs = tensor_map(lambda v: v[members.positions], inputs)  # noqa: B023
             result = loss(task, inputs, members.received, members.clients, micro_batch)
-            pair = isinstance(result, tuple) and len(result) == 2
-            values, extras = result if pair else (result, {})
+            values, extras = result, {}
+            if isinstance(result, tuple) and len(result) == 2:
+                values, extras = result
             values = checks.check_loss(task, members.clients.ids, micro_batch.mask, values, extras)
             (values.where(micro_batch.mask, 0).sum(1) / images).sum().backward()
             reported = extras.get("reported_loss", values).detach()

@@ -46,7 +46,7 @@ def _of_one_round(noise: float, sampled: float) -> np.ndarray:
 
 
 def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) -> float:
-    """Compute epsilon of (epsilon, delta)-differential privacy after so many rounds.
+    """Compute epsilon of (epsilon, delta)-differential privacy after some rounds.
 
     Every round adds noise of standard deviation `noise` > 0 times the sensitivity to a sum over
     clients, of whom each takes part with probability `sampled`, independently of the others

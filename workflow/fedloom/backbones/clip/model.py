@@ -1,8 +1,7 @@
 """A CLIP of open_clip: image and text features in one space, prompts of any length.
 
-By default its weights are frozen and shared by all clients. A method may give every client weights
-of its own, and put functions into the places of either tower's blocks, as in a ViT
-(`fedloom.backbones.blocks`).
+By default its weights are frozen and shared by all clients. A method may give every client separate
+weights, and put functions into the places of either tower's blocks (`fedloom.backbones.blocks`).
 
 All features are of unit length: every loss and every logit of CLIP is computed from such.
 """
@@ -153,8 +152,8 @@ class FrozenCLIP:
     def first_norm(self, tokens: Tensor) -> Tensor:
         """Return tokens [..., image_width] behind the norm before the image tower's first block.
 
-        Prompts that stand beside the patches from the start pass it; those put into the place
-        "input" of block 1 do not.
+        Prompts that join the patches from the start pass it; those put into the place "input" of
+        block 1 do not.
         """
         return clip_image.first_norm(self.model.visual)(tokens)
 

@@ -56,7 +56,7 @@ class Group:
     Attributes:
         embedded: [Q, d], without position embeddings.
         owner: int64 [Q], the class that a token belongs to.
-        step: int64 [Q], how many positions a token stands behind the context, from 0.
+        step: int64 [Q], the position of a token behind the context, from 0.
         ends: int64 [C], which token is the EOT of each class.
         longest: number of tokens of the longest ending, its EOT included.
     """
@@ -70,7 +70,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """What K clients have of their own inside the tower (see `fedloom.backbones.blocks`).
+    """Weights and inserts of K clients inside the tower (see `fedloom.backbones.blocks`).
 
     Attributes:
         weights: {name: [K, ...]} of the blocks, the final norm and the projection.
@@ -194,7 +194,7 @@ class TextTower:
 
     @staticmethod
     def _by_client(states: Tensor, own: Inside | None) -> Tensor:
-        """Return [N, ...] as [K, n, ...] if clients have weights or inserts of their own."""
+        """Return [N, ...] as [K, n, ...] if clients have separate weights or inserts."""
         return states if own is None else states.unflatten(0, (-1, own.contexts))
 
     def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: Read) -> Tensor:
@@ -277,7 +277,7 @@ def _unfit(text: Any, tokenizer: Any) -> str:
     if text.attn_mask is None:
         return "is not causal"
     if getattr(text, "cls_emb", None) is not None:
-        return "is read at a class token of its own, not at the EOT"
+        return "is read at a class token, not at the EOT"
     if not hasattr(tokenizer, "eot_token_id"):
         return f"needs a {type(tokenizer).__name__}, not CLIP's own tokenizer"
     pool = getattr(text, "text_pool_type", None) or text.pool_type

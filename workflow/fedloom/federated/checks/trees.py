@@ -51,7 +51,7 @@ def require_tree(where: str, what: str, tree: object) -> list[tuple[str, Any]]:
 
 
 def _require_tree(where: str, what: str, tree: object, levels: int) -> None:
-    """Require the same of a dict that may have so many levels of dicts."""
+    """Require the same of a dict of at most `levels` levels."""
     if not levels:
         line = f"must have at most {DEEPEST} levels of dicts, and no dict that holds itself"
         raise FedLoomError(f"{where}: {what} {line}")
