@@ -129,7 +129,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
         evaluate(one.at(1), hooks, state_before)
 
 
-@pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha", "head_tuning", "fedvpt"])
+@pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedvpt"])
 def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "augment", True)
     method = manifest.find(name)

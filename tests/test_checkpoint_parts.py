@@ -1,4 +1,4 @@
-"""The checkpoint's parts: the files of a round, and those that are left when a job dies between writes."""
+"""The checkpoint's parts: the files of a round, and those left when a job dies between writes."""
 
 import logging
 from dataclasses import replace
@@ -24,7 +24,7 @@ class _Killed(BaseException):
 
 @pytest.fixture
 def train(tiny, tmp_path):
-    """train(folder, last=..., fingerprint=...): a job that ends with round `last` and is evaluated there."""
+    """train(folder, last=..., fingerprint=...): a job to round `last`, evaluated there."""
     task, hooks = tiny(METHOD)
 
     def run(name, last=4, fingerprint="same", first=0):

@@ -108,22 +108,6 @@ def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_pa
 
 def test_every_hook_is_documented():
     text = (ROOT / "docs/writing-a-method.md").read_text()
-    assert set(loader.HOOKS) == {
-        "init_server",
-        "init_client",
-        "unseen_client_state",
-        "available_clients",
-        "select_clients",
-        "local_work",
-        "download",
-        "deliver",
-        "client_update",
-        "receive",
-        "aggregate",
-        "personalize",
-        "predict",
-        "artefact",
-    }
     for name in loader.HOOKS:
         assert f"### {name}" in text
         assert getattr(hookspecs, name).__doc__
@@ -280,14 +264,6 @@ def test_what_a_family_has_not_cannot_be_needed(tmp_path):
     toml.write_text(toml.read_text().replace('["features"]', '["features", "patches"]'))
     line = r"method.toml: needs\[1\]: must be 'features' or 'prototypes', got 'patches'$"
     with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)["head_tuning"]
-
-
-def test_unknown_key_of_method_toml_is_named(tmp_path):
-    folder = _copy("head_tuning", tmp_path / "head_tuning")
-    toml = folder / "method.toml"
-    toml.write_text("titel = 'x'\n" + toml.read_text())
-    with pytest.raises(FedLoomError, match=r"method.toml: titel: unknown key; did you mean"):
         manifest.discover(tmp_path)["head_tuning"]
 
 

@@ -268,11 +268,7 @@ def test_stacking_refuses_plain_numbers_that_differ():
 )
 def test_communication_is_the_papers(method, expected):
     """Paper 000, Section 5.2.2: ViT-B/16, 100 classes; 12 rounds of PEP-FedPT are 4.6 M floats."""
-    actual = downlink_floats(method, "vit_base_patch16_224.orig_in21k", 100, {})
-    assert actual == expected
-    totals = {"fedvpt": 77_568, "pep_fedpt": 384_768}
-    assert sum(actual.values()) == totals.get(method, 76_800)
-    assert round(12 * totals["pep_fedpt"] / 1e6, 3) == 4.617
+    assert downlink_floats(method, "vit_base_patch16_224.orig_in21k", 100, {}) == expected
 
 
 def test_bytes_are_counted_per_client_and_direction(tiny):

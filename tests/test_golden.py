@@ -18,6 +18,7 @@ import torch
 
 from fedloom import contract
 from fedloom.common.tensors import leaves
+from fedloom.contract.tiny import tiny_backbone
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
@@ -85,7 +86,8 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
     torch.set_num_threads(1)
     numbers = {}
     with tempfile.TemporaryDirectory() as folder:
-        task = contract.tiny_task(method, Path(folder), around, **options)
+        backbone = tiny_backbone(method.family)
+        task = contract.tiny_task(method, Path(folder), around, backbone=backbone, **options)
         hooks = loader.load_hooks(method, wrappers=around)
         state = initial_state(task, hooks)
         server = state.server

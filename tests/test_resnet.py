@@ -119,7 +119,7 @@ def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_u
             torch.testing.assert_close(
                 statistics[name][k].double(), state[name] * biased, atol=1e-5, rtol=1e-5
             )
-    norms = backbone._with_moments.norms.values()
+    norms = backbone._norms.values()
     assert all(norm.mask is None and not norm.moments for norm in norms), "no state is left"
 
 

@@ -1,9 +1,9 @@
 """ResNets, for the long-tailed rows: torchvision's, and the small ones that CIFAR is trained on.
 
-Every client may have separate weights, by name, as in a ViT. Batch norm has two modes. By default it
-uses its running statistics, which are the backbone's or, given by name among the weights, a
-client's own. `forward_batch` uses those of the batch, of each client alone and without the images
-that only fill it up, and returns the moments that new running statistics are made of.
+Every client may have separate weights, by name, as in a ViT. Batch norm has two modes. By default
+it uses running statistics, the backbone's or, given by name among the weights, a client's.
+`forward_batch` uses those of the batch, of each client alone and without the images that only fill
+it up, and returns the moments that new running statistics are made of.
 
 Shapes: K clients, B batch, d width, C classes, c channels.
 """
@@ -127,31 +127,6 @@ class SmallResNet(nn.Module):
         return x.mean((2, 3))
 
 
-class _WithMoments(nn.Module):
-    """A ResNet whose batch norms use a batch's statistics, and which returns what they were."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-        self.norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
-
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return features [B, d] of images [B, 3, H, W], and moments [B, c] by name."""
-        for norm in self.norms.values():
-            norm.mask = mask
-        try:
-            features = self.model(x)
-            moments = {
-                f"{name}.{kind}": value
-                for name, norm in self.norms.items()
-                for kind, value in norm.moments.items()
-            }
-        finally:
-            for norm in self.norms.values():
-                norm.mask, norm.moments = None, {}
-        return features, moments
-
-
 # what training keeps of an image, as a multiple of its first feature map: measured of a ResNet-50
 SAVED_MAPS = 27
 
@@ -179,7 +154,7 @@ class FrozenResNet:
                 parent, _, last = name.rpartition(".")
                 setattr(model.get_submodule(parent), last, Norm(module))
         self.model = model.eval().requires_grad_(False).to(device)
-        self._with_moments = _WithMoments(self.model)
+        self._norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
         self.device, self.precision = torch.device(device), precision
         self.pixels = Pixels((size, size), 3, MEAN, STD, "bilinear", device)
         with torch.no_grad():
@@ -229,22 +204,26 @@ class FrozenResNet:
     def forward_batch(
         self, images: Tensor, head: Tensor, weights: Weights, mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute logits as `forward` does, with the statistics of each client's batch.
+        """Compute logits [K, B, C] as `forward` does, with the statistics of each client's batch.
 
-        Args:
-            mask: [K, B], false for images that only fill up a batch.
-
-        Returns:
-            Logits [K, B, C], and the moments {name: [K, B, c]} of every image, which a loss adds to
-            the counters of `init_counters`.
+        The mask [K, B] is false for images that only fill up a batch. The moments {name: [K, B, c]}
+        of every image are what a loss adds to the counters of `init_counters`.
         """
         check_weights(weights, self.model)
         with torch.no_grad():
             x = self.pixels(images.flatten(0, -4)).unflatten(0, images.shape[:2])
 
-        def single(mine: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
-            own = {f"model.{name}": value for name, value in mine.items()}
-            return torch.func.functional_call(self._with_moments, own, (x, mask))
+        def single(own: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
+            """Return features [B, d] of one client's images, and moments [B, c] by name."""
+            for norm in self._norms.values():
+                norm.mask = mask
+            try:
+                features = torch.func.functional_call(self.model, own, (x,))
+                items = [(k, item) for k, m in self._norms.items() for item in m.moments.items()]
+            finally:
+                for norm in self._norms.values():
+                    norm.mask, norm.moments = None, {}
+            return features, {f"{name}.{kind}": value for name, (kind, value) in items}
 
         with arithmetic(self.precision, self.device):
             features, moments = torch.vmap(single)(dict(weights), x, mask.to(x.dtype))
@@ -255,7 +234,7 @@ class FrozenResNet:
         """Return counters of zeros [K, c], for `train_locally` to add moments to."""
         moments = {
             f"{name}.{kind}": torch.zeros(clients, len(norm.weight), device=self.device)
-            for name, norm in self._with_moments.norms.items()
+            for name, norm in self._norms.items()
             for kind in ("mean", "square")
         }
         return {"images": torch.zeros(clients, device=self.device), **moments}
@@ -267,7 +246,7 @@ class FrozenResNet:
         counts alike.
         """
         result, images = {}, counters["images"][:, None]
-        for name in self._with_moments.norms:
+        for name in self._norms:
             mean, square = (counters[f"{name}.{kind}"] / images for kind in ("mean", "square"))
             result[f"{name}.running_mean"] = mean
             result[f"{name}.running_var"] = (square - mean.square()).clamp(min=0)
