@@ -137,7 +137,7 @@ def _plugin(tmp_path, old, new):
     ("old", "new", "line"),
     [
         ("@fl.hookimpl\ndef predict", "def predict", "'predict' has a hook's name but no"),
-        ("def predict", "def predikt", "'predikt' is no hook; did you mean 'predict'?"),
+        ("def predict", "def predikt", "did you mean 'predict'?"),
         ("@fl.hookimpl\ndef predict", "def answer", "required hook 'predict' is missing"),
         ("predict(task: ViTTask, received:", "predict(task: ViTTask, recieved:",
          "has no argument 'recieved'; did you mean 'received'?"),

@@ -54,10 +54,8 @@ EVERY = slice(None)
 class Parts:
     """The modules of a block by their role, whichever library the block is of.
 
-    Attributes:
-        names: dotted name of each role within the block; the in-projection of queries, keys and
-            values is given by the names of its weight and its bias.
-        heads: number of attention heads.
+    `names` holds the dotted name of each role within the block; the in-projection of queries, keys
+    and values goes by the names of its weight and its bias.
     """
 
     block: nn.Module
@@ -151,14 +149,10 @@ def run_block(
     """Apply a block to tokens [K, B, T, d].
 
     Args:
-        weights: the clients' own parameters, by name within the block; the others are the block's.
-        inserts: by place.
+        weights: the clients' parameters, by name within the block; the others are the block's.
         mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B, heads, T, T].
             Keys that an insert puts in front of the others are seen by all.
-        read: the R tokens whose output is computed, counted behind the place "input".
-
-    Returns:
-        Tokens [K, B, R, d].
+        read: the R tokens whose output [K, B, R, d] is computed, counted behind the place "input".
     """
     if not inserts.keys() <= BEFORE and read is not EVERY:  # a function may mix tokens
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
@@ -203,10 +197,8 @@ def run_block(
 def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
     """Return the output [N, R, d] of a frozen block, on tokens [N, T, d], at the R that are read.
 
-    The library's own block computes all tokens, where all are read or its inside is not known.
-
-    Args:
-        mask: as the block takes it: [T, T], or [N heads, T, T].
+    The library's block computes all tokens, where all are read or its inside is not known. The mask
+    is as the block takes it: [T, T], or [N heads, T, T].
     """
     if read is EVERY or known_parts(block) is None:
         return (block(tokens) if mask is None else block(tokens, attn_mask=mask))[:, read]
@@ -226,14 +218,8 @@ def run_blocks(
 ) -> Tensor:
     """Apply all of a tower's blocks to tokens [K, B, T, d].
 
-    Args:
-        weights: the clients' own parameters, by name within `blocks` (`0.attn.proj.bias`).
-        mask: see `run_block`.
-        gradient_checkpointing: see `recomputed`.
-        read: the R tokens of the last block's output that are read.
-
-    Returns:
-        Tokens [K, B, R, d].
+    `weights` are named within `blocks` (`0.attn.proj.bias`); of the last block, the R tokens that
+    are `read` are returned [K, B, R, d]. See `run_block` and `recomputed`.
     """
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
@@ -280,11 +266,7 @@ def _attend(
 
 
 def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
-    """Apply a module that works along the last axis to x [K, ..., d].
-
-    Args:
-        weights: the clients' own parameters [K, ...], by name within the module.
-    """
+    """Apply a module that works along the last axis to x [K, ..., d]; weights go by their names in it."""
     if not weights:
         return module(x)
     if isinstance(module, nn.Linear):

@@ -40,9 +40,8 @@ STATISTICS = ("running_mean", "running_var")
 class Norm(nn.Module):
     """Batch norm with the parameters of a `BatchNorm2d`, that can leave images out of a batch.
 
-    Attributes:
-        mask: [B], which images count; None: use the running statistics.
-        moments: mean and mean square [B, c] of each image, of the last batch with a mask.
+    With a `mask` [B] of the images that count it uses the statistics of the batch, and keeps its
+    `moments`, mean and mean square [B, c] of each image.
     """
 
     running_mean: Tensor
@@ -181,12 +180,9 @@ class FrozenResNet:
         return torch.zeros(num_classes, self.width, device=self.device)
 
     def features(self, images: Tensor, weights: Weights | None = None) -> Tensor:
-        """Compute features [K, B, d] with running statistics.
+        """Compute features [K, B, d] of uint8 images [K, B, H, W, channels], by running statistics.
 
-        Args:
-            images: uint8 [K, B, H, W, channels].
-            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()` and
-                `init_statistics()`.
+        `weights` {name: [K, ...]} are the clients' values of some weights and statistics.
         """
         check_weights(weights, self.model)
         with torch.no_grad():

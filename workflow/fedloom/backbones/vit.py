@@ -166,21 +166,14 @@ class FrozenViT:
         return tokens
 
     def logits(self, tokens: Tensor, head: Tensor) -> Tensor:
-        """Compute the logits [K, B, C] of the class token after the last block.
-
-        Args:
-            tokens: output of the last block [K, B, T, d], or of its class token [K, B, 1, d].
-            head: a linear head per client [K, C, d].
-        """
+        """Compute logits [K, B, C] of the last block's output [K, B, T, d] and heads [K, C, d]."""
         return linear(self.pool(tokens), head)
 
     def forward_prompted(self, images: Tensor, prompts: Tensor, head: Tensor) -> Tensor:
         """Compute logits [K, B, C] with prompts put in at block 1 and carried on (VPT-shallow).
 
-        Args:
-            images: uint8 [K, B, H, W, channels].
-            prompts: [K, P, d], or [K, B, P, d] where every example has its own.
-            head: a linear head per client [K, C, d].
+        Images are uint8 [K, B, H, W, channels], heads [K, C, d]; prompts are [K, P, d], or
+        [K, B, P, d] where every example has its own.
         """
         return self.logits(self.blocks(insert(self.embed(images), prompts), read=1), head)
 

@@ -29,15 +29,8 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     """Run every check; for a wrapper around every known method that it does not refuse.
 
     A wrapper that preserves the sum alone is not checked around methods that declare no
-    aggregation. Compression or noise may hide all that a method learns in the eight rounds of the
-    check: the loss must fall around one method at least, and the others are named.
-
-    Returns:
-        A line for the user: how many checks, and around which methods.
-
-    Raises:
-        FedLoomError: the first check that fails, or raises anything, or a wrapper that refuses
-            every method.
+    aggregation. Compression or noise may hide all learning in the eight rounds of the check: the
+    loss must fall around one method at least, and the line that is returned names the others.
     """
     count = f"{len(RULES + CHECKS + VARIATIONS) - 1} checks"
     if plugin.kind == "method":
@@ -100,8 +93,8 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """Check that the method runs with other values of its options, on cohorts of other clients.
 
     One option is changed at a time: every other value of a list of values, a neighbour of a number.
-    Values that the plugin itself refuses by a FedLoomError are passed over, and those with which
-    the method cannot have its wrappers. All clients take part at first, then one, two, ...
+    Values that the plugin itself refuses are passed over. All clients take part at first, then one,
+    two, ...
     """
     for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
         if compatibility.refusal(changed, changed.options({}, changed.name), around):

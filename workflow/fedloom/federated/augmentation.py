@@ -3,8 +3,7 @@
 Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022: torchvision's
 RandomResizedCrop (8 to 100% of the area, bicubic) and RandomHorizontalFlip. Or shifted and flipped,
 as CIFAR is trained on: RandomCrop with a border of an eighth of the side. The images of every
-training step are encoded anew; evaluation, and passes over a client's images before it trains, read
-them as they are.
+training step are encoded anew; all other passes read them as they are.
 """
 
 from collections.abc import Sequence
@@ -38,13 +37,7 @@ def training_batch(
 
 @dataclass
 class AugmentedBatch(Batch):
-    """A batch whose images are cropped and flipped at random.
-
-    Each client draws from a separate stream, so that its images do not depend on its cohort.
-
-    Attributes:
-        streams: the clients' seeds [K].
-    """
+    """A batch whose images are cropped and flipped at random, by a seed per client (`streams`)."""
 
     task: Task
     streams: list[int]

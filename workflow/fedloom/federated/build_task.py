@@ -26,12 +26,9 @@ def build_task(
 ) -> tuple[Task, Hooks]:
     """Return the task of a run, and its method's hooks.
 
-    Args:
-        files: the run's data files by name, see fedloom.study.paths.run_inputs.
-
     Raises:
-        FedLoomError: an input is not the file that its receipt describes, see also `check_names`
-            and `check_cohort`.
+        FedLoomError: a file of `files` (fedloom.study.paths.run_inputs) is not the one that its
+            receipt describes, see also `check_names` and `check_cohort`.
     """
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]

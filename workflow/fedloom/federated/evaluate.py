@@ -33,8 +33,7 @@ class Score:
     """How a client, or the server's model, answered its images.
 
     Attributes:
-        images: rows of the image store [n].
-        predicted: the predicted class of each image [n].
+        images, predicted: rows of the image store [n], and the class predicted for each.
         correct: number of correct answers.
         loss: sum of the cross-entropies.
     """
@@ -63,11 +62,7 @@ def evaluate(
     Args:
         ids: the clients to evaluate; default: all, whether they participate or not.
         global_test: also evaluate the server's model on all test images.
-        confusion: counts the answers by class and predicted class; of a method that personalises,
-            those of the personalised clients.
-
-    Raises:
-        FedLoomError: a hook raises, or returns a value that it must not return.
+        confusion: counts the answers, of a method that personalises those of personalised clients.
     """
     rows, answers = list[dict](), list[list[Score]]()
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
@@ -163,11 +158,7 @@ def _row(
 
 @torch.no_grad()
 def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, list]:
-    """Compute a method's own table for figures, by column.
-
-    Raises:
-        FedLoomError: the method has no such table, or returns a malformed one.
-    """
+    """Compute a method's own table for figures, by column."""
 
     def batches() -> Iterator[tuple[Tree, Cohort, Batch]]:
         for received, clients in cohorts(task, hooks, state):
@@ -182,11 +173,7 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
 def cohorts(
     task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
 ) -> Iterator[tuple[Tree, Cohort]]:
-    """Yield what clients receive, and the clients, in cohorts of about equally many test images.
-
-    Args:
-        ids: of the clients; default: all, whether they participate or not.
-    """
+    """Yield what clients (default: all) receive, and the clients, in cohorts of similar size."""
     ids = range(task.data.num_clients) if ids is None else ids
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
@@ -243,9 +230,6 @@ def _personalize(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> C
     """Return the clients with the states that `personalize` gives; None if the method has none.
 
     The hook may train, so that it gets at most as many clients at once as train as one batch.
-
-    Raises:
-        FedLoomError: personalize raises, or returns a value that it must not return.
     """
     trees = []
     first = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
@@ -268,9 +252,6 @@ def _score(
 
     Returns:
         A score per client; none if the cohort is the server's model and the method has none.
-
-    Raises:
-        FedLoomError: predictions are missing, of another shape or not finite.
     """
     answers = []
     correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each

@@ -73,12 +73,10 @@ def groups(count: int, width: int) -> list[range]:
 
 
 def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
-    """Divide clients in order into groups of at most `width`, each of which is one batch.
+    """Divide clients in order into groups of at most `width`, each a batch of at most `images`.
 
-    Args:
-        sizes: number of images of each client, ascending.
-        images: size of a batch, in which every client has as many images as the last one; a client
-            with more is alone in its group.
+    Every client of a batch has as many images as the last; `sizes` are ascending. A client with
+    more images is alone in its group.
     """
     result, start = [], 0
     for stop in range(1, len(sizes) + 1):

@@ -1,12 +1,9 @@
 """Local training of a whole cohort as one batch with an explicit client axis.
 
-Every client gets exactly its own gradient, since the sum of the clients' losses is what is
-differentiated and no parameter is shared between them. What stacking could mix is kept apart:
-gradient clipping is by the norm of each client, momentum and Adam are elementwise, ragged batches
-are masked, and a client that has done its steps is left out of those that follow.
-
-With `training.micro_batch`, a step adds up the gradients of the micro-batches of its batch, so that
-the activations of one micro-batch are in memory at a time.
+Every client gets exactly its own gradient: the sum of the clients' losses is differentiated, and no
+parameter is shared. Gradients are clipped by the norm of each client, momentum and Adam are
+elementwise, ragged batches are masked, and a client that has done its steps is left out of later
+ones. With `training.micro_batch`, a step adds up the gradients of the parts of its batch.
 """
 
 import math
@@ -39,8 +36,7 @@ class Trained:
         params: all parameters [K, ...], those that were trained and those that were not.
         loss: mean reported loss of each client over its steps [K].
         steps: number of optimiser steps of each client [K].
-        counters: the counters [K, ...] after training: their start, plus what the loss added for
-            every example of every step.
+        counters: the counters [K, ...] after training.
     """
 
     params: Tree
@@ -66,8 +62,7 @@ def make_optimizer(
 def learning_rate(task: Task) -> float:
     """Return the learning rate of round `task.round` (from 1).
 
-    The schedule is constant, `lr`; exponential, `lr * decay ** (round - 1)`; or cosine, from `lr`
-    in round 1 towards 0 after the last round.
+    It is `lr`; exponential: `lr * decay ** (round - 1)`; cosine: from `lr` in round 1 towards 0.
     """
     t = task.training
     if t.schedule == "constant":
@@ -167,23 +162,17 @@ def train_locally(
         received: what the clients received from the server [K, ...].
         params: the parameters to start from [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
-        epochs: number of passes over a client's images; default: `task.training.local_steps` steps,
-            or if that is null, `task.training.epochs`.
-        lr: learning rate; default: `learning_rate(task)`.
-        phase: number of the training phase within the round, for methods with several phases: each
-            draws a separate order of batches.
-        fewest: a batch of fewer images, which an epoch may end with, makes no step, for losses that
-            compare images. A client that has no other trains nothing, at a loss of 0.
+        epochs: default: `task.training.local_steps` steps, or if null, `task.training.epochs`.
+        lr: default: `learning_rate(task)`.
+        phase: number of the training phase within the round; each draws its own order of batches.
+        fewest: a batch of fewer images makes no step, for losses that compare images. A client
+            that has no other trains nothing, at a loss of 0.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
-            that parameter, momentum and Adam's scaling included, is multiplied by its matrix.
-        clip_apart: top-level names of `params` that are separate models, merely trained in
-            the same steps: the gradient of each is clipped by its own norm, and those of all other
-            names by theirs together.
-
-    Raises:
-        FedLoomError: the loss adds to a counter that is not among `counters`.
+            that parameter is multiplied by its matrix.
+        clip_apart: top-level names of `params` that are separate models: the gradient of each is
+            clipped by its own norm, and those of all other names by theirs together.
     """
     start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
@@ -254,13 +243,7 @@ def train_locally(
 
 
 def _sums(task: Task, extras: Tree, mask: Tensor, counted: Tree) -> Tree:
-    """Return what a loss adds to each counter, summed over real images [K, ...].
-
-    Args:
-        extras: what each image adds [K, B, ...], by counter, and perhaps `reported_loss`.
-        mask: false for the images that only fill up the batch [K, B].
-        counted: the counters.
-    """
+    """Return what a loss adds to each counter, summed over real images [K, ...]."""
     sums = {}
     for name, add in extras.items():
         if name == "reported_loss":

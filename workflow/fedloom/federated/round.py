@@ -51,12 +51,8 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     """Train round `task.round`.
 
     Returns:
-        The next state and a row of rounds.parquet; its entry `updates` holds the rows of
-        clients.parquet. Wall seconds depend on what else runs on the machine; `processor_seconds`
-        are those of all threads of this process.
-
-    Raises:
-        FedLoomError: a hook raises, or returns what it may not: another shape, say, or NaN.
+        The next state and a row of rounds.parquet, whose entry `updates` holds the rows of
+        clients.parquet; `processor_seconds` are those of all threads of this process.
     """
     started, processor = time.perf_counter(), time.process_time()
     ids = select(task, hooks, state)

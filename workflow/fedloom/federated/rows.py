@@ -61,9 +61,8 @@ class Rows:
     Attributes:
         evaluation: a row per client that was evaluated (two if it is personalised), and one of the
             global test.
-        rounds: a row per round: the columns of ROUNDS, then the server's metrics by name.
-        clients: a row per round and client: the columns of CLIENTS, then every metric by name; one
-            that a client did not report is null.
+        rounds: the columns of ROUNDS, then the server's metrics by name.
+        clients: the columns of CLIENTS, then every metric by name, null if it was not reported.
         confusion: a row per evaluated client, class and predicted class.
     """
 

@@ -14,12 +14,9 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class Participation:
-    """What the server remembers of one client.
+    """What the server remembers of a client: rounds that it was selected in, and the last of them.
 
-    Attributes:
-        rounds: number of rounds that it was selected in.
-        last_round: the last of them.
-        train_loss: of its last update that `aggregate` got; None if there was none.
+    `train_loss` is that of its last update that `aggregate` got; None if there was none.
     """
 
     rounds: int = 0
@@ -59,8 +56,7 @@ class State:
         server: what `init_server` and `aggregate` return, without the side channel.
         clients: personal states of the clients that took part so far, by client id.
         participation: what the server remembers of them, by client id.
-        wrappers: what wrappers keep on those clients, by client id and wrapper; only of clients on
-            which one keeps something.
+        wrappers: what wrappers keep on clients, by client id and wrapper, where it is something.
     """
 
     server: Tree

@@ -223,10 +223,7 @@ def cohort(
     """Return the clients `ids` with their personal states as one cohort.
 
     The server's model (`ids == [SERVER_MODEL]`) gets uniform class priors and no training images.
-
-    Args:
-        work: share of its local steps that each client completes; default: all do all.
-        wrapper_states: what wrappers keep on each client; default: nothing.
+    By default, clients do all their `work` and wrappers keep nothing on them.
     """
     kept = ({},) * len(ids) if wrapper_states is None else tuple(wrapper_states)
     priors = task.data.priors

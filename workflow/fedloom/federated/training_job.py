@@ -1,8 +1,7 @@
 """A job's rounds: resumed from the last finished one, written whole or not at all.
 
-A run has one checkpoint (`checkpoint.py`), written after every round and never deleted. It belongs
-to a run's configuration and to the job that it was written in; any other is left alone until a
-round is finished.
+A run has one checkpoint (`checkpoint.py`), written after every round. It belongs to a configuration
+and a job; one of another is left alone until a round is finished.
 """
 
 import logging
@@ -48,11 +47,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a job writes, and the checkpoint that it overwrites after every round.
-
-    Attributes:
-        confusion: written only if the job asks for it.
-    """
+    """The files that a job writes (`confusion` if the job asks for it), and its checkpoint."""
 
     state: Path
     checkpoint: Path
@@ -80,9 +75,8 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
 def evaluated_clients(task: Task, job: TrainJob) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
-    All of them, or `job.evaluate_clients` where the round is one of `job.sampled`: participating
-    and held-out clients in proportion to their numbers, but at least one that participates. They
-    depend on the seed and the round alone.
+    All of them, or in a round of `job.sampled` `job.evaluate_clients`: participating and held-out
+    ones in proportion, but at least one that participates. They depend on seed and round alone.
     """
     everyone, count = range(task.data.num_clients), job.evaluate_clients
     if task.round not in job.sampled or count is None or count >= len(everyone):
@@ -102,8 +96,7 @@ def evaluated_clients(task: Task, job: TrainJob) -> Sequence[int]:
 def _remembered_signals() -> Iterator[list[str]]:
     """Only remember the names of signals with which a scheduler ends a process.
 
-    SIGTERM takes an allocation away; SIGUSR1 can be sent minutes before a time limit. Killed at
-    once, the job would lose the round that it is in.
+    SIGTERM takes an allocation away; SIGUSR1 can be sent minutes before a time limit.
     """
     names: list[str] = []
 
@@ -164,8 +157,7 @@ def train(
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
 
     Raises:
-        FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
-            finite in a run other than a trial.
+        FedLoomError: a damaged checkpoint, or numbers that are not finite, except in a trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device

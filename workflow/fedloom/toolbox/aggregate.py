@@ -20,9 +20,6 @@ def make_updates(
 ) -> list[Update]:
     """Return one update per client that uploads its trained parameters.
 
-    The payload is `{"params": {...}, **extras}`; the client's next state is `{name: ...}` of the
-    names in `kept`, and `state`.
-
     Args:
         kept: names of the parameters that the client keeps to itself instead of uploading them.
         state: tensors [K, ...] that the client keeps beside them.

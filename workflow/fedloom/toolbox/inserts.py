@@ -60,12 +60,8 @@ def parallel_adapter(params: Tree, scale: float = 0.1) -> Insert:
 def lora(a: Tensor, b: Tensor, scale: float) -> Insert:
     """Return a low-rank addition to a linear layer: W x + scale B A x (Hu et al., LoRA, Eq. 3).
 
-    Its places are "q", "k", "v", "proj", "fc1" and "fc2".
-
-    Args:
-        a: [K, r, i] of a layer with i inputs.
-        b: [K, o, r], of zeros at the start.
-        scale: alpha / r in the paper.
+    Its places are "q", "k", "v", "proj", "fc1" and "fc2". A is [K, r, i] of a layer with i inputs,
+    B [K, o, r], of zeros at the start; scale is alpha / r in the paper.
     """
     return lambda given, out: out + scale * _linear(_linear(given, a), b)
 

@@ -13,12 +13,9 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def squared_distance(params: Tree, start: Tree) -> Tensor:
-    """Return each client's squared distance [K] from where it started, over all parameters.
+    """Return each client's squared distance [K] between two trees of tensors [K, ...].
 
-    FedProx (Li et al., MLSys 2020, Eq. 2) adds mu/2 times this to a client's loss.
-
-    Args:
-        params, start: trees of the same tensors [K, ...].
+    FedProx (Li et al., MLSys 2020, Eq. 2) adds mu/2 times that to the start to a client's loss.
     """
     origin = dict(leaves(start))
     moved = [(value - origin[path]).flatten(1).square().sum(1) for path, value in leaves(params)]

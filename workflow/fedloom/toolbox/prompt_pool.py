@@ -35,13 +35,10 @@ def cosine_similarity(queries: Tensor, keys: Tensor) -> Tensor:
 
 @torch.no_grad()
 def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tensor:
-    """Select `count` of the prompts [K, P, d] for each client.
+    """Select `count` of the prompts [K, P, d] for each client; all if there are no more.
 
     Every training image votes for the `count` prompts of the highest cosine. Where votes are equal,
-    the prompt with the higher sum of cosines is taken.
-
-    Returns:
-        Indices of prompts [K, count], ascending; all indices if there are no more than `count`.
+    the prompt with the higher sum of cosines is taken. Indices [K, count] are ascending.
     """
     count = min(count, prompts.shape[1])
     votes, total = torch.zeros(2, *prompts.shape[:2], dtype=torch.float64, device=prompts.device)

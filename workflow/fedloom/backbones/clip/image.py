@@ -1,9 +1,7 @@
 """The image towers of open_clip models, each read at its class token and at its patches.
 
-Open_clip's `encode_image` returns the class token alone. The last step of a tower (norm and
-projection, or attention pool) treats all tokens alike, so that it maps patches into the joint space
-as well, where FedOTP needs them. A tower of blocks can be given weights and inserts, see
-`fedloom.backbones.blocks`.
+The last step of a tower (norm and projection, or attention pool) treats all tokens alike, so that
+it maps patches into the joint space as well, where FedOTP needs them.
 """
 
 from typing import Any
@@ -48,11 +46,7 @@ def _(block: ResidualAttentionBlock) -> Parts:
 
 
 def tokens(tower: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class token [N, d_joint] and the T patches [N, T, d_joint] of images.
-
-    Args:
-        x: normalised images [N, 3, H, W].
-    """
+    """Return class tokens [N, d_joint] and T patches [N, T, d_joint] of images [N, 3, H, W]."""
     if isinstance(tower, VisionTransformer):
         x = tower.ln_post(tower.transformer(tower._embeds(x)))  # [N, 1 + T, d]
         x = x if tower.proj is None else x @ tower.proj
@@ -121,14 +115,8 @@ def trained_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Return what `tokens` does, for K clients with separate weights and inserts.
 
-    Prompts that an insert put behind the class token are left out.
-
-    Args:
-        x: normalised images [K, B, 3, H, W].
-        weights: the clients' parameters [K, ...], by name within the tower.
-
-    Returns:
-        The class token [K, B, d_joint] and the T patches [K, B, T, d_joint].
+    Images are [K, B, 3, H, W]; weights [K, ...] go by name within the tower. Prompts that an insert
+    put behind the class token are left out.
     """
     if isinstance(tower, ModifiedResNet):
         raise FedLoomError("a CLIP with a ResNet: only a tower of blocks can be trained inside")
@@ -156,10 +144,9 @@ def trained_tokens(
 
 
 def _attention_pool(pool: AttentionPool2d, x: Tensor) -> Tensor:
-    """Return all outputs [N, 1 + T, d_joint] of the pool, which itself returns only the first.
+    """Return all outputs [N, 1 + T, d_joint] of the pool, of a feature map [N, d, H, W].
 
-    Args:
-        x: the last feature map [N, d, H, W], of T = H x W patches.
+    The pool itself returns only the first.
     """
     x = x.flatten(2).permute(2, 0, 1)  # [T, N, d]
     x = torch.cat([x.mean(0, keepdim=True), x]) + pool.positional_embedding[:, None]

@@ -1,12 +1,8 @@
 """The micro CLIP: the embedded default of the CLIP family, of open_clip's own classes.
 
 Importing this module registers its name with open_clip (workflow/resources/micro_clip.json) and
-that of its image tower, a micro ViT of eight blocks, with timm. The text tower has three blocks of
-width 64 behind CLIP's own tokenizer.
-
-Of the 49,408 rows of the vocabulary, a file of weights holds those that training moved. The others
-are drawn again as they were before training, so that words which it never saw differ at least from
-each other.
+that of its image tower, a micro ViT of eight blocks, with timm. Of the 49,408 rows of the
+vocabulary, a file of weights holds those that training moved; the others are drawn again.
 """
 
 from pathlib import Path

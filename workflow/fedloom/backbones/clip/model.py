@@ -51,13 +51,7 @@ class FrozenCLIP:
         precision: str = "float32",
         gradient_checkpointing: bool = False,
     ):
-        """Freeze `model`, a CLIP or CustomTextCLIP.
-
-        Args:
-            tokenizer: open_clip's tokenizer of the model.
-            name: of the backbone, for error messages.
-            precision: number format of its products (see fedloom.common.device).
-        """
+        """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`."""
         visual: Any = model.visual
         clip_image.check(visual, name)
         self.model: Any = model.eval().requires_grad_(False).to(device)
@@ -95,11 +89,9 @@ class FrozenCLIP:
         return 0.0 if self.model.logit_bias is None else float(self.model.logit_bias)
 
     def logits(self, images: Tensor, text: Tensor) -> Tensor:
-        """Return the logits [..., B, C] of images for classes.
+        """Return the logits [..., B, C] of images [..., B, d_joint] for classes [..., C, d_joint].
 
-        Args:
-            images: features [..., B, d_joint] of unit length.
-            text: features [..., C, d_joint] of unit length.
+        Both are features of unit length.
         """
         return self.logit_scale * images @ text.transpose(-1, -2) + self.logit_bias
 
@@ -121,17 +113,15 @@ class FrozenCLIP:
     def image_features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the features [..., d_joint] of images and those of their T patches.
+        """Return the features [..., d_joint] of images and those [..., T, d_joint] of patches.
 
-        Patches [..., T, d_joint] are the other tokens of the image tower, projected as the class
-        token is. A gradient flows to weights and inserts, if they are given.
+        Patches are the other tokens of the image tower, projected as the class token is.
 
         Args:
             images: uint8 [..., H, W, channels]; [K, B, H, W, channels] with weights or inserts.
-            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()`; those of
-                the text tower are left aside.
-            inserts: {block: {place: function}} of the image tower's blocks; the functions are
-                given tokens [K, B, 1 + T, image_width].
+            weights: {name: [K, ...]}, the clients' values of some of `init_weights()`.
+            inserts: {block: {place: function}} of the image tower's blocks, of tokens
+                [K, B, 1 + T, image_width].
         """
         check_weights(weights, self.model)
         own, tower = below(weights, "visual."), self.model.visual
@@ -158,11 +148,9 @@ class FrozenCLIP:
         return clip_image.first_norm(self.model.visual)(tokens)
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
+        """Compute the tensors to cache of uint8 images [N, H, W, channels].
 
-        Returns:
-            `final` [N, d_joint] for the cache of features; `patches` [N, T, d_joint] for that of
-            patches, in half precision for their size.
+        They are `final` [N, d_joint], or `patches` [N, T, d_joint], in half precision for size.
         """
         final, patches = self.image_features(images)
         return {"final": final} if cache == "features" else {"patches": patches.half()}

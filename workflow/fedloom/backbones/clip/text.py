@@ -72,11 +72,7 @@ class Group:
 class Inside:
     """Weights and inserts of K clients inside the tower (see `fedloom.backbones.blocks`).
 
-    Attributes:
-        weights: {name: [K, ...]} of the blocks, the final norm and the projection.
-        inserts: functions of tokens [K, n, S, d]; SOS and context stand first.
-        contexts: n, how many contexts each client has.
-        gradient_checkpointing: see `fedloom.backbones.blocks.recomputed`.
+    Inserts are given tokens [K, n, S, d] of n `contexts` per client; SOS and context come first.
     """
 
     weights: Weights
@@ -96,11 +92,6 @@ class TextTower:
 
     def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str = "float32"):
         """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`).
-
-        Args:
-            tokenizer: open_clip's tokenizer of the model.
-            name: of the backbone, for error messages.
-            precision: number format of its products (see fedloom.common.device).
 
         Raises:
             FedLoomError: the tower is not open_clip's own, not causal or not read at the EOT.
@@ -147,15 +138,10 @@ class TextTower:
         eot_offset: Tensor | None = None,
         own: Inside | None = None,
     ) -> Tensor:
-        """Return features [N, C, d_joint], not normalised, of N contexts before C endings.
+        """Return features [N, C, d_joint], not normalised, of contexts [N, L, d] before C endings.
 
-        Args:
-            context: [N, L, d].
-            length, eot_offset: int64 [N], see `FrozenCLIP.text_features`.
-            own: weights and inserts of the N / n clients that have n contexts each.
-
-        Raises:
-            FedLoomError: the longest prompt does not fit into the tower.
+        `length` and `eot_offset` are int64 [N], see `FrozenCLIP.text_features`; `own` has weights
+        and inserts of the N / n clients that have n contexts each.
         """
         room = self.max_context_length(endings)
         if room < 0 and not context.shape[1]:

@@ -275,9 +275,7 @@ def check_scores(
 ) -> None:
     """Check that all logits were finite, and the test losses too, which may still overflow.
 
-    Args:
-        bad: number of batches of each client [K] with logits that are not finite.
-        losses: summed cross-entropy of each client [K].
+    `bad` is each client's number of batches with other logits, `losses` its cross-entropy [K].
     """
     for client, batches, loss in zip(clients.ids, bad, losses, strict=True):
         if batches or not math.isfinite(loss):
