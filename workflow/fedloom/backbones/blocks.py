@@ -266,7 +266,7 @@ def _attend(
 
 
 def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
-    """Apply a module that works along the last axis to x [K, ..., d]; weights go by their names in it."""
+    """Apply a module along the last axis of x [K, ..., d], with weights by name within it."""
     if not weights:
         return module(x)
     if isinstance(module, nn.Linear):
