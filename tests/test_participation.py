@@ -68,7 +68,6 @@ def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     received = stack([{"params": initial_state(task, hooks).server["params"]}])
     (update,) = plain.client_update(task=alone.at(number), received=received, clients=clients)
     torch.testing.assert_close(state.server["params"]["head"], update.payload["params"]["head"])
-    assert row["bytes_up"] == row["clients"] * row["updates"][0]["bytes_up"], "it was sent"
 
 
 def test_the_share_of_lost_uploads_is_that_of_the_option(run):

@@ -99,14 +99,6 @@ def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
     assert after == before
 
 
-def test_the_state_may_have_other_keys(run):
-    """As FedBABU's, whose clients keep nothing and are tested with a model of each client."""
-    task, hooks, state, change = run
-    wide = lambda task, own: {"bias": own["bias"], "more": torch.ones(6, 2), "n": 3}  # noqa: E731
-    change["personalize"] = wide
-    assert sum(row["personalized"] for row in evaluate(task, hooks, state)) == 6
-
-
 def test_the_servers_model_is_not_personalised(run):
     task, hooks, state, change = run
     asked = []

@@ -108,16 +108,6 @@ def test_trimmed_mean_leaves_the_extreme_values_of_every_coordinate_out(run, tri
         np.testing.assert_allclose(u.payload["params"]["head"].numpy(), expected, atol=1e-6)
 
 
-def test_trimmed_mean_ignores_the_weights_of_the_method(run):
-    task, hooks = run("trimmed_mean", trim=0.5)
-    task.options.weighted = True
-    updates = some(4)
-    accepted = hooks.receive(task=task, server={}, updates=updates)
-    head = hooks.aggregate(task=task, server={}, updates=accepted)["params"]["head"]
-    heads = np.stack([u.payload["params"]["head"].double().numpy() for u in updates])
-    np.testing.assert_allclose(head.numpy(), np.median(heads, axis=0), atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["trimmed_mean", "secure_mask", "dp_gaussian"])
 def test_a_method_that_uploads_more_than_parameters_is_refused(name):
     line = contract.refusal(manifest.find(name), manifest.find("scaffold_pt"))
