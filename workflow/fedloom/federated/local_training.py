@@ -112,25 +112,16 @@ def _steps(
         yield active, [rows[k] for k in active]
 
 
-@dataclass
-class _Active:
-    """The clients of a cohort that are still training, at `positions`; the others `finished`."""
-
-    positions: Tensor
-    finished: Tensor
-    clients: Cohort
-    received: Tree
-
-    @classmethod
-    def of(cls, clients: Cohort, received: Tree, active: tuple[int, ...]) -> "_Active":
-        """Take those at the positions `active` (int64) out of the cohort."""
-        device = clients.priors.device
-        others = [k for k in range(len(clients)) if k not in active]
-        positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
-        if not others:
-            return cls(positions, finished, clients, received)
-        received = tensor_map(lambda v: v[positions], received)
-        return cls(positions, finished, clients.subset(active), received)
+def _take(
+    clients: Cohort, received: Tree, active: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Cohort, Tree]:
+    """Return active and other positions (int64), and of the active clients what they received."""
+    device = clients.priors.device
+    others = [k for k in range(len(clients)) if k not in active]
+    positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
+    if others:
+        clients, received = clients.subset(active), tensor_map(lambda v: v[positions], received)
+    return positions, finished, clients, received
 
 
 def train_locally(
@@ -193,28 +184,27 @@ def train_locally(
     counted = tensor_map(torch.clone, counters or {})
     # Build and start transferring every step's inputs first, so that no step waits for the host.
     steps_ahead = list(_steps(task, clients, epochs, phase, fewest))
-    members_of = {
-        ids: _Active.of(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}
-    }
+    taken = {ids: _take(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}}
     batches = read_ahead(task.data.batches([rows for _, rows in steps_ahead]))
     for step, ((active, _), batch) in enumerate(zip(steps_ahead, batches, strict=True)):
-        members, everyone = members_of[active], len(active) == len(clients)
+        positions, finished, members, sent = taken[active]
+        everyone = len(active) == len(clients)
         batch.seen = tuple(seen[[*active]].tolist())
-        batch = training_batch(task, members.clients.ids, batch, phase, step)
+        batch = training_batch(task, members.ids, batch, phase, step)
         images, additions = batch.mask.sum(1), []
         optimizer.zero_grad(set_to_none=True)
         for micro_batch in batch.parts(task.training.micro_batch):
             inputs = current if counters is None else {**current, "counters": counted}
             if not everyone:
-                inputs = tensor_map(lambda v: v[members.positions], inputs)  # noqa: B023
-            result = loss(task, inputs, members.received, members.clients, micro_batch)
+                inputs = tensor_map(lambda v: v[positions], inputs)  # noqa: B023
+            result = loss(task, inputs, sent, members, micro_batch)
             values, extras = result, {}
             if isinstance(result, tuple) and len(result) == 2:
                 values, extras = result
-            values = checks.check_loss(task, members.clients.ids, micro_batch.mask, values, extras)
+            values = checks.check_loss(task, members.ids, micro_batch.mask, values, extras)
             (values.where(micro_batch.mask, 0).sum(1) / images).sum().backward()
             reported = extras.get("reported_loss", values).detach()
-            total[members.positions] += reported.where(micro_batch.mask, 0).sum(1) / images
+            total[positions] += reported.where(micro_batch.mask, 0).sum(1) / images
             additions.append(_sums(task, extras, micro_batch.mask, counted))
         if task.training.clip is not None:
             for model in models:
@@ -229,9 +219,9 @@ def train_locally(
         if before is not None:  # momentum would carry those that have finished on
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
-                    p[members.finished] = old[members.finished]
+                    p[finished] = old[finished]
         for name, add in (item for sums in additions for item in sums.items()):
-            counted[name][members.positions] += add
+            counted[name][positions] += add
         steps[[*active]] += 1
         seen[[*active]] += batch.counts
     return Trained(

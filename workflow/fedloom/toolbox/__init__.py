@@ -28,7 +28,6 @@ from fedloom.federated.task import Update as Update
 from fedloom.federated.task import ViTTask as ViTTask
 from fedloom.hooks.defaults import mean as mean
 from fedloom.hooks.hookspecs import hookimpl as hookimpl
-from fedloom.toolbox.aggregate import make_updates as make_updates
 from fedloom.toolbox.changes import flatten as flatten
 from fedloom.toolbox.changes import merge as merge
 from fedloom.toolbox.changes import require_params_alone as require_params_alone
@@ -43,9 +42,6 @@ from fedloom.toolbox.inserts import init_adapters as init_adapters
 from fedloom.toolbox.inserts import lora as lora
 from fedloom.toolbox.inserts import parallel_adapter as parallel_adapter
 from fedloom.toolbox.inserts import prefix as prefix
-from fedloom.toolbox.losses import cross_entropy as cross_entropy
-from fedloom.toolbox.losses import squared_distance as squared_distance
-from fedloom.toolbox.model import gradients as gradients
 from fedloom.toolbox.model import init_body as init_body
 from fedloom.toolbox.model import init_model as init_model
 from fedloom.toolbox.model import model_features as model_features
@@ -72,4 +68,8 @@ from fedloom.toolbox.server_step import server_step as server_step
 from fedloom.toolbox.shallow import shallow_logits as shallow_logits
 from fedloom.toolbox.shallow import shallow_loss as shallow_loss
 from fedloom.toolbox.shallow import shallow_params as shallow_params
+from fedloom.toolbox.training import cross_entropy as cross_entropy
+from fedloom.toolbox.training import gradients as gradients
+from fedloom.toolbox.training import make_updates as make_updates
+from fedloom.toolbox.training import squared_distance as squared_distance
 from fedloom.toolbox.transport import transport_plan as transport_plan

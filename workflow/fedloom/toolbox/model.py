@@ -18,11 +18,11 @@ from torch import Tensor
 
 from fedloom.backbones.vit import insert, linear
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import Tree, leaves, tensor_map
+from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
 from fedloom.federated.local_training import Loss, Trained, train_locally
 from fedloom.federated.task import Cohort, Task
-from fedloom.toolbox.losses import cross_entropy
+from fedloom.toolbox.training import cross_entropy
 
 
 def init_body(task: Task[Any]) -> Tree:
@@ -105,10 +105,3 @@ def train_model(
     )
     trained.params["statistics"] = task.backbone.statistics(trained.counters)
     return trained
-
-
-def gradients(value: Tensor, params: Tree) -> Tree:
-    """Return the gradient of a scalar by every tensor of a tree, as a tree of the same names."""
-    flat = [tensor for _, tensor in leaves(params)]
-    by_tensor = dict(zip(map(id, flat), torch.autograd.grad(value, flat), strict=True))
-    return tensor_map(lambda tensor: by_tensor[id(tensor)], params)

@@ -22,8 +22,8 @@ from fedloom.federated.groups import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.hooks.defaults import mean
-from fedloom.toolbox.aggregate import make_updates
 from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
+from fedloom.toolbox.training import make_updates
 
 POOL = "shared_prompts"
 

@@ -82,28 +82,19 @@ def first_norm(tower: Any) -> nn.Module:
     return tower.ln_pre if isinstance(tower, VisionTransformer) else tower.trunk.norm_pre
 
 
-def blocks(tower: Any) -> nn.ModuleList:
-    """Return the blocks of a tower, none for a ResNet."""
+def shape(tower: Any) -> tuple[nn.ModuleList, int, int]:
+    """Return the blocks of a tower, the width d of its T tokens, and T d.
+
+    A ResNet has no blocks; its tokens are those of its last feature map.
+    """
     if isinstance(tower, VisionTransformer):
-        return tower.transformer.resblocks
-    return nn.ModuleList() if isinstance(tower, ModifiedResNet) else tower.trunk.blocks
-
-
-def width(tower: Any) -> int:
-    """Return the width of a tower's tokens, of a ResNet that of its last feature map."""
-    if isinstance(tower, VisionTransformer):
-        return tower.class_embedding.shape[0]
-    return tower.output_dim if isinstance(tower, ModifiedResNet) else tower.trunk.embed_dim
-
-
-def floats(tower: Any) -> int:
-    """Return the size T d of an image's T tokens, of a ResNet those of its pool."""
-    if isinstance(tower, VisionTransformer):
-        return tower.positional_embedding.numel()
+        embedding = tower.positional_embedding  # [T, d]
+        return tower.transformer.resblocks, embedding.shape[1], embedding.numel()
     if isinstance(tower, ModifiedResNet):
-        return tower.attnpool.positional_embedding.numel()
+        return nn.ModuleList(), tower.output_dim, tower.attnpool.positional_embedding.numel()
     trunk = tower.trunk
-    return (trunk.num_prefix_tokens + trunk.patch_embed.num_patches) * trunk.embed_dim
+    tokens = trunk.num_prefix_tokens + trunk.patch_embed.num_patches
+    return trunk.blocks, trunk.embed_dim, tokens * trunk.embed_dim
 
 
 def trained_tokens(
@@ -131,8 +122,8 @@ def trained_tokens(
         with torch.no_grad():
             x = embedding(x.flatten(0, 1)).unflatten(0, x.shape[:2])
     length = x.shape[2]
-    inside = below(weights, prefix)
-    x = run_blocks(blocks(tower), x, inside, inserts, None, gradient_checkpointing)
+    blocks, *_ = shape(tower)
+    x = run_blocks(blocks, x, below(weights, prefix), inserts, None, gradient_checkpointing)
     steps = ("ln_post",) if own else ("trunk.norm", "trunk.fc_norm", "trunk.head", "head")
     for name in steps:
         x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))

@@ -61,9 +61,8 @@ class FrozenCLIP:
         self._text_prefix = "text." if hasattr(model, "text") else ""
         self.width: int = self._text.width
         self.text_depth: int = self._text.depth
-        self.image_depth = len(clip_image.blocks(visual))
-        self.image_width = clip_image.width(visual)
-        self.image_floats = clip_image.floats(visual)
+        blocks, self.image_width, self.image_floats = clip_image.shape(visual)
+        self.image_depth = len(blocks)
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing
         )
