@@ -31,10 +31,10 @@ ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
 
 def tiny_vit(width: int = 16) -> FrozenViT:
     """Return a ViT of 12 blocks with random weights."""
-    shape = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": 12, "num_heads": 2}
+    sizes: dict[str, Any] = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": 12}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return FrozenViT(VisionTransformer(**shape, mlp_ratio=1, num_classes=0))
+        return FrozenViT(VisionTransformer(**sizes, num_heads=2, mlp_ratio=1, num_classes=0))
 
 
 def tiny_clip(width: int = 16):
