@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from fedloom.backbones import base, vit
+from fedloom.backbones.base import Pixels
 from fedloom.backbones.clip import text
-from fedloom.backbones.pixels import Pixels
 from fedloom.common import memory
 from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation

@@ -1,9 +1,24 @@
 """Text features of a CLIP as other people's code computes them: one text at a time, all places."""
 
+from typing import Any
+
 import open_clip
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def make_clip(kind: type, joint: int, vision: dict, text: dict, **more) -> Any:
+    """A CLIP of open_clip in evaluation mode, off its first values."""
+    torch.manual_seed(0)
+    model = kind(joint, vision, text, **more)
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    numbers = (0.5,) if "timm_pool" in vision else (0.1, 0.5, 0.9)
+    cfg = {"size": vision["image_size"], "mean": numbers, "std": numbers}
+    open_clip.set_model_preprocess_cfg(model, cfg | {"interpolation": "bicubic"})
+    return model.eval()
 
 
 def features_behind(model: open_clip.CLIP, context: Tensor, names, longest: int) -> Tensor:

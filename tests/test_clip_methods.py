@@ -12,7 +12,7 @@ import clip_by_hand
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.federated import build_task
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest

@@ -14,7 +14,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.tensors import build, leaves, tensor_map
 from fedloom.config.reading import read
 from fedloom.federated.evaluate import cohorts
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort

@@ -11,7 +11,7 @@ from fedloom import contract
 from fedloom.common.tensors import leaves, stack
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally
-from fedloom.federated.optimizers import make_optimizer
+from fedloom.federated.local_training import make_optimizer
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import tensor_map

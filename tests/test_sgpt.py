@@ -11,7 +11,7 @@ import torch
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import tensor_map
 from fedloom.federated.evaluate import artefact, received_by
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort

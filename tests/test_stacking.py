@@ -113,7 +113,7 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
     method = method.with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
-        contract.aggregates_as_declared(method, tmp_path)
+        contract.aggregates_as_declared(contract.TinyRun(method, tmp_path))
 
 
 @pytest.mark.parametrize(
