@@ -3,7 +3,6 @@
 import shutil
 import sys
 import textwrap
-from dataclasses import replace
 
 import pytest
 
@@ -151,7 +150,7 @@ def _plugin(tmp_path, old, new):
     ("old", "new", "line"),
     [
         ("@fl.hookimpl\ndef predict", "def predict", "'predict' has a hook's name but no"),
-        ("def predict", "def predikt", "'predikt' is no hook; did you mean 'predict'?"),
+        ("def predict", "def predikt", "'predikt' is not a hook; did you mean 'predict'?"),
         ("@fl.hookimpl\ndef predict", "def answer", "required hook 'predict' is missing"),
         ("predict(task: ViTTask, received:", "predict(task: ViTTask, recieved:",
          "has no argument 'recieved'; did you mean 'received'?"),
@@ -173,7 +172,7 @@ def test_a_method_without_aggregate_declares_the_mean_that_its_server_takes(tmp_
     assert "aggregate" not in method.file.read_text()
     loader.load_hooks(method)
     with pytest.raises(FedLoomError, match=r"plugin.py: the hook 'aggregate' is .* aggregation ="):
-        loader.load_hooks(replace(method, aggregation=None))
+        loader.load_hooks(method.model_copy(update={"aggregation": None}))
 
 
 PREDICT = "@fl.hookimpl\ndef predict"

@@ -129,7 +129,7 @@ def test_an_exception_is_one_line_with_file_and_line(fickle, hook, error, words)
 
 @pytest.mark.parametrize("hook", ["client_update", "predict", "receive"])
 def test_who_interrupts_a_hook_interrupts_the_job(fickle, hook):
-    """Ctrl-C while a plugin computes is no error of the plugin's: the command ends with 130."""
+    """Ctrl-C while a plugin computes is not the plugin's error: the command ends with 130."""
     fickle.change[hook] = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         fickle.run()

@@ -31,7 +31,7 @@ METHODS = {
 
 
 def _plan(select=(), **sections):
-    """The default study with two Dirichlet partitions, `long` under a protocol of its own."""
+    """The default study with two Dirichlet partitions, `long` under another protocol."""
     config = deepcopy(default_config())
     config["partitions"] |= {"plain": DIRICHLET, "long": DIRICHLET | {"protocol": LONG}}
     config["methods"] |= METHODS

@@ -51,9 +51,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path` for what is gathered there, and remove it at the end.
+    """Yield a new folder beside `path` for intermediate files, and remove it at the end.
 
-    That of a process that was killed is removed like a temporary file.
+    That of a killed process is removed like a temporary file.
 
     Raises:
         FedLoomError: a file in it cannot be written.
@@ -119,7 +119,7 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True  # another user's; or no process id at all, so none of ours
+        return True  # another user's; or not a process id, so not ours
     return True
 
 

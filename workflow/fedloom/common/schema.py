@@ -63,7 +63,7 @@ def _distinct(items: list) -> list:
 
 
 UNIQUE: dict[str, Any] = {"uniqueItems": True}
-UNSET: Any = None  # of a key that overrides others, and has no default of its own
+UNSET: Any = None  # of a key that overrides others, and does not have a default
 Distinct = Annotated[list[Item], AfterValidator(_distinct), Field(json_schema_extra=UNIQUE)]
 Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]

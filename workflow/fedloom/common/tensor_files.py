@@ -70,9 +70,8 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
     """Return one tensor of a safetensors file, or column `column` of its second axis alone.
 
-    It stays in the file, mapped into memory at any address: batches gather rows of it, into memory
-    of their own. Nothing else is read, so the file's digest is not verified: its receipt is, once
-    per job.
+    It stays in the file, mapped into memory at any address: batches copy rows of it. Nothing else
+    is read, so the file's digest is not verified: its receipt is, once per job.
 
     Raises:
         FedLoomError: the file is truncated, or has no such tensor.

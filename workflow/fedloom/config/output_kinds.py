@@ -46,28 +46,21 @@ class OutputKind(Keys):
     """Some of select.backbones; default: all."""
 
     @property
-    def made_of(self) -> str | None:
-        """The artefact that it is made of; None: evaluations."""
-        return self.artefact_name
-
-    @property
     def own(self) -> dict[str, Any]:
         """The keys that its kind reads."""
         return self.model_dump(exclude=SHARED, exclude_none=True)
 
     def caption_text(self) -> str:
         """Return the caption, as reStructuredText."""
-        texts = {key: as_rst(_text(value)) for key, value in self.own.items()}
+        texts = {
+            key: as_rst(f"{value:g}" if isinstance(value, float) else str(value))
+            for key, value in self.own.items()
+        }
         return self.caption.format(**texts)
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files."""
         return output
-
-
-def _text(value: Any) -> str:
-    """Write a value of a key in words, a whole number without a point."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def as_rst(text: str) -> str:
@@ -185,7 +178,7 @@ class ArtefactFigure(RunsFigure):
     """A logarithmic y axis."""
 
     @property
-    def made_of(self) -> str:
+    def artefact_name(self) -> str:
         """The artefact that it is made of."""
         return self.artefact
 
@@ -194,7 +187,7 @@ def with_superclasses(path: str | None, output: "Output", where: str) -> "Output
     """Return an output with the superclass of every class, from the file that its key names.
 
     Raises:
-        FedLoomError: no such file, or a superclass that is no text.
+        FedLoomError: no such file, or a superclass that is not text.
     """
     if path is None:
         return output
@@ -205,5 +198,6 @@ def with_superclasses(path: str | None, output: "Output", where: str) -> "Output
     labels = read(file)
     for name, label in labels.items():
         if not isinstance(label, str):
-            raise FedLoomError(f"{where}: {path}: '{name}: {label}' is no text; put it in quotes")
+            line = f"{path}: {name}: must be text, got {label!r}; put it in quotes"
+            raise FedLoomError(f"{where}: {line}")
     return replace(output, extra=output.extra | {"superclass_of": labels})

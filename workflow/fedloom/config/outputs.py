@@ -5,7 +5,7 @@ from typing import Any
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.config.kinds import Entry
 from fedloom.config.method_labels import check_families, expand, method_names
 from fedloom.config.reading import CONFIG
@@ -17,7 +17,7 @@ GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or o
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
     """Return a table or figure with its runs, and what its kind reads of files and papers.
 
-    Of `scenarios`, `backbones` and `methods`, omitted ones default to all that the study runs.
+    Of `scenarios`, `backbones` and `methods`, omitted ones default to all those of the study.
 
     Raises:
         FedLoomError: a label that is not there, a method that does not work on a backbone, nothing
@@ -25,16 +25,17 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     """
     where, keys, select = f"{CONFIG} {section}.{label}", entry.keys, settings.select
     known = {str(scenario): scenario for scenario in select.scenarios}
-    scenarios = _some(keys.scenarios, list(known), f"{where}.scenarios")
+    scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
+    names = _some(keys.backbones, select.backbones, f"{where}.backbones")
     output = Output(
         section,
         label,
         entry.kind,
         keys,
         scenarios=tuple(known[name] for name in scenarios),
-        backbones=tuple(_some(keys.backbones, list(select.backbones), f"{where}.backbones")),
+        backbones=tuple(names),
     )
-    backbones = [settings.backbones[name] for name in output.backbones]
+    backbones = [settings.backbones[name] for name in names]
     if keys.shows == "backbones":
         for backbone in backbones:
             if backbone.family != "vit":
@@ -44,46 +45,31 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
                 )
     elif keys.shows != "datasets":
         output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
-        methods = [settings.methods[name] for name in output.methods]
-        check_families(methods, backbones, where)
+        check_families([settings.methods[name] for name in output.methods], backbones, where)
     for need in keys.needs:
         need(settings, output, where)
     output = keys.complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:
         return output
-    entry_of_paper = published.model_dump()
-    return replace(
-        output, published=_published(settings, output, entry_of_paper, f"{where}.published")
-    )
+    numbers = _published(settings, output, published.model_dump(), f"{where}.published")
+    return replace(output, published=numbers)
 
 
-def _some(wanted: list[str] | None, known: list[str], where: str) -> list[str]:
-    """Return those of the known names that are wanted, in the order of the known ones.
-
-    Raises:
-        FedLoomError: a wanted name is not among the known ones.
-    """
-    if wanted is None:
-        return known
-    for name in wanted:
-        if name not in known:
-            hint = suggestion(name, known)
-            raise FedLoomError(f"{where}: the study runs no '{name}'; {hint}")
-    return [name for name in known if name in wanted]
+def _some(wanted: list[str] | None, known: Any, where: str) -> list[str]:
+    """Return those of the known names that are wanted (None: all), in the order of the known."""
+    for name in wanted or ():
+        check_known(name, known, f"{where}: the study has no")
+    return [name for name in known if wanted is None or name in wanted]
 
 
 def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]:
     """Return the labels that the output shows, in the order in which they are named."""
     running, keys = settings.select.methods, output.keys
     names = getattr(keys, "methods", None)
-    wanted = expand(
-        list(running) if names is None else names,
-        settings.methods,
-        settings.grids,
-        f"{where}.methods",
-    )
-    artefact = keys.made_of
+    names = list(running) if names is None else names
+    wanted = expand(names, settings.methods, settings.grids, f"{where}.methods")
+    artefact = keys.artefact_name
     chosen = [
         label
         for label in wanted
@@ -128,18 +114,16 @@ def _published(
     Raises:
         FedLoomError: no such paper, table, row or column, here or in the paper.
     """
-    pairs = [str(scenario) for scenario in output.scenarios]
-    labels = method_names(settings.methods, settings.grids)
-    rows_here = (settings.methods, labels)
+    labels, members = method_names(settings.methods, settings.grids), set(settings.methods)
     if output.keys.shows == "datasets":
-        names = list(dict.fromkeys(scenario.dataset for scenario in output.scenarios))
-        rows_here = (names, names)
-    checks = [("rows", *rows_here), ("columns", [*pairs, "average"], pairs)]
-    for key, known, names in checks:
-        for name in entry.get(key, ()):
-            if name not in known:
-                hint = suggestion(name, names)
-                raise FedLoomError(f"{where}.{key}: no '{name}' here; {hint}")
+        labels, members = [scenario.dataset for scenario in output.scenarios], set()
+    for name in entry.get("rows", ()):
+        if name not in members:
+            check_known(name, labels, f"{where}.rows: the study has no")
+    for name in entry.get("columns", ()):
+        check_known(
+            name, [*map(str, output.scenarios), "average"], f"{where}.columns: the study has no"
+        )
     paper = published_paper(entry["paper"], where)
     if entry["table"] not in paper["tables"]:
         tables = ", ".join(map(str, paper["tables"]))
@@ -149,9 +133,7 @@ def _published(
     columns = {column for row in rows.values() for column in row}
     for key, printed in (("rows", rows), ("columns", columns)):
         for label, name in entry.get(key, {}).items():
-            if name not in printed:
-                hint = suggestion(name, list(printed))
-                raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the paper; {hint}")
+            check_known(name, printed, f"{where}.{key}.{label}: the paper has no")
     # a kind that shows a grid finds its rows by the combinations' values
     values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
     return entry | {"citation": paper["citation"], "values": values}

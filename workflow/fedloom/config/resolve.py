@@ -6,16 +6,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import SchemaError, checked
 from fedloom.config import data_plugins, recipes
-from fedloom.config.backbones import LIBRARIES
-from fedloom.config.file_fingerprint import listing
-from fedloom.config.kinds import Catalogue, Entry, Listed, check_entry
-from fedloom.config.method_labels import check_parts, expand, implied, resolve_methods
+from fedloom.config.datasets import listing
+from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
+from fedloom.config.method_labels import expand, implied, resolve_methods, with_trials
 from fedloom.config.outputs import published_paper, resolve_output
-from fedloom.config.protocols import methods_of
+from fedloom.config.protocols import check_parts, check_runs
 from fedloom.config.reading import CONFIG, locate
 from fedloom.config.settings import (
     Backbone,
@@ -26,12 +25,10 @@ from fedloom.config.settings import (
     Scenario,
     Selection,
     Settings,
+    local_weights,
 )
 from fedloom.config.study import Config, Protocol, Select
-from fedloom.config.study_checks import check_study
-from fedloom.config.tuning import with_trials
-from fedloom.config.weights import local_weights
-from fedloom.hooks.manifest import Found
+from fedloom.hooks.discovery import Found
 
 Entries = dict[str, dict[str, Entry]]  # by section and label
 
@@ -79,14 +76,17 @@ def resolve(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()
         select=selected,
         citation=paper and published_paper(paper, f"{CONFIG} study")["citation"],
     )
-    check_parts(methods_of(settings, selected.methods), settings.study)
+    check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
         for label in getattr(selected, section):
             output = resolve_output(settings, section, label, entries[section][label])
             getattr(settings, section)[label] = output
-    check_study(settings)
-    tune = keys.study.tune
-    return settings if tune is None else with_trials(settings, tune)
+    check_runs(settings)
+    if keys.study.tune is None:
+        return settings
+    settings = with_trials(settings, keys.study.tune)
+    check_parts(settings, [trial.label for each in settings.trials.values() for trial in each])
+    return settings
 
 
 def _entries(keys: Config, kinds: Catalogue) -> Entries:
@@ -97,7 +97,7 @@ def _entries(keys: Config, kinds: Catalogue) -> Entries:
             for label, entry in keys.datasets.items()
         }
     }
-    rooms = {**kinds, "backbones": Listed(LIBRARIES)}
+    rooms = {**kinds, "backbones": LIBRARIES}
     for section in ("partitions", "backbones", "tables", "figures"):
         entries[section] = {
             label: check_entry(section, label, entry, rooms[section], f"{CONFIG} {section}.{label}")
@@ -115,19 +115,12 @@ def _protocol(label: str, entry: dict[str, Any]) -> Protocol:
 def _selection(
     select: Select, entries: Entries, methods: Found[Method], grids: dict[str, Grid]
 ) -> Selection:
-    """Return the labels that the study runs, grids expanded.
-
-    Raises:
-        FedLoomError: a label that is not there.
-    """
+    """Return the labels that the study runs, grids expanded."""
     where = f"{CONFIG} select"
     for section, known in entries.items():
         for label in getattr(select, section):
-            if label not in known:
-                hint = suggestion(label, list(known))
-                raise FedLoomError(f"{where}.{section}: no label '{label}'; {hint}")
-    crossed = product(select.datasets, select.partitions)
-    scenarios = [Scenario(*each) for each in crossed]
+            check_known(label, known, f"{where}.{section}: no label")
+    scenarios = [Scenario(*labels) for labels in product(select.datasets, select.partitions)]
     if select.scenarios is not None:
         scenarios = [_scenario(name, entries, f"{where}.scenarios") for name in select.scenarios]
     return Selection(
@@ -140,18 +133,12 @@ def _selection(
 
 
 def _scenario(name: str, entries: Entries, where: str) -> Scenario:
-    """Return the scenario that "dataset/partition" names.
-
-    Raises:
-        FedLoomError: it is no such pair, or one of the labels is not there.
-    """
+    """Return the scenario that "dataset/partition" names."""
     labels = name.split("/")
     if len(labels) != 2:
         raise FedLoomError(f"{where}: must be <dataset>/<partition>, got '{name}'")
     for section, label in zip(("datasets", "partitions"), labels, strict=True):
-        if label not in entries[section]:
-            hint = suggestion(label, list(entries[section]))
-            raise FedLoomError(f"{where}: '{name}': no label '{label}' of {section}; {hint}")
+        check_known(label, entries[section], f"{where}: '{name}': {section} has no label")
     return Scenario(*labels)
 
 
@@ -177,7 +164,7 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
 
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return number and digest of the files that a dataset is made of (config.file_fingerprint)."""
+    """Return number and digest of the files that a dataset is made of."""
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
@@ -188,7 +175,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
 def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
     """Return a backbone; a selected one with the sha256 of local weights.
 
-    Weights may be too large for Snakemake's own checksums.
+    Weights may be too large for Snakemake's checksums.
     """
     backbone = Backbone(label, entry.kind, entry.keys.plain)
     path = local_weights(backbone) if selected else None

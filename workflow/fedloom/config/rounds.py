@@ -17,6 +17,11 @@ def job_ends(study: Study) -> list[int]:
     return [*range(study.rounds_per_job, study.rounds, study.rounds_per_job), study.rounds]
 
 
+def _wanted_rounds(study: Study) -> list[int]:
+    """List the rounds that study.evaluate_every asks for, and the last."""
+    return [*range(study.evaluate_every, study.rounds, study.evaluate_every), study.rounds]
+
+
 def evaluated_rounds(study: Study) -> list[int]:
     """List the rounds after which clients are evaluated.
 
@@ -41,14 +46,10 @@ class Reported:
 
 
 def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
-    """Return the evaluated rounds that the tables average.
-
-    Args:
-        study: as a run has it.
-        where: how an error names it.
+    """Return the evaluated rounds that the tables average, of a study as a run has it.
 
     Raises:
-        FedLoomError: fewer rounds are evaluated than are to be averaged.
+        FedLoomError: fewer rounds are evaluated than are to be averaged; begins with `where`.
     """
     evaluated = _wanted_rounds(study)
     counts = {
@@ -66,18 +67,8 @@ def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
 
 
 def sampled_rounds(study: Study) -> list[int]:
-    """List the rounds after which `study.evaluate_clients` clients are evaluated, and not all.
-
-    They are those that no table reports.
-    """
+    """List the evaluated rounds that no table reports, if only a sample of clients answers then."""
     if study.evaluate_clients is None:
         return []
     shown = reported(study)
     return sorted({*evaluated_rounds(study)} - {*shown.rounds, *shown.worst_of})
-
-
-def _wanted_rounds(study: Study) -> list[int]:
-    """List the rounds that study.evaluate_every asks for, and the last."""
-    return sorted(
-        {*range(study.evaluate_every, study.rounds + 1, study.evaluate_every), study.rounds}
-    )

@@ -1,12 +1,15 @@
 """The config, resolved: labels with what they stand for, and what files and plugins say of it."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedloom.common.checkout import resource
 
 if TYPE_CHECKING:
     from fedloom.config.output_kinds import OutputKind
     from fedloom.config.study import Protocol, Study
-    from fedloom.hooks.manifest import Found
+    from fedloom.hooks.discovery import Found
 
 VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
 # the kind of backbone that a library gives
@@ -15,12 +18,7 @@ FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
 @dataclass(frozen=True)
 class FixedSeeds:
-    """Seeds that parts of all runs have in place of the run's own; None: the run's own.
-
-    Attributes:
-        sampling: of the clients of a round.
-        initialisation: of what server and clients start with.
-    """
+    """The seeds of `study.fixed_seeds` that replace the run's, where they are set."""
 
     sampling: int | None = None
     initialisation: int | None = None
@@ -41,29 +39,11 @@ class Trial:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """The study's `tune`: how every method's options are chosen before its seeds are trained.
-
-    Attributes:
-        rounds: of a trial; None: those of the run that it is for.
-        seed: of all trials.
-        share: of every client's training images, which trials are evaluated on.
-        trials: of every method, by its label; what is not trained has none.
-    """
-
-    rounds: int | None
-    seed: int
-    share: float
-    trials: dict[str, tuple[Trial, ...]]
-
-
 class Expected(NamedTuple):
     """The numbers that are known of a dataset before it is read, for estimates; None if unknown.
 
     Attributes:
-        images, classes: their numbers.
-        test: number of test images among them.
+        test: number of test images among `images`.
     """
 
     images: int | None = None
@@ -80,9 +60,9 @@ class Dataset:
 
     Attributes:
         settings: the keys that the source reads.
-        listing: number and digest of the user's files, see fedloom.config.file_fingerprint.
-        expected: numbers that its recipe or its keys state, for estimates.
-        domains: the number of domains that its recipe states, for estimates, or None.
+        listing: number and digest of the user's files, see `listing` of fedloom.config.datasets.
+        expected: numbers that its recipe or its keys state.
+        domains: the number of domains that its recipe states, or None.
         notes: what its recipe says of differences from papers, for the report.
     """
 
@@ -133,6 +113,18 @@ class Backbone:
     def precision(self) -> str:
         """Return the number format in which it computes (see fedloom.common.device)."""
         return self.settings.get("precision", "float32")
+
+
+def local_weights(backbone: Backbone) -> Path | None:
+    """Return the weights file of a backbone, None if a hub has the weights."""
+    return weights_file(backbone.library, backbone.settings["weights"])
+
+
+def weights_file(library: str, weights: str) -> Path | None:
+    """Return the file that `weights` names, None for a hub, a tag of open_clip's, or no weights."""
+    is_tag = library == "open_clip" and "/" not in weights and "." not in weights
+    untrained = library == "torchvision" and weights == "none"
+    return None if weights == "hub" or is_tag or untrained else resource(weights)
 
 
 @dataclass(frozen=True)
@@ -190,11 +182,10 @@ class Method:
     """A label of the config's `methods`: a plugin with its options, or a member of a grid.
 
     Attributes:
-        look: the colour and marker that the plugin asks for, see fedloom.config.line_style.
-        training: all training options, as the study and the label have them; where the partition
-            has some too, see fedloom.config.protocols.
-        own_training: the label's, which go before those of study and partition.
-        rounds: the label's own number of rounds; None: those of the partition or the study.
+        look: the colour and marker that the plugin asks for.
+        training: all training options, without those of a partition's protocol.
+        own_training: the label's, which override those of study and partition.
+        rounds: the label's number of rounds; None: that of the partition or the study.
     """
 
     label: str
@@ -229,7 +220,6 @@ class Output:
 
     Attributes:
         section: tables or figures.
-        keys: those of its kind, and what follows the kind.
         scenarios, backbones, methods: the runs that it shows, crossed in that order.
         published: a paper's numbers to put beside the measured ones (tables).
         extra: what its kind reads of the study and of files, beside its keys.
@@ -277,6 +267,7 @@ class Settings:
     """The whole config; every mapping is by label. Trials and their partitions are in it too.
 
     Attributes:
+        trials: of every method, where `study.tune` is set and the method is trained.
         citation: of the paper that the study is of.
     """
 
@@ -290,5 +281,5 @@ class Settings:
     tables: dict[str, Output]
     figures: dict[str, Output]
     select: Selection
-    tuning: Tuning | None = None
+    trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
     citation: str | None = None

@@ -7,7 +7,6 @@ from pathlib import Path
 from fedloom.common.errors import FedLoomError
 from fedloom.contract.checks import CHECKS, NotLearningError, TinyRun
 from fedloom.contract.variations import other_options, refuses, shipped_backbone
-from fedloom.hooks import compatibility
 from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.manifest import Plugin
 
@@ -32,7 +31,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
         _run_checks(plugin)
         return f"{len(CHECKS + VARIATIONS)} checks"
     methods = [m for m in known if m.kind == "method"]
-    apart = [m for m in methods if compatibility.refusal(m, m.options({}, m.name), [plugin])]
+    apart = [m for m in methods if m.refused_wrappers(m.options({}, m.name), [plugin])]
     around = [m for m in methods if m not in apart and not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")

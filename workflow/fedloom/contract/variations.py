@@ -14,7 +14,7 @@ from fedloom.contract.tiny import CLIENTS, tiny_task
 from fedloom.federated import checks as results
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import compatibility, loader
+from fedloom.hooks import loader
 from fedloom.hooks.manifest import Plugin
 
 DIRICHLET = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "held_out": 0.2}
@@ -29,7 +29,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     which the method cannot have its wrappers.
     """
     for number, (changed, *around) in enumerate(_variations(method, *wrappers)):
-        if compatibility.refusal(changed, changed.options({}, changed.name), around):
+        if changed.refused_wrappers(changed.options({}, changed.name), around):
             continue
         own = folder / str(number)
         own.mkdir()

@@ -11,8 +11,7 @@ that counts (`firstresult`).
 A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`: it
 yields for what the method gives, and returns it changed. Of several wrappers the first is
 innermost: it sees what the method gives, the next what the first makes of it. `receive` and
-`deliver`, which only wrappers have, run the other way round: what was packed last is unpacked
-first.
+`deliver`, which only wrappers have, run the other way round: the last wrapper unpacks first.
 """
 
 # pyright: reportReturnType=false
@@ -171,7 +170,7 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
         server: the state before the round; it must not be changed in place.
         updates: those that `receive` returns; without wrappers one per client of the round. A run
             sorts them by client id, so that sums have the same bits in every run; the contract
-            shuffles them, since their order may bear on the result by rounding alone. A method
+            shuffles them, since their order may change the result by rounding alone. A method
             that rounding can turn over (k-means) sorts them itself.
     """
 

@@ -107,11 +107,10 @@ class _Job:
 
 def _trials(plan: Plan, run: Run) -> Iterator[Run]:
     """Yield the runs of a run's trials."""
-    tuning = plan.settings.tuning
-    for trial in plan.trials_of(run):
-        assert tuning is not None
+    tune = plan.settings.study.tune
+    for trial in plan.trials_of(run) if tune else ():
         partition = run.partition + VALIDATION
-        yield replace(run, partition=partition, method=trial.label, seed=tuning.seed)
+        yield replace(run, partition=partition, method=trial.label, seed=tune.seed)
 
 
 def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job]]:

@@ -1,0 +1,167 @@
+"""Where plugins lie: the folders of `plugins/` and installed packages, found without an import."""
+
+import importlib.util
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import PrivateAttr
+
+from fedloom.common.errors import FedLoomError, in_words
+from fedloom.common.folders import read_text
+from fedloom.common.schema import Identifier, Keys, checked
+
+PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
+FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
+
+Item = TypeVar("Item")
+Place = tuple[Path, str | None]  # a plugin's folder, and its package if it is installed
+
+
+class Found(dict[str, Item]):
+    """Things by name, without the broken ones; asking for one of these raises its error.
+
+    Attributes:
+        broken: the error of each broken thing, by its name or that of its folder.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: dict[str, FedLoomError] = {}
+
+    def __missing__(self, name: str) -> Item:
+        raise self.broken.get(name, KeyError(name))
+
+
+class Located(Keys):
+    """A plugin of any kind: the keys of its TOML file, and where it lies."""
+
+    name: Identifier
+    """The name by which studies use it."""
+    _folder: Path = PrivateAttr()
+    _module: str | None = PrivateAttr()
+
+    @classmethod
+    def of(cls, content: dict[str, Any], file: Path, module: str | None) -> Self:
+        """Check the content of a plugin's TOML file, and add where the plugin lies.
+
+        Args:
+            module: dotted name of the installed package; None for a folder of the checkout.
+        """
+        plugin = checked(cls, content, f"{file}: ")
+        plugin._folder, plugin._module = file.parent, module
+        return plugin
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds plugin.py and the file of `FILES`."""
+        return self._folder
+
+    @property
+    def module(self) -> str | None:
+        """The dotted name of the installed package; None for a folder of the checkout."""
+        return self._module
+
+    @property
+    def package(self) -> str:
+        """The dotted name of the package that plugin.py is imported from."""
+        return self._module or f"{PACKAGE}.{self.name}"
+
+    @property
+    def file(self) -> Path:
+        """The module that holds its functions."""
+        return self._folder / "plugin.py"
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a plugin's TOML file, and require a plugin.py beside it.
+
+    Raises:
+        FedLoomError: one of them is missing, the first is no TOML, or the folder has two of FILES.
+    """
+    others = [name for name in FILES if (file.parent / name).exists() and name != file.name]
+    if others:
+        raise FedLoomError(f"{file.parent}: {file.name} and {others[0]}; a plugin is of one kind")
+    for needed in (file, file.parent / "plugin.py"):
+        if not needed.is_file():
+            raise FedLoomError(f"{file.parent}: a {file.stem} needs the file {needed.name}")
+    try:
+        return tomllib.loads(read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FedLoomError(f"{file}: {error}") from None
+
+
+def _places(kind: str, folder: Path) -> Iterator[tuple[str, Callable[[], Place]]]:
+    """Yield the name of every plugin's folder or entry point, and what finds its place.
+
+    A folder without a file of `FILES` is taken for a method, which then misses its method.toml.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name[0] not in "_.":
+            files = [name for name in FILES if (path / name).exists()]
+            if f"{kind}.toml" in (files or FILES[:1]):
+                yield path.name, lambda path=path: (path, None)
+    for entry in entry_points(group=f"fedloom.{kind}s"):
+        yield entry.name, partial(_installed, entry)
+
+
+def _installed(entry: EntryPoint) -> Place:
+    """Locate an installed plugin without importing what lies in its folder.
+
+    Raises:
+        FedLoomError: there is no such module, or a package above it cannot be imported.
+    """
+    where = f"entry point {entry.group}:{entry.name}"
+    try:
+        spec = importlib.util.find_spec(entry.module)
+    except (Exception, SystemExit) as error:
+        raise FedLoomError(f"{where}: {entry.value}: {in_words(error)}") from error
+    if spec is None or spec.origin is None:
+        raise FedLoomError(f"{where}: no module {entry.value}")
+    package = entry.module if spec.submodule_search_locations else entry.module.rpartition(".")[0]
+    return Path(spec.origin).parent, package
+
+
+LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
+
+
+def gather(
+    kind: str, folder: Path, read: Callable[[Path, str | None], LocatedPlugin]
+) -> Found[LocatedPlugin]:
+    """Return the plugins of a kind: those of `folder` and installed ones.
+
+    Args:
+        kind: method (wrappers included), source or scheme.
+        read: makes a plugin of its place, or says in a FedLoomError why it cannot.
+    """
+    found: Found[LocatedPlugin] = Found()
+    for name, place in _places(kind, folder):
+        path = None
+        try:
+            path, module = place()
+            plugin = read(path, module)
+        except FedLoomError as error:
+            if path and kind == "method":  # the names of FedLoom's sources and schemes stay theirs
+                name = _name_in(path / "method.toml") or name
+            found.broken[name] = error
+            continue
+        other = found.setdefault(plugin.name, plugin).folder
+        if other != path:
+            line = f"is defined twice: in {other} and in {path}; rename one"
+            found.broken[plugin.name] = FedLoomError(f"{kind} '{plugin.name}' {line}")
+    for name in found.keys() & found.broken.keys():
+        del found[name]
+    return found
+
+
+def _name_in(file: Path) -> str | None:
+    """Return the name that a broken TOML file gives, if it gives one."""
+    try:
+        match = re.search(r'^name *= *"(\w+)"', read_text(file), re.MULTILINE)
+    except FedLoomError:
+        return None
+    return match[1] if match else None
