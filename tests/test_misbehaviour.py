@@ -23,35 +23,32 @@ NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
 QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
+def _write(folder):
+    """Write tests/fickle.py as a plugin, and tests/fickle_wrapper.py as one around it."""
+    toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
+    toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
+    around = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
+    for name, source, text in (
+        ("fickle", "fickle.py", f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"),
+        ("around", "fickle_wrapper.py", around),
+    ):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "method.toml").write_text(text)
+        shutil.copy(ROOT / "tests" / source, folder / name / "plugin.py")
+    return manifest.discover(folder)
+
+
 class Fickle:
-    """A run of tests/fickle.py: two rounds, each evaluated, and an artefact.
+    """A run of tests/fickle.py, alone or wrapped: two rounds, each evaluated, and an artefact."""
 
-    If it is about a hook of wrappers, tests/fickle_wrapper.py is around it.
-    """
-
-    def __init__(self, folder, hook=None):
-        own = folder / "plugins" / "fickle"
-        own.mkdir(parents=True)
-        toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
-        toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
-        (own / "method.toml").write_text(
-            f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"
-        )
-        shutil.copy(ROOT / "tests/fickle.py", own / "plugin.py")
-        self.folder, name, around = folder, "fickle", []
-        if hook in hookspecs.UNPACKING:
-            name = "around"
-            outside = folder / "plugins" / name
-            outside.mkdir()
-            toml = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
-            (outside / "method.toml").write_text(toml)
-            shutil.copy(ROOT / "tests/fickle_wrapper.py", outside / "plugin.py")
-            around = [manifest.discover(folder / "plugins")[name]]
-        self.file = folder / "plugins" / name / "plugin.py"
-        self.method = manifest.discover(folder / "plugins")["fickle"]
+    def __init__(self, folder, wrapped=False):
+        plugins = _write(folder / "plugins")
+        around = [plugins["around"]] if wrapped else []
+        plugin = plugins["around" if wrapped else "fickle"]
+        self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
         self.hooks = loader.load_hooks(self.method, wrappers=around)
         self.task = contract.tiny_task(self.method, folder, tuple(around))
-        self.change = sys.modules[f"fedloom_plugins.{name}.plugin"].CHANGE
+        self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
 
     def run(self):
         two = replace(contract.tiny_job(self.method, last=2), evaluate=(1, 2))
@@ -68,11 +65,19 @@ class Fickle:
         return line
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The run alone, and wrapped."""
+    return {wrapped: Fickle(tmp_path_factory.mktemp("run"), wrapped) for wrapped in (False, True)}
+
+
 @pytest.fixture
-def fickle(tmp_path, request):
-    """Fickle, with the wrapper around it where the test's parameter `hook` is one of wrappers."""
+def fickle(runs, request):
+    """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    return Fickle(tmp_path, parameters.get("hook"))
+    run = runs[parameters.get("hook") in hookspecs.UNPACKING]
+    run.change.clear()
+    return run
 
 
 def test_what_behaves_is_let_through(fickle):
@@ -421,10 +426,10 @@ def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, word
     ],
 )
 def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
-    file = Fickle(tmp_path).file
-    file.write_text(source + " " * len(file.read_text()))  # of another size: no cached bytecode
+    plugin = _write(tmp_path)["fickle"]
+    plugin.file.write_text(source)
     with pytest.raises(FedLoomError, match=f"^fickle: import of plugin.py: .*{words}") as error:
-        loader.load_hooks(manifest.discover(tmp_path / "plugins")["fickle"])
+        loader.load_hooks(plugin)
     assert "\n" not in str(error.value)
 
 
@@ -437,11 +442,11 @@ def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
     ],
 )
 def test_a_hook_that_is_no_plain_function(tmp_path, old, new, words):
-    file = Fickle(tmp_path).file
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
+    plugin = _write(tmp_path)["fickle"]
+    assert old in plugin.file.read_text()
+    plugin.file.write_text(plugin.file.read_text().replace(old, new))
     with pytest.raises(FedLoomError, match=f"plugin.py: 'predict' of a method {words}"):
-        loader.load_hooks(manifest.discover(tmp_path / "plugins")["fickle"])
+        loader.load_hooks(plugin)
 
 
 def test_a_wrapper_must_yield(tmp_path):

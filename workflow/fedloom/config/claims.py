@@ -107,9 +107,6 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     `above` and `below` are lists, `within` the two ends of the differences that are claimed, None
     for an open end. Every claim has `printed`: the smallest and the largest difference by the
     paper's own numbers over the columns of a setting, by setting; None where it prints none.
-
-    Raises:
-        FedLoomError: no such paper, or a claim of a row or a setting that its file does not define.
     """
     file = FOLDER / f"{paper}.yaml"
     if not file.is_file():
@@ -208,9 +205,6 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, An
     Args:
         methods: of the table.
         chosen: {label: row or list of rows}, what the config says.
-
-    Raises:
-        FedLoomError: a row has an option that its plugin does not have.
     """
     labels = {}
     for row, entry in rows.items():
@@ -247,9 +241,6 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
 
     It shows no other runs than those, in the scenarios that stand for a setting: what it shows is
     trained. Where none does, it shows all its methods, or all its scenarios.
-
-    Raises:
-        FedLoomError: a label, row, scenario or setting that is not there.
     """
     entry = output.keys.own
     paper = read_claims(entry["paper"], f"{where}.paper")

@@ -65,11 +65,7 @@ class Entry(NamedTuple):
 
 
 def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds, where: str) -> Entry:
-    """Return an entry of the config, checked against the keys of its kind.
-
-    Raises:
-        FedLoomError: one line that names the key.
-    """
+    """Return an entry of the config, checked against the keys of its kind."""
     named_by, path = NAMED_BY[section], key_path(section, label)
     name = entry.get(named_by)
     try:

@@ -53,9 +53,6 @@ def resolve_methods(
     Args:
         methods: the config's section.
         training: the study's training options.
-
-    Raises:
-        FedLoomError: no such plugin, option or value, or a wrong grid.
     """
     resolved: Found[Method] = Found()
     all_grids: dict[str, Grid] = {}
@@ -115,11 +112,7 @@ def _wrappers(
 
 
 def grid_of(method: Method, axes: dict[str, list], plugin: Plugin, where: str) -> Grid:
-    """Return the grid around a method, once its axes are checked.
-
-    Raises:
-        FedLoomError: an axis is not an option, or does not take one of its values.
-    """
+    """Return the grid around a method, once its axes are checked."""
     every = dict.fromkeys(Training.model_fields) | method.training
     options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
     grids.check_axes(axes, options, plugin.option_schemas, where)
@@ -166,11 +159,7 @@ def method_names(methods: dict[str, Method], all_grids: dict[str, Grid]) -> list
 def expand(
     names: Iterable[str], methods: Found[Method], all_grids: dict[str, Grid], where: str
 ) -> list[str]:
-    """Return the labels that `names` stand for: all members of a grid by its own label.
-
-    Raises:
-        FedLoomError: no such label, or one of a broken plugin.
-    """
+    """Return the labels that `names` stand for: all members of a grid by its own label."""
     labels: dict[str, None] = {}
     for name in names:
         if name in all_grids:
@@ -185,11 +174,7 @@ def expand(
 
 
 def check_families(methods: Iterable[Method], backbones: Sequence[Backbone], where: str) -> None:
-    """Check that every method of a table or figure (`where`) works on every backbone of it.
-
-    Raises:
-        FedLoomError: names the method and the backbone.
-    """
+    """Check that every method of a table or figure (`where`) works on every backbone of it."""
     for method, backbone in product(methods, backbones):
         if backbone.family not in method.families:
             raise FedLoomError(
@@ -203,12 +188,7 @@ def check_families(methods: Iterable[Method], backbones: Sequence[Backbone], whe
 
 
 def with_trials(settings: Settings, tune: Tune) -> Settings:
-    """Return the settings with the trials that `study.tune` asks for, and their partitions.
-
-    Raises:
-        FedLoomError: a method, an option or a value that is not there, or a method that has fewer
-            combinations than it must try.
-    """
+    """Return the settings with the trials that `study.tune` asks for, and their partitions."""
     selected = settings.select
     if tune.seed in settings.study.seeds:
         raise FedLoomError(f"{TUNE}.seed: {tune.seed} is one of study.seeds; take another")
@@ -250,10 +230,6 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[
 
     The values that all methods try take turns, the last option changing fastest, and so do a
     method's own beside them; no combination comes twice. All are tried as often, or once more.
-
-    Raises:
-        FedLoomError: the method has fewer combinations than trials, or there are more common
-            combinations than trials.
     """
     common, others = (
         [dict(zip(axes, each, strict=True)) for each in product(*axes.values())]
@@ -278,13 +254,7 @@ def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[
 
 
 def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
-    """Return a method's trials, each after the options in which the trials differ.
-
-    Raises:
-        FedLoomError: an axis is not an option, or a value not one that it takes or that its
-            wrappers allow, or with one of them the method gives other artefacts, so that a figure
-            might lack its own.
-    """
+    """Return a method's trials, each after the options in which the trials differ."""
     plugin, where = find(method.plugin), f"{TUNE}: methods.{method.label}"
     around = [find(wrapper.plugin) for wrapper in method.wrappers]
     values, own = tune.values, tune.per_method.get(method.label, {})
@@ -300,7 +270,7 @@ def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
         reason = plugin.refused_wrappers(trial.options, around)
         if reason is not None:
             raise FedLoomError(f"{where}: {reason}")
-        if set(trial.artefacts) != set(method.artefacts):
+        if set(trial.artefacts) != set(method.artefacts):  # a figure might lack its own
             changed = ", ".join(f"{axis} {grids.text(value)}" for axis, value in wanted.items())
             raise FedLoomError(f"{where} gives other artefacts with {changed}; leave that out")
         made.append((member.options, trial))

@@ -18,10 +18,6 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     """Return a table or figure with its runs, and what its kind reads of files and papers.
 
     Of `scenarios`, `backbones` and `methods`, omitted ones default to all those of the study.
-
-    Raises:
-        FedLoomError: a label that is not there, a method that does not work on a backbone, nothing
-            that the kind could show, or a need of the kind that the study does not meet.
     """
     where, keys, select = f"{CONFIG} {section}.{label}", entry.keys, settings.select
     known = {str(scenario): scenario for scenario in select.scenarios}
@@ -94,11 +90,7 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
 
 
 def published_paper(paper: str, where: str) -> dict[str, Any]:
-    """Return what workflow/published has of a paper: `citation` and `tables`.
-
-    Raises:
-        FedLoomError: there is no such paper; names `where`.
-    """
+    """Return what workflow/published has of a paper: `citation` and `tables`."""
     file = ROOT / "workflow/published" / f"{paper}.yaml"
     if not file.is_file():
         papers = sorted(path.stem for path in file.parent.glob("*.yaml"))
@@ -109,11 +101,7 @@ def published_paper(paper: str, where: str) -> dict[str, Any]:
 def _published(
     settings: Settings, output: Output, entry: dict[str, Any], where: str
 ) -> dict[str, Any]:
-    """Return the entry with the paper's citation and the values of the rows that it names.
-
-    Raises:
-        FedLoomError: no such paper, table, row or column, here or in the paper.
-    """
+    """Return the entry with the paper's citation and the values of the rows that it names."""
     labels, members = method_names(settings.methods, settings.grids), set(settings.methods)
     if output.keys.shows == "datasets":
         labels, members = [scenario.dataset for scenario in output.scenarios], set()

@@ -50,11 +50,7 @@ def method_of(settings: Settings, partition: str, method: str) -> Method:
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
-    """Check that methods allow their batches and cohorts to be divided as the study does.
-
-    Raises:
-        FedLoomError: names the method, and what to change.
-    """
+    """Check that methods allow their batches and cohorts to be divided as the study does."""
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
         size, stacked = method.training["micro_batch"], settings.study.stacked
@@ -64,11 +60,7 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
 
 
 def check_runs(settings: Settings) -> None:
-    """Check the clients, evaluations and jobs of all runs.
-
-    Raises:
-        FedLoomError: names the table, partition or method.
-    """
+    """Check the clients, evaluations and jobs of all runs."""
     if settings.study.evaluate_clients is not None:
         for label, table in settings.tables.items():
             if table.settings.get("target") is not None:

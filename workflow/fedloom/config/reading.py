@@ -130,9 +130,6 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
 
     Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.
     `study.tune` belongs to its study: a later file that names another study starts without it.
-
-    Raises:
-        FedLoomError: a label of a shared section means different things in two files.
     """
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, str], Path] = {}

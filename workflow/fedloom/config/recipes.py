@@ -200,7 +200,7 @@ class Recipe:
 
 
 def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
-    """Return the number of images of a part of several, or 0 if its recipe does not state it."""
+    """Return the number of images of a part of several; 0 if unknown."""
     images, classes, _ = recipe.size()
     caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
     capped = sum(caps) * classes if classes and all(caps) else None
@@ -249,9 +249,6 @@ def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = 
     Args:
         kinds: sources.
         where: begins an error; by default the entry's label.
-
-    Raises:
-        FedLoomError: one line that names the key.
     """
     where, path = where or f"{CONFIG} datasets.{label}", key_path("datasets", label)
     if "recipe" in entry:

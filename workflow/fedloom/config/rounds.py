@@ -35,22 +35,16 @@ def evaluated_rounds(study: Study) -> list[int]:
 class Reported:
     """What tables report of a run.
 
-    Attributes:
-        rounds: evaluated rounds to average.
-        worst_of: evaluated rounds, the lowest mean of which is the worst accuracy; empty: the worst
-            accuracy is that of the worst client, averaged over `rounds`.
+    The worst accuracy is the lowest mean over clients after one of the rounds `worst_of`; without
+    these, that of the worst client, averaged over `rounds`.
     """
 
-    rounds: tuple[int, ...]
+    rounds: tuple[int, ...]  # evaluated rounds to average
     worst_of: tuple[int, ...] = ()
 
 
 def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
-    """Return the evaluated rounds that the tables average, of a study as a run has it.
-
-    Raises:
-        FedLoomError: fewer rounds are evaluated than are to be averaged; begins with `where`.
-    """
+    """Return the evaluated rounds that the tables average, of a study as a run has it."""
     evaluated = _wanted_rounds(study)
     counts = {
         "last_evaluations": study.report.last_evaluations,

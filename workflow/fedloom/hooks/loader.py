@@ -29,9 +29,6 @@ def import_plugin(plugin: Located) -> ModuleType:
 
     A folder of the checkout becomes the package `fedloom_plugins.<name>`. If it was imported
     before, this is the same module.
-
-    Raises:
-        FedLoomError: the import raises, or ends the process.
     """
     module = sys.modules.get(f"{plugin.package}.plugin")
     if module is not None and module.__file__ == str(plugin.file):
@@ -95,11 +92,7 @@ def _check_imports(plugin: Located) -> None:
 
 
 def check_hooks(module: ModuleType, plugin: Plugin) -> None:
-    """Refuse mistakes that pluggy lets pass, or refuses with a traceback.
-
-    Raises:
-        FedLoomError: a hook is missing, misspelt, unmarked or has an argument that it may not have.
-    """
+    """Refuse mistakes that pluggy lets pass, or refuses with a traceback."""
     file, kind = plugin.file, plugin.kind
     functions = inspect.getmembers(module, inspect.isfunction)
     own = {name: f for name, f in functions if f.__module__ == module.__name__}

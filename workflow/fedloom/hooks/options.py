@@ -75,11 +75,7 @@ def _check_schema(schema: Any, where: str) -> None:
 
 
 def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: str) -> dict[str, Any]:
-    """Check options, and return them with the defaults of those that are left out.
-
-    Raises:
-        FedLoomError: unknown option, wrong type or out of bounds; names `where`.
-    """
+    """Check options, and return them with the defaults of those that are left out."""
     for name, value in options.items():
         if name not in schemas:
             raise FedLoomError(f"{where}.{name}: unknown key; {suggestion(name, schemas)}")
