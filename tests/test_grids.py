@@ -148,25 +148,6 @@ def test_a_grid_may_sweep_training_options():
     assert spec.method.training["lr"] == 0.001
 
 
-def test_a_heat_map_of_training_options_names_its_axes(tmp_path):
-    items = []
-    for lr in (0.1, 0.001):
-        for epochs in (1, 2):
-            path = tmp_path / f"{lr}{epochs}.parquet"
-            value = round(100 * lr) + epochs
-            file = _evaluation(path, lambda r, k, v=value: v)
-            at = {"training.lr": lr, "training.epochs": epochs}
-            items.append(
-                shown(method=path.stem, evaluation=file, member=GridMember("g", 0, at, at, "G"))
-            )
-    with style.applied():
-        figure = grid.draw(_at(items, 3), figure_job("grid", frames="equal"))
-        axis = figure.axes[0]
-        assert (axis.get_xlabel(), axis.get_ylabel()) == ("training.lr", "training.epochs")
-        assert [t.get_text() for t in axis.get_xticklabels()] == ["0.1", "0.001"]
-        np.testing.assert_allclose(axis.get_images()[0].get_array(), [[11, 1], [12, 2]])
-
-
 @pytest.mark.parametrize(
     ("axes", "line"),
     [

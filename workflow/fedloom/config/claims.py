@@ -85,8 +85,9 @@ class Claim(Keys):
             raise ValueError("must have above and below, or above and from, or untested")
         if self.from_ is not None and len(self.from_) != 1:
             raise ValueError("from: must be one setting")
-        low, high = self.within if isinstance(self.within, list) else (0, 1)
-        if low is high or (None not in (low, high) and low >= high):
+        within = self.within if isinstance(self.within, list) else [0.0, None]
+        ends = [end for end in within if end is not None]
+        if not ends or (len(ends) == 2 and ends[0] >= ends[1]):
             raise ValueError("within: must be two ends, the lower one first, or one and null")
         return self
 

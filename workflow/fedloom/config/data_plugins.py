@@ -189,4 +189,4 @@ class WithPlugins(Kinds):
         return iter([*self.room, *discover(self.kind)])
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)

@@ -54,7 +54,7 @@ class Room(Kinds):
         return iter([name for name in names if name in self])
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
 
 
 class Entry(NamedTuple):

@@ -239,7 +239,7 @@ def _load(file: Path) -> Recipe:
         raise FedLoomError(f"{file}: source: missing; it has no default, so set it")
     if not keys.get.model_fields_set:
         raise FedLoomError(f"{file}: get: must say how its files are got, got nothing")
-    facts = dict(keys) | {"get": keys.get.plain, "counts": keys.counts.plain}
+    facts: dict[str, Any] = dict(keys) | {"get": keys.get.plain, "counts": keys.counts.plain}
     return Recipe(name=file.stem, file=file, entry=content, **facts)
 
 

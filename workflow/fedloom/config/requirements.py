@@ -43,9 +43,9 @@ two_axes, three_axes, two_or_three_axes = _axes(2), _axes(3), _axes(2, 3)
 def the_option(settings: Settings, output: Output, where: str) -> None:
     """Every grid that is shown has the axis `option`, if the output names one."""
     option = output.settings.get("option")
-    for label in output.methods if option is not None else ():
+    for label in output.methods:
         member = settings.methods[label].member
-        if member is not None:
+        if option is not None and member is not None:
             check_known(option, member.at, f"{where}.option: the grid {member.grid} has no axis")
 
 

@@ -108,7 +108,8 @@ class _Job:
 def _trials(plan: Plan, run: Run) -> Iterator[Run]:
     """Yield the runs of a run's trials."""
     tune = plan.settings.study.tune
-    for trial in plan.trials_of(run) if tune else ():
+    for trial in plan.trials_of(run):
+        assert tune is not None
         partition = run.partition + VALIDATION
         yield replace(run, partition=partition, method=trial.label, seed=tune.seed)
 
