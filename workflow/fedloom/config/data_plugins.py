@@ -7,20 +7,20 @@ the checkout, or in an installed package with an entry point of the group `fedlo
 """
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
 from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
 from fedloom.config.kinds import Kinds
 from fedloom.config.partitions import ClientScheme, SchemeKind
 from fedloom.hooks import manifest
-from fedloom.hooks.discovery import Found, Located, gather, read_toml
+from fedloom.hooks.discovery import Found, Located, gather
 from fedloom.hooks.options import check_schemas, check_value
 
 
@@ -69,6 +69,20 @@ class DataPlugin(Located):
     by_domain: bool = False
     """True if a scheme has groups(domains, settings) in place of divide(labels, settings, rng);
     then the number of clients follows from the domains, and `clients` is not a key."""
+
+    def check(self, content: dict[str, Any]) -> None:
+        """Check the options, and that FedLoom does not have the name or an option's key."""
+        if self.name in OWN[self.kind]:
+            raise FedLoomError(f"name: FedLoom has its own {self.kind} '{self.name}'; rename this")
+        if self.kind == "source" and self.by_domain:
+            raise FedLoomError("by_domain: only a scheme declares it; remove it")
+        check_schemas(self.option_schemas, "options")
+        for name, option in self.option_schemas.items():
+            if name in self.base.model_fields or name in (self.kind, "clients", "protocol"):
+                line = f"every {self.kind} has that key; rename it"
+                raise FedLoomError(f"options.{name}: {line}")
+            if option.get("format") == "path" and option["type"] != "string":
+                raise FedLoomError(f'options.{name}: a path is of the type "string"')
 
     @property
     def paths(self) -> list[str]:
@@ -128,28 +142,10 @@ def _field(name: str, option: dict[str, Any]) -> Any:
     return kind, Field(option.get("default", ...), alias=name, description=about)
 
 
-def _read(kind: str, folder: Path, module: str | None) -> DataPlugin:
-    """Read and check the source.toml or scheme.toml of a folder."""
-    file = folder / f"{kind}.toml"
-    plugin = KINDS[kind].of(read_toml(file), file, module)
-    if plugin.name in OWN[kind]:
-        line = f"FedLoom has its own {kind} '{plugin.name}'; rename this one"
-        raise FedLoomError(f"{folder}: {line}")
-    if kind == "source" and plugin.by_domain:
-        raise FedLoomError(f"{file}: by_domain: only a scheme declares it; remove it")
-    check_schemas(plugin.option_schemas, f"{file}: options")
-    for name, option in plugin.option_schemas.items():
-        if name in plugin.base.model_fields or name in (kind, "clients", "protocol"):
-            raise FedLoomError(f"{file}: options.{name}: every {kind} has that key; rename it")
-        if option.get("format") == "path" and option["type"] != "string":
-            raise FedLoomError(f'{file}: options.{name}: a path is of the type "string"')
-    return plugin
-
-
 @cache
 def discover(kind: str, folder: Path = ROOT / "plugins") -> Found[DataPlugin]:
     """Return the plugins of a kind, source or scheme: those of `folder` and installed ones."""
-    return gather(kind, folder, partial(_read, kind))
+    return gather(kind, folder, KINDS[kind])
 
 
 def find(kind: str, name: str) -> DataPlugin:
@@ -159,8 +155,8 @@ def find(kind: str, name: str) -> DataPlugin:
         FedLoomError: it is broken, or there is none; suggests the nearest.
     """
     plugins = discover(kind)
-    if name not in plugins and name not in plugins.broken:
-        raise FedLoomError(f"no {kind} '{name}'; {suggestion(name, list(plugins))}")
+    if name not in plugins.broken:
+        check_known(name, plugins, f"no {kind}")
     return plugins[name]
 
 

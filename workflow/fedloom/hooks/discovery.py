@@ -47,14 +47,17 @@ class Located(Keys):
 
     @classmethod
     def of(cls, content: dict[str, Any], file: Path, module: str | None) -> Self:
-        """Check the content of a plugin's TOML file, and add where the plugin lies.
-
-        Args:
-            module: dotted name of the installed package; None for a folder of the checkout.
-        """
+        """Check the content of a plugin's TOML file, and add where the plugin lies."""
         plugin = checked(cls, content, f"{file}: ")
         plugin._folder, plugin._module = file.parent, module
+        try:
+            plugin.check(content)
+        except FedLoomError as error:
+            raise FedLoomError(f"{file}: {error}") from None
         return plugin
+
+    def check(self, content: dict[str, Any]) -> None:
+        """Check what the keys in `content` say together; errors begin with the key."""
 
     @property
     def folder(self) -> Path:
@@ -129,21 +132,19 @@ def _installed(entry: EntryPoint) -> Place:
 LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
 
 
-def gather(
-    kind: str, folder: Path, read: Callable[[Path, str | None], LocatedPlugin]
-) -> Found[LocatedPlugin]:
-    """Return the plugins of a kind: those of `folder` and installed ones.
+def gather(kind: str, folder: Path, model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
+    """Return the plugins of a kind, those of `folder` and installed ones.
 
     Args:
         kind: method (wrappers included), source or scheme.
-        read: makes a plugin of its place, or says in a FedLoomError why it cannot.
     """
     found: Found[LocatedPlugin] = Found()
     for name, place in _places(kind, folder):
         path = None
         try:
             path, module = place()
-            plugin = read(path, module)
+            file = path / f"{kind}.toml"
+            plugin = model.of(read_toml(file), file, module)
         except FedLoomError as error:
             if path and kind == "method":  # the names of FedLoom's sources and schemes stay theirs
                 name = _name_in(path / "method.toml") or name

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import Field, model_validator
 
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
-from fedloom.hooks.discovery import Found, Located, gather, read_toml
+from fedloom.hooks.discovery import Found, Located, gather
 from fedloom.hooks.options import check_schemas, fill_in
 from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 
@@ -145,6 +145,40 @@ class Plugin(Located):
         inputs = FORWARD_INPUTS.get(str(content.get("family")))
         return content if inputs is None else {"forward_inputs": inputs} | content
 
+    def check(self, content: dict[str, Any]) -> None:
+        """Check what the keys in `content` say together; errors begin with the key."""
+        is_method, options = self.kind == "method", self.option_schemas
+        for key in content:
+            if is_method and key in OF_WRAPPERS:
+                raise FedLoomError(f"{key}: only a wrapper declares it; remove it")
+            if not is_method and key not in OF_WRAPPERS + OF_BOTH:
+                raise FedLoomError(f"{key}: only a method declares it; remove it")
+        if is_method and self.family is None:
+            raise FedLoomError('family: is missing; a method needs "vit" or "clip"')
+        available = NEEDS.get(self.family or "", ())
+        for number, entry in enumerate(self.needs):
+            if entry not in available:
+                names = " or ".join(repr(name) for name in available)
+                raise FedLoomError(f"needs[{number}]: must be {names}, got {entry!r}")
+        for key in OF_THE_PAPER if is_method and self.trained else ():
+            if key not in self.training_defaults.model_fields_set:
+                raise FedLoomError(f"training.{key}: is missing")
+        aggregation = self.aggregation if isinstance(self.aggregation, dict) else {}
+        named = {
+            "couples_images": self.couples_images,
+            "whole_cohorts": self.whole_cohorts,
+            "cost.no_server_model": self.cost.no_server_model,
+            "cost.trains_weights": self.cost.trains_weights,
+            "cost.personalize_epochs": self.cost.personalize_epochs,
+            **{f"artefacts.{name}.needs": entry.needs for name, entry in self.artefacts.items()},
+            **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
+        }
+        for key, value in named.items():
+            names = [value] if isinstance(value, str) else value if isinstance(value, dict) else ()
+            for option in names:
+                check_known(option, options, f"{key}: no option")
+        check_schemas(options, "options", required=("default",))
+
     @property
     def families(self) -> tuple[str, ...]:
         """All kinds of backbone that a method trains on."""
@@ -264,58 +298,10 @@ def _holds(condition: Condition, options: dict) -> bool:
     return condition if isinstance(condition, bool) else condition.items() <= options.items()
 
 
-def _read(folder: Path, module: str | None = None) -> Plugin:
-    """Read and check the method.toml of a folder."""
-    file = folder / "method.toml"
-    content = read_toml(file)
-    plugin = Plugin.of(content, file, module)
-    try:
-        _check(plugin, content)
-    except FedLoomError as error:
-        raise FedLoomError(f"{file}: {error}") from None
-    return plugin
-
-
-def _check(plugin: Plugin, content: dict[str, Any]) -> None:
-    """Check what the keys of a method.toml say together; errors begin with the key."""
-    is_method, options = plugin.kind == "method", plugin.option_schemas
-    for key in content:
-        if is_method and key in OF_WRAPPERS:
-            raise FedLoomError(f"{key}: only a wrapper declares it; remove it")
-        if not is_method and key not in OF_WRAPPERS + OF_BOTH:
-            raise FedLoomError(f"{key}: only a method declares it; remove it")
-    if is_method and plugin.family is None:
-        raise FedLoomError('family: is missing; a method needs "vit" or "clip"')
-    available = NEEDS.get(plugin.family or "", ())
-    for number, entry in enumerate(plugin.needs):
-        if entry not in available:
-            names = " or ".join(repr(name) for name in available)
-            raise FedLoomError(f"needs[{number}]: must be {names}, got {entry!r}")
-    for key in OF_THE_PAPER if is_method and plugin.trained else ():
-        if key not in plugin.training_defaults.model_fields_set:
-            raise FedLoomError(f"training.{key}: is missing")
-    aggregation = plugin.aggregation if isinstance(plugin.aggregation, dict) else {}
-    named = {
-        "couples_images": plugin.couples_images,
-        "whole_cohorts": plugin.whole_cohorts,
-        "cost.no_server_model": plugin.cost.no_server_model,
-        "cost.trains_weights": plugin.cost.trains_weights,
-        "cost.personalize_epochs": plugin.cost.personalize_epochs,
-        **{f"artefacts.{name}.needs": entry.needs for name, entry in plugin.artefacts.items()},
-        **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
-    }
-    for key, value in named.items():
-        names = [value] if isinstance(value, str) else value if isinstance(value, dict) else ()
-        for option in names:
-            if option not in options:
-                raise FedLoomError(f"{key}: no option '{option}'; {suggestion(option, [*options])}")
-    check_schemas(options, "options", required=("default",))
-
-
 @cache
 def discover(folder: Path = ROOT / "plugins") -> Found[Plugin]:
     """Return all methods and wrappers: those of `folder` and installed ones."""
-    return gather("method", folder, _read)
+    return gather("method", folder, Plugin)
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
@@ -326,7 +312,6 @@ def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
     """
     plugins = discover()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
-    if name not in known and name not in plugins.broken:
-        hint = suggestion(name, known)
-        raise FedLoomError(f"{where}: no {kind or 'method'} '{name}'; {hint}")
+    if name not in plugins.broken:
+        check_known(name, known, f"{where}: no {kind or 'method'}")
     return plugins[name]
