@@ -233,6 +233,14 @@ def letters(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def work(letters, tmp_path, monkeypatch):
+    """A copy of `letters`, in which the test works."""
+    shutil.copytree(letters, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
 def _tune(folder, method, monkeypatch):
     """Train a method's trials in the folder, choose, and return states and choice as bytes."""
     monkeypatch.chdir(folder)
@@ -318,9 +326,7 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     assert file.read_bytes() == before, "a loser's number trains no run anew"
 
 
-def test_a_trial_that_diverges_ranks_last(letters, tmp_path, monkeypatch):
-    shutil.copytree(letters, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
+def test_a_trial_that_diverges_ranks_last(work):
     wild = {"training.lr": [1e38, 0.1]}
     # a round a job, so that a job also starts from a trial that has diverged
     plan = Plan(_settings({"values": wild, "rounds": 3}, ["fedvpt"], rounds_per_job=1))
@@ -342,9 +348,7 @@ def test_a_trial_that_diverges_ranks_last(letters, tmp_path, monkeypatch):
         choose.run(job, 1)
 
 
-def test_a_run_that_is_no_trial_stops_where_it_diverges(letters, tmp_path, monkeypatch):
-    shutil.copytree(letters, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
+def test_a_run_that_is_no_trial_stops_where_it_diverges(work):
     plan = Plan(_settings({"values": {"training.lr": [1e38, 0.1]}}, ["fedvpt"]))
     trial = plan.settings.trials["fedvpt"][0]
     job = plan.train_job(_of(trial.label, 1000, partition="two.validation", end="0002"))
@@ -352,11 +356,7 @@ def test_a_run_that_is_no_trial_stops_where_it_diverges(letters, tmp_path, monke
         train.run(replace(job, trial=False), 1)
 
 
-def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(
-    letters, tmp_path, monkeypatch, caplog
-):
-    shutil.copytree(letters, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
+def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
     for labels in (trial, _of("fedvpt", 0, end="0003")):
@@ -371,9 +371,8 @@ def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_non
     assert {row["guessing_loss"] for row in rows} == {np.log(4)}
 
 
-def test_a_tuned_run_is_the_run_with_the_chosen_options(letters, tmp_path, monkeypatch):
-    shutil.copytree(letters, tmp_path / "work")
-    plan, _, _ = _tune(tmp_path / "work", "head_tuning", monkeypatch)
+def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):
+    plan, _, _ = _tune(work, "head_tuning", monkeypatch)
     job = plan.train_job(_of("head_tuning", end="0003"))
     chosen = selected.with_choice(job.spec)
     lr = selected.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]

@@ -4,6 +4,7 @@ An axis is an option of the method, or a training option as `training.lr`; with 
 it, `option.position`, it is an entry of a list (from 0).
 """
 
+import re
 from copy import deepcopy
 from itertools import product
 from typing import Any
@@ -65,16 +66,14 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
                 )
         for i, value in enumerate(values):
             if option.startswith(TRAINING):
-                whole = _with_entry(options[option], int(position), value) if dot else value
+                whole = value
+                if dot:
+                    whole = list(options[option])
+                    whole[int(position)] = value
                 checked(Training, {option.removeprefix(TRAINING): whole}, f"{where}.training")
             else:
                 shape = schemas[option]
                 check_value(value, shape.get("items", {}) if dot else shape, f"{at}[{i}]")
-
-
-def _with_entry(values: list, position: int, value: Any) -> list:
-    """Return a list with another value at a position."""
-    return [*values[:position], value, *values[position + 1 :]]
 
 
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
@@ -90,7 +89,8 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
                 options[option] = value
             else:
                 options[option][entry] = value
-        label = f"{grid.label}.{'-'.join(map(_in_label, values))}"
+        # with the characters that a label may have
+        label = f"{grid.label}.{re.sub(r'[^A-Za-z0-9_.-]', '_', text(list(values)))}"
         changed = [
             f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
         ]
@@ -114,9 +114,3 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-def _in_label(value: Any) -> str:
-    """Write a value with the characters that a label may have."""
-    characters = [c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in text(value)]
-    return "".join(characters)
