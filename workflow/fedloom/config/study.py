@@ -14,9 +14,7 @@ Sentences = dict[str, str]
 
 
 class FixedSeeds(Keys):
-    """Seeds that parts of all runs have in place of the run's own, as where a paper repeats the
-    other parts alone; null: the run's own.
-    """
+    """Seeds of parts of all runs, where a paper repeats only the rest; null: the run's seed."""
 
     partition: Natural | None = None
     """Of partitions without a `seed`; they divide by it."""
