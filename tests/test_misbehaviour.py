@@ -52,7 +52,7 @@ class Fickle:
 
     def run(self):
         two = replace(contract.tiny_job(self.method, last=2), evaluate=(1, 2))
-        folder = self.folder / f"run{next(NUMBERS)}"  # else it would go on from a checkpoint
+        folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
         folder.mkdir()
         outputs = contract.tiny_outputs(folder, 2)
         training_job.train(self.task, self.hooks, two, None, outputs, "same")

@@ -29,7 +29,7 @@ OF_BOTH = ("kind", "name", "title", "paper", "look", "options")  # all others ar
 
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
-Several: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
+Items: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]  # TOML has lists
 
 
 class Paper(Keys):
@@ -88,13 +88,13 @@ class Plugin(Located):
     paper: Paper
     family: Literal["vit", "clip"] | None = None
     """The kind of backbone that a method trains on."""
-    extra_families: Several[Literal["resnet"]] = ()
+    extra_families: Items[Literal["resnet"]] = ()
     """Other kinds of backbone that it trains on without a change."""
-    needs: Several[Literal["features", "patches", "prototypes"]] = ()
+    needs: Items[Literal["features", "patches", "prototypes"]] = ()
     """Features: final class token of every image, or its CLIP features (batch.features); patches:
     projected patch tokens of every image, of a CLIP alone (batch.patches); prototypes: the warm
     start of Eq. 18-19 of PEP-FedPT (task.prototypes)."""
-    forward_inputs: Several[Literal["images", "texts"]] = ()
+    forward_inputs: Items[Literal["images", "texts"]] = ()
     """What it runs through the backbone in a training step; by default images, and with a CLIP
     texts. [] if it reads caches alone. How many clients train, and how many images are evaluated,
     at once follows from it."""
