@@ -175,8 +175,9 @@ class WithPlugins(Kinds):
         self.room, self.kind = room, kind
 
     def __getitem__(self, name: str) -> type[Keys]:
-        if name in self.room:
-            return self.room[name]
+        own = self.room.get(name)
+        if own is not None:
+            return own
         if name in discover(self.kind):
             return discover(self.kind)[name].keys()
         raise broken().get(name, KeyError(name))
