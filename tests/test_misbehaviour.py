@@ -214,6 +214,11 @@ def with_update(k=0, **fields):
     return change
 
 
+def of_head(value):
+    """A change of an upload's head."""
+    return lambda payload: {"params": {"head": value(payload["params"]["head"])}}
+
+
 def with_leaf(value):
     """A change of every client's upload: one more leaf."""
     return lambda task, updates: [
@@ -302,28 +307,13 @@ MALFORMED = {
         (with_leaf(QUANTISED), "'more' is of torch.qint8"),
         (holding_itself, "'me' .* holds itself"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
-        (
-            with_update(1, payload=lambda p: {"params": {"head": p["params"]["head"].double()}}),
-            r"'params/head' .* torch.float64, but the upload of client \d",
-        ),
-        (
-            with_update(1, payload=lambda p: {"params": {"head": p["params"]["head"][:1]}}),
-            r"'params/head' .*\[1, 16\]",
-        ),
-        (
-            with_update(2, payload=lambda p: {"params": {"head": p["params"]["head"] / 0}}),
-            r"client \d: upload 'params/head' is not finite .* training.lr",
-        ),
+        (with_update(1, payload=of_head(torch.Tensor.double)), "float64, but the upload of"),
+        (with_update(1, payload=of_head(lambda h: h[:1])), r"'params/head' .*\[1, 16\]"),
+        (with_update(2, payload=of_head(lambda h: h / 0)), "is not finite .* training.lr"),
         (with_update(client_state=None), "client_state must be a dict"),
         (with_update(client_state={}), "client_state 'bias' is missing"),
-        (
-            with_update(client_state=lambda s: {"bias": s["bias"][:2]}),
-            r"client_state 'bias' .*\[2\]",
-        ),
-        (
-            with_update(client_state=lambda s: {"bias": NAN * s["bias"]}),
-            "client_state 'bias' is not",
-        ),
+        (with_update(client_state=lambda s: {"bias": s["bias"][:2]}), r"_state 'bias' .*\[2\]"),
+        (with_update(client_state=lambda s: {"bias": NAN * s["bias"]}), "_state 'bias' is not"),
         (with_update(side_channel=None), "side_channel must be a dict"),
         (with_update(wrapper_state=None), "wrapper_state must be a dict"),
         (with_update(num_examples=0), "num_examples must be a positive int, got 0"),
@@ -342,10 +332,7 @@ MALFORMED = {
         (with_update(client=-1), "one too many of client -1"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
         (with_update(payload=None), "upload must be a dict .* got None"),
-        (
-            with_update(2, payload=lambda p: {"params": {"head": p["params"]["head"] * NAN}}),
-            r"client \d: upload 'params/head' is not finite",
-        ),
+        (with_update(2, payload=of_head(lambda h: NAN * h)), r"client \d: upload .* is not finite"),
         (with_update(num_examples=0), "num_examples must be a positive int"),
     ],
     "aggregate": [
