@@ -3,8 +3,6 @@
 import importlib.util
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,7 +17,6 @@ PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the check
 FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
 
 Item = TypeVar("Item")
-Place = tuple[Path, str | None]  # a plugin's folder, and its package if it is installed
 
 
 class Found(dict[str, Item]):
@@ -84,7 +81,7 @@ def read_toml(file: Path) -> dict[str, Any]:
     """Return the content of a plugin's TOML file, and require a plugin.py beside it.
 
     Raises:
-        FedLoomError: one of them is missing, the first is no TOML, or the folder has two of FILES.
+        FedLoomError: one of them is missing, the first is not TOML, or the folder has two of FILES.
     """
     others = [name for name in FILES if (file.parent / name).exists() and name != file.name]
     if others:
@@ -98,22 +95,18 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise FedLoomError(f"{file}: {error}") from None
 
 
-def _places(kind: str, folder: Path) -> Iterator[tuple[str, Callable[[], Place]]]:
-    """Yield the name of every plugin's folder or entry point, and what finds its place.
+def _is_of(kind: str, path: Path) -> bool:
+    """Return True for the folder of a plugin of this kind.
 
-    A folder without a file of `FILES` is taken for a method, which then misses its method.toml.
+    One without a file of `FILES` is taken for a method, which then misses its method.toml.
     """
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and path.name[0] not in "_.":
-            files = [name for name in FILES if (path / name).exists()]
-            if f"{kind}.toml" in (files or FILES[:1]):
-                yield path.name, lambda path=path: (path, None)
-    for entry in entry_points(group=f"fedloom.{kind}s"):
-        yield entry.name, partial(_installed, entry)
+    if not path.is_dir() or path.name[0] in "_.":
+        return False
+    return f"{kind}.toml" in ([name for name in FILES if (path / name).exists()] or FILES[:1])
 
 
-def _installed(entry: EntryPoint) -> Place:
-    """Locate an installed plugin without importing what lies in its folder.
+def _installed(entry: EntryPoint) -> tuple[Path, str]:
+    """Return folder and package of an installed plugin, without importing what lies in it.
 
     Raises:
         FedLoomError: there is no such module, or a package above it cannot be imported.
@@ -139,10 +132,11 @@ def gather(kind: str, folder: Path, model: type[LocatedPlugin]) -> Found[Located
         kind: method (wrappers included), source or scheme.
     """
     found: Found[LocatedPlugin] = Found()
-    for name, place in _places(kind, folder):
-        path = None
+    folders = [path for path in sorted(folder.iterdir()) if _is_of(kind, path)]
+    for place in (*folders, *entry_points(group=f"fedloom.{kind}s")):
+        name, path, module = place.name, None, None
         try:
-            path, module = place()
+            path, module = _installed(place) if isinstance(place, EntryPoint) else (place, None)
             file = path / f"{kind}.toml"
             plugin = model.of(read_toml(file), file, module)
         except FedLoomError as error:
