@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from fedloom.data import sources
 from fedloom.data.store import ImageStore
 

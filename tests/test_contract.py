@@ -3,7 +3,6 @@
 import shutil
 import sys
 import textwrap
-from dataclasses import replace
 
 import pytest
 
@@ -159,7 +158,7 @@ def test_a_method_without_aggregate_declares_the_mean_that_its_server_takes(tmp_
     assert "aggregate" not in method.file.read_text()
     loader.load_hooks(method)
     with pytest.raises(FedLoomError, match=r"plugin.py: the hook 'aggregate' is .* aggregation ="):
-        loader.load_hooks(replace(method, aggregation=None))
+        loader.load_hooks(method.model_copy(update={"aggregation": None}))
 
 
 PREDICT = "@fl.hookimpl\ndef predict"

@@ -16,7 +16,7 @@ from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from fedloom.config.reading import merge
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide

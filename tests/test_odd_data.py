@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from fedloom.data.images import to_pixels
 from images_on_disk import build, dataset_spec, image_folder, noise, png, save, write_parquet
 from refusals import refused
@@ -101,7 +101,7 @@ def test_a_parquet_file_that_is_none(tmp_path, kind):
     ],
 )
 def test_links_in_circles(tmp_path, link, target, word):
-    """Two of them would double what is read at every level."""
+    """Two of them would double the files at every level."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     for name in (link, f"{link}2"):
         (root / name).symlink_to(target if target != "self" else (root / name).name)

@@ -92,7 +92,7 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
     assert fixed[0].equals(fixed[1])
     assert fixed[0].equals(make(spec, 7, data)) and not fixed[0].equals(make(spec, 0, data))
     keys = EVERY_SCHEME[scheme] | {"seed": 7}
-    assert schema.checked(planning.KINDS["partitions"].find(scheme), keys, "x").seed == 7
+    assert schema.checked(planning.KINDS["partitions"][scheme], keys, "x").seed == 7
 
 
 # ---- dirichlet, kind class_capped -----------------------------------------------------------
@@ -148,7 +148,7 @@ def test_a_proportion_that_vanishes_is_not_divided_by():
 
 
 def test_classes_draw_again_until_every_client_has_enough():
-    """As in PFPT's released code, on its hardest division; what is kept is a draw of the stream."""
+    """As in PFPT's released code, on its hardest division; the result is a draw of the stream."""
     labels = np.repeat(np.arange(10), 500)
     spec = {"clients": 40, "alpha": 0.1, "kind": "class"}
     rng, draws = np.random.default_rng(0), 0

@@ -154,7 +154,7 @@ def test_an_imbalance_that_classes_do_not_allow_is_refused():
 
 
 def test_every_module_is_a_scheme():
-    known = set(planning.KINDS["partitions"].names())
+    known = set(planning.KINDS["partitions"])
     folder = ROOT / "workflow/fedloom/data/schemes"
     assert known == {path.stem for path in folder.glob("[a-z]*.py")} - {"base", "shares"}
 

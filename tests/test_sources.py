@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fedloom.common.checkout import ROOT
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from fedloom.data import sources
 from fedloom.data.entries import SOURCES
 from images_on_disk import dataset_spec, image_folder, noise, save, write_parquet
@@ -15,7 +15,7 @@ from images_on_disk import dataset_spec, image_folder, noise, save, write_parque
 
 def test_every_module_is_a_source():
     known = {file.stem for file in Path(sources.__file__).parent.glob("[a-z]*.py")}
-    assert set(SOURCES.names()) == known
+    assert set(SOURCES) == known
 
 
 def _listing(root):

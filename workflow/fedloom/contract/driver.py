@@ -18,7 +18,7 @@ from fedloom.contract.tiny import CLIENTS, tiny_backbone, tiny_task
 from fedloom.federated import checks as results
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import compatibility, loader
+from fedloom.hooks import loader
 from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.manifest import Plugin
 
@@ -37,7 +37,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
         _run_checks(plugin)
         return count
     methods = [m for m in known if m.kind == "method"]
-    apart = [m for m in methods if compatibility.refusal(m, m.options({}, m.name), [plugin])]
+    apart = [m for m in methods if m.refused_wrappers(m.options({}, m.name), [plugin])]
     around = [m for m in methods if m not in apart and not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
@@ -97,7 +97,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     two, ...
     """
     for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
-        if compatibility.refusal(changed, changed.options({}, changed.name), around):
+        if changed.refused_wrappers(changed.options({}, changed.name), around):
             continue
         own, cohort = folder / str(number), (number - 1) % (CLIENTS - 1) + 1
         own.mkdir()

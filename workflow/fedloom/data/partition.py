@@ -19,7 +19,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import write_table
 from fedloom.common.seeds import numpy_generator
-from fedloom.config.held_out import held_out_count
+from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
 from fedloom.data.schemes.base import Group
 from fedloom.data.validation import validation_split

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.data_plugins import DataPlugin, find
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.schemes.base import Divide, Group
 from fedloom.hooks.hook_caller import guarded

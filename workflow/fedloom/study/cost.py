@@ -107,11 +107,11 @@ class _Job:
 
 def _trials(plan: Plan, run: Run) -> Iterator[Run]:
     """Yield the runs of a run's trials."""
-    tuning = plan.settings.tuning
+    tune = plan.settings.study.tune
     for trial in plan.trials_of(run):
-        assert tuning is not None
+        assert tune is not None
         partition = run.partition + VALIDATION
-        yield replace(run, partition=partition, method=trial.label, seed=tuning.seed)
+        yield replace(run, partition=partition, method=trial.label, seed=tune.seed)
 
 
 def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job]]:

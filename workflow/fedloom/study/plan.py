@@ -19,9 +19,16 @@ from fedloom.config.protocols import is_trial, method_of, study_of
 from fedloom.config.reading import merge, read_all
 from fedloom.config.resolve import resolve
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Output, Settings, Trial
+from fedloom.config.settings import (
+    VALIDATION,
+    Backbone,
+    FixedSeeds,
+    Output,
+    Settings,
+    Trial,
+    local_weights,
+)
 from fedloom.config.study import Study
-from fedloom.config.weights import local_weights
 from fedloom.hooks.manifest import find
 from fedloom.study import (
     jobs,
@@ -227,15 +234,15 @@ class Plan:
         return range((last - 1) // study.rounds_per_job * study.rounds_per_job, last)
 
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
-        w, tuning = wildcards, self.settings.tuning
-        assert tuning is not None
+        w, tune = wildcards, self.settings.study.tune
+        assert tune is not None
         return jobs.ChooseJob(
             dataset=w.dataset,
             partition=w.partition,
             backbone=w.backbone,
             method=w.method,
-            trials=tuning.trials[w.method],
-            seed=tuning.seed,
+            trials=self.settings.trials[w.method],
+            seed=tune.seed,
             last=study_of(self.settings, w.partition + VALIDATION, w.method).rounds,
         )
 
@@ -269,10 +276,9 @@ class Plan:
 
     def trials_of(self, labels: Any) -> tuple[Trial, ...]:
         """Return the trials that a run's options are chosen from; none if they are the config's."""
-        tuning = self.settings.tuning
-        if tuning is None or is_trial(self.settings, labels.partition):
+        if is_trial(self.settings, labels.partition):
             return ()
-        return tuning.trials.get(labels.method, ())
+        return self.settings.trials.get(labels.method, ())
 
     # ---- memory and time -------------------------------------------------------------------------
 

@@ -167,13 +167,13 @@ class Workload:
         """
         clients = self.study.clients_per_round
         number = 5 * self.clients_at_once() + clients + 3
-        if self.plugin.cost.get("keeps_weights"):
+        if self.plugin.cost.keeps_weights:
             number += 2 * max(clients, self.all_clients())
         return number * self.weights_of_a_client()
 
     def personal_epochs(self) -> float:
         """Return the number of epochs that every client trains for before an evaluation."""
-        epochs = self.plugin.cost.get("personalize_epochs", 0)
+        epochs = self.plugin.cost.personalize_epochs
         return self.method.options[epochs] if isinstance(epochs, str) else epochs
 
     def all_clients(self) -> int:

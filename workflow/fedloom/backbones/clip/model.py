@@ -27,7 +27,7 @@ from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 from fedloom.common.memory import training_bytes
-from fedloom.config.weights import weights_file
+from fedloom.config.settings import weights_file
 
 
 class FrozenCLIP:

@@ -19,8 +19,7 @@ from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.common.schema import Count, Keys
-from fedloom.config.datasets import ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassPerDomain, ImageSource, TestFraction, described
 from fedloom.data import split_files
 from fedloom.data.image_files import load
 from fedloom.data.image_list import ImageList, Item

@@ -14,8 +14,7 @@ from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.common.schema import OneOrMore
-from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction, described
 from fedloom.data.image_files import load
 from fedloom.data.image_list import NO_DOMAIN, ImageList, Item
 from fedloom.data.split_files import Columns, Row, rows

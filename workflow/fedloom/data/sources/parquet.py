@@ -15,8 +15,7 @@ from PIL import Image
 from fedloom.common.checkout import matching
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.schema import OneOrMore
-from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
 
 ROWS = 64  # images held in memory at a time

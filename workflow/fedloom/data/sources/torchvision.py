@@ -13,8 +13,7 @@ from pydantic import Field
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.folders import is_folder, printable, walk
-from fedloom.config.datasets import ClassNames, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import UNREADABLE
 
