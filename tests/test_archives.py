@@ -39,7 +39,7 @@ def test_no_broken_tar_is_taken_for_a_whole_one(kind, data):
         file = Path(folder) / "images.tar"
         file.write_bytes(broken)
         try:
-            unpack(file, Path(folder) / "out", trusted=False)
+            unpack(file, Path(folder) / "out")
         except FedLoomError:
             return
         # what no checksum covers: gzip's own header, and the content of files in a plain tar
@@ -63,9 +63,9 @@ def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
     for length in [*range(0, len(whole), 13), len(whole) - 1]:
         file.write_bytes(whole[:length])
         with refused("letters: cannot be unpacked"):
-            unpack(file, tmp_path / "out", trusted=False)
+            unpack(file, tmp_path / "out")
     file.write_bytes(whole)
-    names = unpack(file, tmp_path / "out", trusted=False)
+    names = unpack(file, tmp_path / "out")
     assert names == sorted({name.split("/")[0] for name in LETTERS})
 
 
@@ -73,7 +73,7 @@ def test_a_tar_that_ends_with_a_zip_is_a_tar(tmp_path):
     inner = archive_of("zip", {"in.png": b"x"})
     file = tmp_path / "letters.tar"
     file.write_bytes(gzip.decompress(archive_of("tar", {"a.png": b"a", "inner.zip": inner})))
-    assert unpack(file, tmp_path / "out", trusted=False) == ["a.png", "inner.zip"]
+    assert unpack(file, tmp_path / "out") == ["a.png", "inner.zip"]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -82,7 +82,7 @@ def test_no_member_may_lie_outside_the_folder(kind, name, tmp_path):
     file, into = tmp_path / "letters", tmp_path / "deep/out"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one", name: b"evil"}))
     with refused(f"'{name}'", "by hand"):
-        unpack(file, into, trusted=True)
+        unpack(file, into)
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"letters"}, "nothing is unpacked, and the archive stays to be looked at"
 
@@ -98,7 +98,7 @@ def add(archive, name, kind=tarfile.REGTYPE, link="", content=b"", **more):
 def left_to_a_person(file, into, reason):
     """Check that an archive is refused in a line, stays, and that nothing of it was written."""
     with refused(file.name, reason, "by hand"):
-        unpack(file, into, trusted=True)
+        unpack(file, into)
     assert file.exists() and not [*into.rglob("*")]
 
 
@@ -146,12 +146,12 @@ def test_a_link_that_was_there_is_not_followed(kind, tmp_path):
     file, victim = tmp_path / "letters", tmp_path / "victim"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
     with refused("'a/1.png'", "link"):
-        unpack(file, tmp_path / "out", trusted=True)
+        unpack(file, tmp_path / "out")
     assert not [*(tmp_path / "elsewhere").iterdir()]
     victim.write_text("mine")
     (tmp_path / "out/1.png").symlink_to(victim)
     file.write_bytes(archive_of(kind, {"1.png": b"one"}))
-    unpack(file, tmp_path / "out", trusted=True)
+    unpack(file, tmp_path / "out")
     assert victim.read_text() == "mine" and not (tmp_path / "out/1.png").is_symlink()
 
 
@@ -165,7 +165,7 @@ def test_an_archive_that_would_fill_the_disk_is_refused(bounds, kind, tmp_path, 
     left_to_a_person(file, tmp_path / "out", "more than")
     del content["3.png"]
     file.write_bytes(archive_of(kind, content))
-    assert unpack(file, tmp_path / "out", trusted=True) == [*content]
+    assert unpack(file, tmp_path / "out") == [*content]
 
 
 def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
@@ -184,7 +184,7 @@ def test_a_damaged_member_of_a_zip_is_the_archives_fault(method, tmp_path):
     content[60:80] = bytes(20)
     file.write_bytes(content)
     with refused("letters.zip: cannot be unpacked"):
-        unpack(file, tmp_path / "out", trusted=False)
+        unpack(file, tmp_path / "out")
     assert not file.exists(), "another try fetches it anew"
 
 
@@ -195,7 +195,7 @@ def test_an_encrypted_zip_is_one_line_and_stays(tmp_path):
     file = tmp_path / "letters.zip"
     file.write_bytes(content)
     with refused("'a.png'", "encrypted", "by hand"):
-        unpack(file, tmp_path, trusted=False)
+        unpack(file, tmp_path)
     assert file.exists()
 
 
@@ -206,5 +206,5 @@ def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
     into.mkdir()
     (into / "a").write_text("a file where a folder is to be")
     with refused(file, into):
-        unpack(file, into, trusted=True)
+        unpack(file, into)
     assert file.exists()

@@ -106,13 +106,16 @@ def test_nothing_is_fetched_twice_unless_the_recipe_has_changed(server, tmp_path
     assert len(server.asked) == count + 1
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"made": 3}'])
+@pytest.mark.parametrize("text", ["", "[]"])
 def test_a_damaged_record_is_one_line(text, server, tmp_path):
     record = tmp_path / ".downloads/images.bin.done.json"
     record.parent.mkdir()
     record.write_text(text)
     with refused("images.bin.done.json"):
         download.fetch_archives([entry(server)], tmp_path)
+    record.write_text("{}")
+    download.fetch_archives([entry(server)], tmp_path)
+    assert (tmp_path / "images.bin").read_bytes() == CONTENT, "it says nothing of this file"
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -131,7 +134,7 @@ def test_an_archive_is_unpacked_and_goes(kind, server, tmp_path):
 def test_an_archive_that_was_half_unpacked_is_unpacked_again(server, tmp_path, monkeypatch):
     server.files["/a/images.bin"] = archive_of("zip", {"a/1.png": b"one", "b/2.png": b"two"})
 
-    def killed(file, into, trusted):
+    def killed(file, into):
         (into / "a").mkdir()
         (into / "a/1.png").write_bytes(b"o")
         raise KeyboardInterrupt
