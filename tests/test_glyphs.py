@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedloom.data import glyph_styles, glyphs
+from fedloom.data import glyphs
 from fedloom.data.sources import glyphs as glyphs_source
 from images_on_disk import build, dataset_spec
 from pretraining.glyph_classes import ALIKE, ALIKE_TARGET, TARGETS, choose, likeness
@@ -134,10 +134,10 @@ def test_no_drawing_of_a_style_is_on_both_sides_of_the_split(tmp_path):
     assert not np.array_equal(plain, glyphs.render_set(glyphs.classes("target", 4), 2)[0][..., 0])
 
 
-@pytest.mark.parametrize("style", glyph_styles.STYLES)
+@pytest.mark.parametrize("style", glyphs.STYLES)
 def test_a_style_changes_images_alike_every_time(style):
     image = glyphs.draw(glyphs.Glyph("F"), "STIX")
-    once, again = (glyph_styles.restyled(image[None], style, ord("F")) for _ in range(2))
+    once, again = (glyphs.restyled(image[None], style, ord("F")) for _ in range(2))
     assert once.dtype == np.uint8 and once.shape == (1, 32, 32) and np.array_equal(once, again)
     assert np.array_equal(once[0], image) == (style == "plain")
     if style == "inverted":

@@ -54,7 +54,11 @@ def read(settings: dict[str, Any]) -> ImageList:
         styles = settings["styles"]
         pixels = np.concatenate([_in_style(chosen, settings["draws"], style) for style in styles])
         domains = np.repeat(styles, len(labels))
-        test = np.tile(_test_faces(labels, faces, settings["test_fraction"]), len(styles))
+        # a class in a face is in one half alone, in all its styles
+        cells = np.stack([labels, np.unique(faces, return_inverse=True)[1]], 1)
+        pairs, pair = np.unique(cells, axis=0, return_inverse=True)
+        split = fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), settings["test_fraction"])
+        test = np.tile(split.test[pair.ravel()], len(styles))
         labels = np.tile(labels, len(styles))
 
     def items() -> Iterator[Item]:
@@ -78,28 +82,14 @@ def read(settings: dict[str, Any]) -> ImageList:
 def _in_style(chosen: "list[Glyph]", draws: int, style: str) -> np.ndarray:
     """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `glyphs.render_set` orders.
 
-    A style has a jitter of its own, else its images were those of another, changed.
+    Every style has another jitter, else its images were those of another style, changed.
     """
-    from fedloom.data import glyph_styles, glyphs
+    from fedloom.data import glyphs
 
-    seed = 1 + list(glyph_styles.STYLES).index(style)
+    seed = 1 + list(glyphs.STYLES).index(style)
     pixels, labels, *_ = glyphs.render_set(chosen, draws, seed)
     drawn = [
-        glyph_styles.restyled(pixels[labels == label, :, :, 0], style, ord(glyph.char))
+        glyphs.restyled(pixels[labels == label, :, :, 0], style, ord(glyph.char))
         for label, glyph in enumerate(chosen)
     ]
     return np.concatenate(drawn)[..., None]
-
-
-def _test_faces(labels: np.ndarray, faces: np.ndarray, fraction: float) -> np.ndarray:
-    """Choose test images such that a class in a face is on one side alone, in all its styles.
-
-    Args:
-        labels, faces: class and face of every image [N].
-
-    Returns:
-        bool [N]
-    """
-    _, face = np.unique(faces, return_inverse=True)
-    pairs, pair = np.unique(np.stack([labels, face], 1), axis=0, return_inverse=True)
-    return fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), fraction).test[pair.ravel()]
