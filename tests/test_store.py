@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.io import write_table
 from fedloom.data import federation, sources, store
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from images_on_disk import build, image_folder
 
 
@@ -58,7 +59,7 @@ def test_a_federation_hands_out_each_clients_own_images(digits, tmp_path):
     images = store.ImageStore(digits / "images.arrow")
     spec = {"scheme": "pathological", "clients": 20, "classes_per_client": 2, "held_out": 0.1}
     table = divide(images.labels, images.test, images.domains, spec, 0)
-    write_partition(tmp_path / "p.parquet", table)
+    write_table(tmp_path / "p.parquet", table)
     data = federation.load(images, tmp_path / "p.parquet", range(10), torch.device("cpu"))
     assert len(data.participating) == 18
     assert sum(map(len, data.train)) + sum(map(len, data.test)) == 1797
