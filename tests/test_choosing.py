@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedloom.config import data_plugins
 from fedloom.config.settings import Dataset
-from fedloom.data import subsetting
+from fedloom.data import preparation
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import to_pixels
 from fedloom.data.preparation import prepared
@@ -122,7 +122,7 @@ def test_caps_of_every_class():
 @pytest.mark.parametrize(("factor", "total"), [(10, 19_573), (50, 12_608), (100, 10_847)])
 def test_the_long_tail_of_cifar100_has_the_sizes_of_the_literature(factor, total):
     """As papers on CIFAR-100-LT state them, after Cao et al. (2019)."""
-    counts = subsetting.long_tail(np.full(100, 500), factor)
+    counts = preparation.long_tail(np.full(100, 500), factor)
     assert counts.sum() == total
     assert (counts[0], counts[-1]) == (500, 500 // factor)
 

@@ -171,7 +171,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     assert ROOT / "workflow/fedloom/data/images.py" in dataset
     partition = of_partition("skewed")
     assert {folder / "quantity_skew/plugin.py", folder / "quantity_skew/scheme.toml"} <= partition
-    assert ROOT / "workflow/fedloom/data/schemes/shares.py" in partition, "what it imports"
+    assert ROOT / "workflow/fedloom/data/schemes/base.py" in partition, "what it imports"
     for other in (of_dataset("digits"), of_partition("iid")):
         assert not any(path.is_relative_to(folder) for path in other)
 

@@ -30,7 +30,7 @@ def test_a_folder_of_classes(tmp_path, caplog):
     assert "30 files" not in about["provenance"]  # notes.txt is listed, hidden files are not
     assert "folder: 31 files, sha256" in about["provenance"]
     assert str(tmp_path) not in json.dumps(about)
-    assert "1 files are no images by their names" in caplog.text
+    assert "1 files have no image's suffix" in caplog.text
     assert "images: 30/30" in caplog.text, "progress goes to the log"
     assert np.bincount(store.labels).tolist() == [10] * 3
     assert np.bincount(store.labels[store.test]).tolist() == [2] * 3

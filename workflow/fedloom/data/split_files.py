@@ -11,20 +11,18 @@ Three formats, told apart by the file's suffix:
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, printable
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Where a list has its facts: names of a .csv file's columns, numbers from 0 of a text file's.
+class Columns(NamedTuple):
+    """The columns of a list: names in a .csv file, numbers from 0 in a text file.
 
     Attributes:
-        label: None where the list has none that counts.
+        label: None where labels do not count.
         domain: None where the list has none; images of a test list that lacks the column are of no
             domain.
     """
@@ -34,22 +32,21 @@ class Columns:
     domain: str | int | None = None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """An image that a list names.
 
     Attributes:
         where: the list's file and line, or the entry of JSON, for errors.
-        label: the class as the list has it; "" where it has none that counts.
-        name: the class's name, where the list has one beside the label.
+        label: the class as the list has it; "" where labels do not count.
         domain: "" where the list has none.
+        name: the class's name, where the list has one beside the label.
     """
 
     where: str
     path: str
     label: str
-    name: str | None = None
     domain: str = ""
+    name: str | None = None
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:
@@ -71,7 +68,7 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
         raise FedLoomError(f"{file}: not UTF-8 ({error.reason} at byte {error.start})") from None
     if half == "test" and file.suffix.lower() == ".csv" and columns.domain is not None:
         header = next(csv.reader(text.splitlines()), [])
-        columns = replace(columns, domain=columns.domain if columns.domain in header else None)
+        columns = columns._replace(domain=columns.domain if columns.domain in header else None)
     match file.suffix.lower():
         case ".json":
             images = list(_json(file, text, half))
@@ -112,11 +109,7 @@ def _csv(file: Path, text: str, columns: Columns) -> Iterator[Row]:
 
 
 def _row(where: str, cells: dict[Any, str], columns: Columns) -> Row:
-    """Return a line's columns as a Row.
-
-    Raises:
-        FedLoomError: it lacks one.
-    """
+    """Return a line's columns as a Row, all of which it must have."""
     values = []
     for column in (columns.path, columns.label, columns.domain):
         value = "" if column is None else cells.get(column, "")
@@ -125,8 +118,7 @@ def _row(where: str, cells: dict[Any, str], columns: Columns) -> Row:
             there = ", ".join(map(str, cells)) if isinstance(column, str) else len(cells)
             raise FedLoomError(f"{where}: no {what}; the columns are: {there}")
         values.append(value)
-    path, label, domain = values
-    return Row(where, path, label, domain=domain)
+    return Row(where, *values)
 
 
 def _json(file: Path, text: str, half: str) -> Iterator[Row]:
@@ -143,6 +135,6 @@ def _json(file: Path, text: str, half: str) -> Iterator[Row]:
         where = f"{file}, {half}[{number}]"
         match entry:
             case [str(path), int(label), str(name)]:
-                yield Row(where, path, str(label), name)
+                yield Row(where, path, str(label), name=name)
             case _:
                 raise FedLoomError(f"{where}: {str(entry)[:60]!r}; {advice}")

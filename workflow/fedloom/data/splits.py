@@ -24,17 +24,16 @@ class _Cells(NamedTuple):
     """The cells of a dataset, each the images of one class in one domain, class by class.
 
     Attributes:
-        starts: [cells] position of each cell's first image in `order`.
-        sizes: [cells] number of images.
-        label, domain: [cells] number of the class and of the domain.
         order: [N] images, in order of cells and within a cell at random.
+        starts, sizes: [cells] position of each cell's first image in `order`, number of images.
+        label, domain: [cells] number of the class and of the domain.
     """
 
+    order: np.ndarray
     starts: np.ndarray
     sizes: np.ndarray
     label: np.ndarray
     domain: np.ndarray
-    order: np.ndarray
 
 
 def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -> Split:
@@ -52,8 +51,7 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
     it. If any class has two images, there is at least one test image.
 
     Args:
-        labels: int [N].
-        domains: str [N].
+        labels, domains: class, int [N], and domain, str [N], of every image.
         fraction: in (0, 1).
 
     Raises:
@@ -62,23 +60,25 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
     if len(np.unique(labels)) == len(labels):
         raise FedLoomError(
             f"each of {len(labels)} classes has one image, to train on, which leaves none to test "
-            "on; add images, or take a dataset with a test split of its own"
+            "on; add images, or take a dataset with an official test split"
         )
     cells = _cells(labels, domains)
-    counts = _by_cells(cells, fraction)
-    chosen = counts.astype(bool)
+    # every 1/fraction-th image in order, but not the last one of a cell
+    chosen = np.diff(np.floor(np.arange(len(labels) + 1) * fraction + 0.5)) > 0
+    full = np.minimum.reduceat(chosen, cells.starts)
+    chosen[cells.starts[full]] = False
     share, several = f"{fraction:.6g} of", np.ptp(cells.domain) > 0
-    rule = f"{share} every class in every domain" if several else f"{share} every class"
-    if not _is_sound(cells, np.add.reduceat(counts, cells.starts), fraction):
+    rule = f"{share} every class" + (" in every domain" if several else "")
+    if not _is_sound(cells, np.add.reduceat(chosen.astype(int), cells.starts), fraction):
         taken = _by_class_and_by_domain(cells, fraction)
         position = np.arange(len(labels)) - np.repeat(cells.starts, cells.sizes)
         chosen = position < np.repeat(taken, cells.sizes)
-        rule = (
-            f"{share} every class and {fraction:.6g} of every domain, but not of every class in "
-            "every domain, where there are too few images"
-            if several
-            else f"{share} all images, but not of every class, where there are too few images"
-        )
+        rule = f"{share} all images, but not of every class, where there are too few images"
+        if several:
+            rule = (
+                f"{share} every class and {share} every domain, but not of every class in every "
+                "domain, where there are too few images"
+            )
     test = np.zeros(len(labels), bool)
     test[cells.order] = chosen
     return Split(test, rule)
@@ -92,20 +92,7 @@ def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
     _, domain = np.unique(domains[order], return_inverse=True)
     starts = np.flatnonzero(np.r_[True, (np.diff(label) != 0) | (np.diff(domain) != 0)])
     sizes = np.diff(np.r_[starts, len(order)])
-    return _Cells(starts, sizes, label[starts], domain[starts], order)
-
-
-def _by_cells(cells: _Cells, fraction: float) -> np.ndarray:
-    """Take every 1/fraction-th of the images in `cells.order`, except the last one of a cell.
-
-    Returns:
-        int [N], 1 for test images.
-    """
-    steps = np.floor(np.arange(len(cells.order) + 1) * fraction + 0.5)
-    chosen = np.diff(steps) > 0
-    full = np.minimum.reduceat(chosen, cells.starts)  # cells that would be left without training
-    chosen[cells.starts[full]] = False
-    return chosen.astype(int)
+    return _Cells(order, starts, sizes, label[starts], domain[starts])
 
 
 def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
@@ -124,10 +111,9 @@ def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
 def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
     """Choose how many images of each cell are test images, so that margins come before cells.
 
-    Every class gives its share, rounded so that the whole set gives its own, at least one image;
-    what a class of one image cannot give, others give (see `_of_classes`). A cell gives its share
-    rounded down or up: down first, then up in the order of what its domain is still owed from the
-    classes before, cells that keep a training image before those that do not.
+    Every class gives its share, see `_of_classes`. A cell gives its share rounded down or up: down
+    first, then up in the order of what its domain is still owed from the classes before, cells that
+    keep a training image before those that do not.
 
     Returns:
         int [cells]; a class has a training image left.
@@ -151,11 +137,14 @@ def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
 def _of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
     """Choose how many test images each class gives, within one of its share.
 
+    Shares are rounded so that the whole set gives its own, at least one image; what a class of one
+    image cannot give, others give.
+
     Args:
         sizes: int [C], one of them at least 2.
 
     Returns:
-        int [C], less than `sizes`, of which one at least is not 0.
+        int [C], less than `sizes`, one of them at least 1.
     """
     shares = np.diff(np.floor(np.r_[0, np.cumsum(sizes)] * fraction + 0.5)).astype(int)
     total = max(1, shares.sum())
