@@ -102,7 +102,6 @@ def _zipped(archive: zipfile.ZipFile) -> Iterator[Member]:
 
 
 def _tarred(archive: tarfile.TarFile) -> Iterator[Member]:
-    """Yield the members of a tar archive."""
     for info in archive:
         content = None if info.isdir() else partial(archive.extractfile, info)
         yield Member(info.name, info.size, info.isreg() or info.isdir(), content)

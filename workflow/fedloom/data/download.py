@@ -39,10 +39,7 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
     """Bring a data set's files below the root, and return the steps that a person must do.
 
     Files that are there already are not fetched again. The parts of a data set of several are got
-    one by one.
-
-    Args:
-        root: default: the recipe's.
+    one by one. The root is the recipe's by default.
 
     Raises:
         FedLoomError: a download failed, or the root cannot be a folder.
@@ -72,10 +69,8 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
 def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path) -> None:
     """Download files of a data set on Hugging Face's hub, and compare them with its digests.
 
-    The address of the hub may be set by HF_ENDPOINT, and a token by HF_TOKEN.
-
-    Args:
-        files: names, or patterns with *.
+    `files` are names, or patterns with *. The address of the hub may be set by HF_ENDPOINT, and a
+    token by HF_TOKEN.
 
     Raises:
         FedLoomError: the hub cannot be reached or has no such files, or one came out different.
@@ -116,10 +111,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
 
 
 def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
-    """Download files and put them, or the content of archives, below the root.
-
-    Args:
-        archives: entries of a recipe's `get.archives`.
+    """Download the entries of a recipe's `get.archives`, and put or unpack them below the root.
 
     Raises:
         FedLoomError: a server does not answer, or sends something else than the recipe says; or
@@ -188,12 +180,7 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
 def _download(url: str, file: Path, compared: bool) -> None:
     """Download a file, and continue the part of it that an earlier call or try left behind.
 
-    Args:
-        compared: there is a digest to compare the file with; else it must not come by plain http.
-
-    Raises:
-        FedLoomError: the server refuses, or TRIES in a row brought no more of the file than an
-            earlier one did.
+    Without a digest to be `compared` with, it must not come by plain http.
     """
     part, failed = file.with_name(f"{file.name}.part"), 0
     version = part.with_name(f"{part.name}.version")  # the server's, so that versions do not mix
@@ -220,7 +207,6 @@ def _download(url: str, file: Path, compared: bool) -> None:
 
 
 def _size(part: Path) -> int:
-    """Return the bytes of a file; 0 if it is not there."""
     return part.stat().st_size if part.exists() else 0
 
 

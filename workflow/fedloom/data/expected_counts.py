@@ -11,11 +11,7 @@ MANY = 5  # lines on single classes before the rest of them is one line
 
 
 def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
-    """Return a line for every count that is not the recipe's.
-
-    Args:
-        counts: as a recipe has them, see `fedloom.config.recipes.Counts`.
-    """
+    """Return a line for every count that is not as in a recipe's `counts`."""
     everything = np.ones(len(ready.labels), bool)
     lines = _compared("", ready, everything, counts)
     named = {
@@ -69,7 +65,6 @@ def _covers(cell: dict[str, Any], half: str) -> bool:
 
 
 def _domains(ready: Prepared) -> list[str]:
-    """Return the names of the domains."""
     return [name for name in np.unique(ready.domains).tolist() if name != NO_DOMAIN]
 
 

@@ -94,8 +94,7 @@ class Federation:
     def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
         """Return rows of K clients as one batch [K, B], B the longest; shorter ones are masked.
 
-        Args:
-            fill: row of each client that stands where the mask is false; default: its first.
+        `fill` is the row of each client that stands where the mask is false; default: its first.
         """
         return next(self.batches([rows], fill))
 
@@ -130,7 +129,6 @@ def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def _pinned(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return the values in memory that a GPU can fetch by itself."""
     tensor = torch.from_numpy(values)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
@@ -201,14 +199,11 @@ class Batch:
 
     @cached_property
     def features(self) -> torch.Tensor:
-        """Return the unprompted backbone's final class token [K, B, d], from the cache."""
+        """Return the unprompted backbone's final class tokens [K, B, d], from the cache."""
         return self.class_tokens(None)
 
     def class_tokens(self, block: int | None) -> torch.Tensor:
-        """Return the unprompted backbone's class tokens [K, B, d] at the input of block `block`.
-
-        Blocks count from 1; None stands for the final class token.
-        """
+        """Return the class tokens [K, B, d] at the input of a block (from 1), or the final ones."""
         return self.source.tokens(block)[self.rows].float()
 
     @cached_property
@@ -271,14 +266,7 @@ def load(
     tokens: Callable[[int | None], torch.Tensor] | None = None,
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
-    """Read a partition's Parquet file over its image store.
-
-    Args:
-        tokens, patches: see Federation; None: the method does not need them.
-
-    Raises:
-        FedLoomError: the file is truncated or damaged.
-    """
+    """Read a partition's Parquet file over its image store; unused caches may be None."""
     table = read_table(partition)
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
     train_rows, test_rows = (_rows_of_clients(client, half) for half in (~test, test))
@@ -300,11 +288,7 @@ def load(
 
 
 def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of every client, ascending.
-
-    Args:
-        client, half: [N] client of every row, and True for the rows to return.
-    """
+    """Return the rows of every client, ascending, among the `half` [N] of all rows."""
     rows = np.flatnonzero(half & (client != UNASSIGNED))
     rows = rows[np.argsort(client[rows], kind="stable")]
     counts = np.bincount(client[rows], minlength=int(client.max()) + 1)

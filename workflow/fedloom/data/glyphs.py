@@ -10,7 +10,6 @@ alone, leave something to learn. A linear probe on 900 of 1,200 images of 100 le
 94 % of plain ones, 86 % of outlines, 84 % of noisy ones, 76 % of turned ones, 58 % of inverted
 ones, and 61 % of those that a square of 12 pixels covers; `COVER` is less.
 """
-# ruff: noqa: RUF001  that some characters look alike is their point
 
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -23,8 +22,12 @@ import numpy as np
 import scipy
 from PIL import Image, ImageFont
 
+from fedloom.common.checkout import ROOT
+from fedloom.common.io import read_json
 from fedloom.common.seeds import numpy_generator
 
+# source and target characters, as pretraining.glyph_classes chose them
+CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
 FILL = 0.8  # the longer side of a glyph, as a share of the canvas
 _EM = 64  # px at which a face is rasterised before it is fitted into its box
 TURN = 45  # degrees, each way
@@ -56,7 +59,7 @@ class Glyph:
 
     @property
     def name(self) -> str:
-        """Its Unicode name, lower case."""
+        """Return its Unicode name, lower case."""
         return unicodedata.name(self.char).lower()
 
 
@@ -73,14 +76,11 @@ def has(glyph: Glyph, face: str) -> bool:
 def draw(
     glyph: Glyph, face: str, size: int = 32, affine: Sequence[Sequence[float]] | None = None
 ) -> np.ndarray:
-    """Draw a glyph in white on black, centred, its longer side `FILL` of the canvas.
+    """Draw a glyph in white on black, uint8 [size, size], its longer side `FILL` of the canvas.
 
     Args:
         affine: matrix [2, 3] from output to input positions, both in [-1, 1] from edge to edge as
             in `torch.nn.functional.affine_grid`.
-
-    Returns:
-        uint8 [size, size]
 
     Raises:
         ValueError: the face does not have the character.
@@ -101,10 +101,7 @@ def draw(
 
 
 def classes(split: str, limit: int | None = None) -> list[Glyph]:
-    """Return the first `limit` classes of a split, source or target, or all.
-
-    The order is fixed, so that a smaller set is the beginning of a larger one.
-    """
+    """Return the first `limit` classes, or all, of the split source or target, in a fixed order."""
     return [Glyph(char) for char in CLASSES[split][:limit]]
 
 
@@ -162,7 +159,6 @@ def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndar
 
 @cache
 def _path(face: str) -> Path:
-    """Return the font file of a face."""
     import matplotlib  # late: takes a moment, and only its folder is needed
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{_FACES[face][1]}.ttf"
@@ -180,7 +176,6 @@ def codes(face: str) -> frozenset[int]:
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
-    """Return the font of a face, at `_EM` pixels."""
     # the basic layout draws one code point as it is, whether or not raqm is installed
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
@@ -245,48 +240,6 @@ STYLES: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
 
 
 def restyled(images: np.ndarray, style: str, code: int) -> np.ndarray:
-    """Draw a class's images, uint8 [N, H, W], in a style.
-
-    Args:
-        code: code point of the class's character; random numbers depend on it and on the style, not
-            on other classes.
-    """
+    """Draw a class's images, uint8 [N, H, W], in a style; `code` seeds the random numbers."""
     rng = numpy_generator(0, f"glyph style {style}", code)
     return np.stack([STYLES[style](image, rng) for image in images])
-
-
-# ---- the characters, as pretraining.glyph_classes chose them ------------------------------------
-
-TARGET = (
-    "ДЭɭσʃЊΩЏŧʈϘΦρVFƺʘqƐφʓđʀBҐɼPЂŁɸÐhʁϠɗϞXæeδɘɕдʛϟɑʣþgɲǂɿʚϡɖγɠЫʟѢ"
-    "ØCƒĦŒJÆyʕыɶɒцʜWðζɽSʑǁґƭΓђфɰΠQшGљŊƙʏɚʦʂʐƕEɤΔuʔrƈƫAςѣßЩЉƪЪɹnkœ"
-)
-
-SOURCE = (
-    "!\"#$%&'()*+,-./:;<=>?@KMNTUZ[\\]^_`abf{|}~¡¢£¤¥¦§¨©«¬®°±µ¶¸»¿"
-    "ÌÍÎÏÑÒÓÔÕ×ÙÚÛÜÝÞàáâãäåìíîòóôõö÷āăąĎďĤĨĩĪĬĭĮıĲĳĶĸĹĺĻļĽľĿŀŃŅŉō"
-    "ŏőŔŖŘŢŤťŦŬŮŲŶŸŹźŻżŽžƀƁƂƃƄƅƆƇƊƋƌƍƎƏƑƓƔƖƗƘƛƜƝƞƠơƢƣƤƦƧƩƬƮƯƱƲƳƴƵ"
-    "ƷƸƼƽƾƿǄǅǆǇǊǎǐǒǕǗǙǛǝǟǡǨǫǬǭǮǯǱǲǳǶǷǻȁȃȈȉȍȏȐȒȚțȜȞȡȢȣȤȥȧȪȫȭȯȰȱȲȴȵ"
-    "ȶȸȹȺȻȽȾȿɀɁɂɄɆɇɉɊɍɎɏɐɓɝɞɟɥɦɧɫɬɮɱɳɴɷɺɻɾʇʍʎʖʗʝʞʠʤʥʧʨʩʪʫʬʭʮʯʹʺʻʽ"
-    "ʾʿ˂˃˄˅ˆˇˊːˑ˖˘˛˝˞˥˦˧˨˩ˮ˳˷ͰͲͳ͵Ͷͼͽ΅ΉΊΌΎΐΞΨήίΰβλνξπτυωϊϋύώϏϐϑϓϔϖ"
-    "ϗϚϛϝϰ϶ϺϻϼЄЋЌЍЖЙЛЧШЬЮЯќѤѪѬѰѱѴѶѷҌҍҒҔҖҘҙҚҞҠҢҤҦҪҫҬҰҲҴҵҶҺӁӂӃӇӋӚӛӞ"
-    "ӟӪӫӭӴӵӶԒԔԱԲԳԴԵԶԷԸԹԺԻԽԾԿՀՁՂՃՄՅՆՇՈՉՊՋՌՎՏՐՒՔՖ՛՜՞՟բդեէըթիլխծկձղճ"
-    "մնչջվտրփքֆև֊฿ႠႡႢႣႤႥႦႧႨႩႪႫႬႭႮႯႰႱႲႳႴႵႶႷႸႹႺႻႼႽႾႿჀჁჂჃჄჅაბგდეზთიკ"
-    "ლმოპჟრსტუფქღყშჩცძწჭხჯჰჱჲჳჴჵჶჷჸჹჺ჻ᴂᴃᴆᴈᴉᴊᴌᴑᴒᴓᴔᴖᴗᴙᴚᴜᴝᴞᴟᴣᴪᴻᵷᵻᵽᶅḁ"
-    "ḃḅḇḊḋḌḍḎḏḐḑḒḓḟḢḤḦḨḪḬḮḯḴḸḹḺḻḼḽḾḿṁṂṃṈṊṌṍṏṐṑṓṕṗṚṜṞṪṫṬṮṯṰṱṲṴṶṸṺẐ"
-    "ẑẒẓẔẕẗẚẜẝẞạảấầẩẫậắằẳẵặỈọỎỏỐốồỔổỖỗỘộỚớỜờỞởỠỡỢợỤỦỨỪỬỮỰỴỶỸỺỻἠἢἤ"
-    "ἦἨἪἬἮἰἲἴἵἶἸἹἺἼἽἾὀὂὄὅὈὉὊὌὍὐὒὔὕὖὙὛὝὟὠὢὤὦὴὶὺὼᾐᾒᾔᾖᾘᾚᾜᾞᾠᾢᾤᾦ᾽ι῁ῂῃῄ"
-    "ῆῇῊ῍῎῏ῐῑῒῖῗῚ῝῞῟ῠῡῢῦῧῨῪ῭ῲῳῴῶῷῸ῾‖‗“‟†‡‣‥…‰‱′″‴‵‶‷‸‹›‼‽⁂⁄⁇⁈⁉⁋⁌⁍"
-    "⁏⁑⁒⁓⁗₦€₯₱₴₵₸₹₺₽℃℉№™Ⅎ⅁⅂⅃⅄⅋ⅎ←↑→↓↔↕↖↗↘↙↚↛↜↝↞↟↠↡↢↣↤↥↦↧↨↩↪↫↬↭↮↯↰↱"
-    "↲↳↴↵↶↷↸↹↺↻↼↽↾↿⇀⇁⇂⇃⇄⇅⇆⇇⇈⇉⇊⇋⇌⇍⇎⇏⇐⇑⇒⇓⇔⇕⇖⇗⇘⇙⇚⇛⇜⇝⇞⇟⇠⇡⇢⇣⇤⇥⇦⇧⇨⇩⇪⇫⇭⇮"
-    "⇯⇰⇱⇲⇳⇴⇵⇶⇷⇸⇹⇺⇻⇼⇽⇾⇿∀∂∃∄∇∈∉∋∌∏∐∑∓∔√∛∜∝∞∟∠∤∦∧∨∩∪∫∬∭∸∹∺∻∽≂≃≈≐≑≒≓≔"
-    "≕≠≡≤≥⊂⊃⊄⊅⊆⊇⊌⊍⊎⊏⊐⊑⊒⊓⊔⊕⊖⊗⊘⊙⊚⊛⊜⊝⊞⊟⊠⊡⊢⊣⊤⊥⊦⊧⊨⊩⊪⊫⊬⊭⊮⊯⋄⌂⌋⌐⌑⌘⌙⌠⌡⌥⌨⍽⎛"
-    "⎝⎞⎠⎡⎣⎤⎦⎧⎨⎩⎫⎬⎭⏏␣■□▢▣▤▥▦▧▨▩▫▬▭▯▰▱▲△▵▷▹►▻▼▽▿◀◁◃◄◅◆◈◉◊○◌◍◎◐◑◒◓◔◕"
-    "◖◗◘◙◚◛◜◝◞◟◠◡◢◣◤◥◦◧◨◩◪◫◬◭◮◰◱◲◳◴◵◶◷◸◹◺◻◿☀☸☹☺☻☼☿♀♁♂♃♄♅♆♇♠♡♢♣♤♥♦"
-    "♧♩♪♫♬♭♮♯➡⟅⟆⟠⟨⟩⟰⟱⟲⟳⟴⟵⟶⟷⟸⟹⟺⟻⟼⟽⟾⟿⤆⤇⤊⤋⥀⥁⧫⨌⨍⨎⩪⩫⬀⬁⬂⬃⬄⬅⬆⬇⬈⬉⬊⬋⬌⬍⬎⬏⬐⬑"
-    "⬒⬓⬔⬕⬖⬗⬘⬙⬚ⱠⱡⱤⱨⱩⱪⱫⱮⱲⱳⱷⱹⱾⴀⴁⴂⴃⴄⴅⴆⴇⴈⴉⴊⴋⴌⴍⴎⴏⴐⴑⴒⴓⴔⴕⴖⴗⴘⴙⴚⴛⴜⴝⴞⴟⴡⴢⴣⴤⴥ⸘"
-    "⸟⸢⸣⸤⸥⸮ꙐꙔꙖꙗ꜈꜉꜊꜋꜌꜍꜎꜏꜐꜑꜒꜓꜔꜕꜖ꜛꜜꜝꜞꜧꜨꜩꜫꜲꜳꜴꜵꜶꜷꜸꜹꜺꜻꜼꜽꝆꝇꝊꝋꝎꞂꞐꞑꞪꟻꟼꟽꟿﬀﬁ"
-    "ﬂﬃﬄ�"
-)
-
-CLASSES = {"source": SOURCE, "target": TARGET}

@@ -18,15 +18,10 @@ NO_DOMAIN = ""
 
 
 class Item(NamedTuple):
-    """One image that has not been read yet.
+    """One image that has not been read yet."""
 
-    Attributes:
-        name: how an error names it, such as its path.
-        load: reads and decodes it.
-    """
-
-    name: str
-    load: Callable[[], Image.Image]
+    name: str  # for errors, such as its path
+    load: Callable[[], Image.Image]  # reads and decodes it
 
 
 @dataclass(frozen=True)
@@ -57,15 +52,10 @@ class ImageList:
 
 @dataclass(frozen=True)
 class Prepared(ImageList):
-    """The images of which a store is made, as `fedloom.data.preparation` chose them.
+    """The images of which a store is made, as `fedloom.data.preparation` chose them."""
 
-    Attributes:
-        domains: str [N].
-        test: bool [N].
-    """
-
-    domains: np.ndarray
-    test: np.ndarray
+    domains: np.ndarray  # str [N]
+    test: np.ndarray  # bool [N]
 
 
 def root_folder(path: str, expected: str) -> Path:
@@ -82,7 +72,6 @@ def file_items(paths: Sequence[str]) -> Callable[[], Iterator[Item]]:
 
 
 def _load(path: str) -> Image.Image:
-    """Read and decode an image file."""
     check_regular(path)
     with Image.open(path) as image:
         image.load()

@@ -40,10 +40,6 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
     Grey images stay grey and coloured ones become RGB; where both occur, all are RGB. Transparency
     and EXIF orientation are ignored, as torchvision does.
 
-    Args:
-        settings: of the dataset; the keys that `prepared` reads, `image_size`, `resize` and
-            `skip_unreadable` are read, where they are there.
-
     Raises:
         FedLoomError: names the first image that is unreadable (unless skipped), or of another size
             than the first one; or the class without a readable (training) image; or nothing is
@@ -58,7 +54,6 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
 
 
 def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
-    """Write the store; see `write_store`."""
     skipped: dict[int, str] = {}  # row -> name
     examples = _examples(ready, settings, rgb, skipped)
     first = next(examples, None)
@@ -157,10 +152,8 @@ def unreadable(item: Item) -> str | None:
 def to_pixels(image: Image.Image, rgb: bool, size: int | None, squash: bool = False) -> np.ndarray:
     """Return pixels uint8 [H, W, channels], 1 or 3 channels, H = W = `size` if there is one.
 
-    The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out.
-
-    Args:
-        squash: resize the whole image to the square instead, whatever its shape.
+    The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out; or
+    `squash` resizes the whole image to the square.
 
     Raises:
         ValueError: no pixels, pixels without a known range (32-bit integers and floats), or so

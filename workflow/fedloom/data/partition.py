@@ -36,12 +36,7 @@ COLUMNS = pa.schema(
 
 
 def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
-    """Return the groups of images that a scheme divides by themselves: all, or by domains.
-
-    Args:
-        domains: str [N] of the dataset's images.
-        scheme: the name of a module of `fedloom.data.schemes`, or of a plugin.
-    """
+    """Return the groups of images that a scheme divides by themselves."""
     name = f"fedloom.data.schemes.{scheme}"
     if importlib.util.find_spec(name) is None:
         return plugins.groups(scheme, domains, settings)
@@ -71,7 +66,7 @@ def _test_owners(
     rng: np.random.Generator,
     where: str,
 ) -> np.ndarray:
-    """Divide the test images of each class in proportion to the training images of it.
+    """Return the client [M] of every test image, in proportion to the training images of its class.
 
     What rounding gives a client too much or too little of one class is made good with the next,
     so that its number of test images is in proportion to its training images as well.
@@ -79,10 +74,7 @@ def _test_owners(
     Args:
         labels: [M] of the test images.
         train, owner: [N] label and client of the training images.
-        where: words that name the group of images in an error, as " of domain 'ink'".
-
-    Returns:
-        [M] the client of every test image.
+        where: the group of images in an error, as " of domain 'ink'".
     """
     untrained = np.setdiff1d(labels, train)
     if len(untrained):
@@ -132,7 +124,7 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
 
 
 def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Draw the images that are held back to choose options by, stratified by client and class.
+    """Draw the images that are held back to choose options by, bool [N].
 
     Of a client's images lined up by class, every 1/share-th is drawn, but one image of each class
     is left to train on, and one at least is drawn.
@@ -140,9 +132,6 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
     Args:
         labels: [N] class of every image.
         owner: [N] client of every training image; UNASSIGNED for all others.
-
-    Returns:
-        bool [N]
 
     Raises:
         FedLoomError: a client has no two training images of one class.

@@ -90,7 +90,6 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
 
 
 def _class_names(listed: ImageList, settings: dict[str, Any]) -> list[str]:
-    """Return the names of the listed classes, which are `class_names` where these are set."""
     classes = settings.get("class_names", listed.classes)
     if len(classes) != len(listed.classes):
         line = f"class_names has {len(classes)} names for {len(listed.classes)} classes"
@@ -108,11 +107,7 @@ def _class_names(listed: ImageList, settings: dict[str, Any]) -> list[str]:
 def _of_classes(
     labels: np.ndarray, classes: list[str], names: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the images of some classes, which are numbered anew in the order of `names`.
-
-    Returns:
-        The new labels [N], -1 for other classes, and the chosen images, bool [N].
-    """
+    """Choose the images of the classes `names`, bool [N], and number them anew, -1 for others."""
     number = np.full(len(classes), -1)
     for new, name in enumerate(names):
         if name not in classes:
@@ -129,11 +124,7 @@ def _of_classes(
 def _per_domain(
     labels: np.ndarray, classes: list[str], domains: np.ndarray
 ) -> tuple[np.ndarray, list[str]]:
-    """Make one class of every class in every domain.
-
-    Returns:
-        The new labels [N], and the names "domain/class", by domain and within it by old class.
-    """
+    """Make a class "domain/class" of every class in every domain; return labels [N], and names."""
     names, domain = np.unique(domains.astype(str), return_inverse=True)
     if len(names) == 1:
         raise FedLoomError(
@@ -183,8 +174,7 @@ def _of_splits(
 ) -> np.ndarray:
     """Choose training images by `first_per_domain` and `long_tail`, and both halves by the caps.
 
-    Returns:
-        bool [N]; every one of the C classes `names` keeps training images.
+    Every one of the C classes `names` keeps training images. Returns bool [N].
     """
     chosen, classes = np.ones(len(labels), bool), len(names)
 
@@ -226,17 +216,8 @@ def _of_splits(
 def long_tail(counts: np.ndarray, factor: float) -> np.ndarray:
     """Return the numbers of images of an exponential profile (Cao et al., LDAM, NeurIPS 2019).
 
-    Class i of C keeps n * (1/factor)^(i/(C - 1)) images, rounded down, where n is the number of the
-    largest class: the first class has `factor` times as many images as the last one.
-
-    Args:
-        counts: [C] of the training images, in the order of classes.
-
-    Returns:
-        int [C], at most `counts`.
-
-    Raises:
-        FedLoomError: a class would have none.
+    Class i of C keeps n * (1/factor)^(i/(C - 1)) of its `counts` [C] images, rounded down, where n
+    is the number of the largest class. Each class keeps at least one.
     """
     exponents = np.arange(len(counts)) / max(1, len(counts) - 1)
     profile = np.floor(counts.max() * (1 / factor) ** exponents + 1e-9).astype(int)

@@ -50,10 +50,7 @@ class Row(NamedTuple):
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:
-    """Read a list.
-
-    Args:
-        half: train, val or test: the part of a .json file.
+    """Read a list; of a .json file the part `half`: train, val or test.
 
     Raises:
         FedLoomError: it is missing, not UTF-8, empty, or a line is not as its format has it.
@@ -82,7 +79,6 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
 
 
 def _text(file: Path, text: str, columns: Columns) -> Iterator[Row]:
-    """Yield the lines of a text file."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -98,7 +94,6 @@ def _text(file: Path, text: str, columns: Columns) -> Iterator[Row]:
 
 
 def _csv(file: Path, text: str, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a CSV file."""
     reader = csv.DictReader(text.splitlines())
     try:
         for line in reader:
@@ -110,19 +105,13 @@ def _csv(file: Path, text: str, columns: Columns) -> Iterator[Row]:
 
 def _row(where: str, cells: dict[Any, str], columns: Columns) -> Row:
     """Return a line's columns as a Row, all of which it must have."""
-    values = []
-    for column in (columns.path, columns.label, columns.domain):
-        value = "" if column is None else cells.get(column, "")
-        if column is not None and not value:
-            what = f"column '{column}'" if isinstance(column, str) else f"column {column} (from 0)"
-            there = ", ".join(map(str, cells)) if isinstance(column, str) else len(cells)
-            raise FedLoomError(f"{where}: no {what}; the columns are: {there}")
-        values.append(value)
-    return Row(where, *values)
+    for column in columns:
+        if column is not None and not cells.get(column):
+            raise FedLoomError(f"{where}: no column {column!r} among {[*cells]}")
+    return Row(where, *("" if column is None else cells[column] for column in columns))
 
 
 def _json(file: Path, text: str, half: str) -> Iterator[Row]:
-    """Yield the entries of a part of a .json file."""
     advice = 'expected {"train": [[path, label, class name], ...], "test": ...} as of CoOp'
     try:
         content = json.loads(text)

@@ -9,31 +9,20 @@ from fedloom.common.seeds import numpy_generator
 
 
 class Split(NamedTuple):
-    """A test split.
+    """A test split."""
 
-    Attributes:
-        test: bool [N], True for test images.
-        rule: how they were chosen, in words.
-    """
-
-    test: np.ndarray
-    rule: str
+    test: np.ndarray  # bool [N]
+    rule: str  # how they were chosen, in words
 
 
 class _Cells(NamedTuple):
-    """The cells of a dataset, each the images of one class in one domain, class by class.
+    """The images of one class in one domain are a cell; cells are ordered by class."""
 
-    Attributes:
-        order: [N] images, in order of cells and within a cell at random.
-        starts, sizes: [cells] position of each cell's first image in `order`, number of images.
-        label, domain: [cells] number of the class and of the domain.
-    """
-
-    order: np.ndarray
-    starts: np.ndarray
-    sizes: np.ndarray
-    label: np.ndarray
-    domain: np.ndarray
+    order: np.ndarray  # [N] images, within a cell at random
+    starts: np.ndarray  # [cells] position of each cell's first image in `order`
+    sizes: np.ndarray  # [cells] number of images
+    label: np.ndarray  # [cells] number of the class
+    domain: np.ndarray  # [cells]
 
 
 def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -> Split:
@@ -41,14 +30,12 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
 
     By class and domain, where that is possible: images are lined up by class, within it by domain,
     within that at random, and every 1/fraction-th is taken, but one image of each class in each
-    domain is left to train on. The test images of every class, and of every class in a domain, are
-    then within one of `fraction`.
+    domain is left to train on.
 
-    Leaving one image to train on may cost a class more test images than one, or leave a large
-    domain with none (writers, say, who wrote every letter once). Then `fraction` holds for every
-    class by itself, within one image, and for every domain by itself as nearly as the classes allow
-    (see `_by_class_and_by_domain`). A class keeps at least one training image, not every domain of
-    it. If any class has two images, there is at least one test image.
+    This may cost a class more test images than one, or leave a large domain with none (writers,
+    say, who wrote every letter once). Then `fraction` holds for every class by itself, within one
+    image, and for every domain by itself as nearly as the classes allow. A class keeps at least
+    one training image, not every domain of it. If any class has two images, there is a test image.
 
     Args:
         labels, domains: class, int [N], and domain, str [N], of every image.
@@ -96,11 +83,7 @@ def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
 
 
 def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
-    """Return True if every class has its share of test images, and every domain has some.
-
-    Args:
-        taken: [cells] number of test images.
-    """
+    """Return True if `taken` [cells] gives every class its share, and every domain some images."""
     short = np.bincount(cells.label, fraction * cells.sizes - taken)
     due = np.bincount(cells.domain, fraction * cells.sizes) >= 1
     spare = np.bincount(cells.domain, cells.sizes - 1) >= 1  # images beside one of each class
@@ -111,12 +94,9 @@ def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
 def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
     """Choose how many images of each cell are test images, so that margins come before cells.
 
-    Every class gives its share, see `_of_classes`. A cell gives its share rounded down or up: down
-    first, then up in the order of what its domain is still owed from the classes before, cells that
-    keep a training image before those that do not.
-
-    Returns:
-        int [cells]; a class has a training image left.
+    A cell gives its share rounded down or up: down first, then up in the order of what its domain
+    is still owed from the classes before, cells that keep a training image before those that do
+    not.
     """
     exact = fraction * cells.sizes
     taken = np.floor(exact).astype(int)
@@ -135,16 +115,10 @@ def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
 
 
 def _of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """Choose how many test images each class gives, within one of its share.
+    """Choose how many test images each class gives, int [C] less than `sizes` [C].
 
     Shares are rounded so that the whole set gives its own, at least one image; what a class of one
     image cannot give, others give.
-
-    Args:
-        sizes: int [C], one of them at least 2.
-
-    Returns:
-        int [C], less than `sizes`, one of them at least 1.
     """
     shares = np.diff(np.floor(np.r_[0, np.cumsum(sizes)] * fraction + 0.5)).astype(int)
     total = max(1, shares.sum())

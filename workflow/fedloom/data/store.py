@@ -46,10 +46,8 @@ def write(
     """Stream `examples` into the file `store`, and describe it in its receipt.
 
     Args:
-        shape: height, width and channels of every image.
         skipped: images that are left out; it may grow while `examples` are drawn.
-        named: False where `classes` are mere numbers, which no prompt can be made of.
-        test_split: how the test images were chosen, in words.
+        named, test_split: see ImageList.
 
     Raises:
         FedLoomError: there is no test image, or no training image. Nothing is written then.
@@ -119,7 +117,7 @@ def _digest_between(data: memoryview, parts: Sequence[tuple[int, int, int]]) -> 
 
 
 class ImageStore:
-    """Read a store; the pixels of an image are read from disk when they are asked for.
+    """Read a store; the pixels of an image are read from disk when they are used.
 
     Attributes:
         shape: height, width, channels.

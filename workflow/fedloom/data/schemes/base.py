@@ -44,9 +44,9 @@ def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.n
 def deal_classes(
     clients: int, each: int, classes: int, option: str, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose `each` classes for every client; return them as bool [K, C].
+    """Choose `each` classes for every client, bool [K, C].
 
-    Classes are dealt evenly: the numbers of clients that get two classes differ by at most one.
+    The numbers of clients that get two classes differ by at most one.
 
     Raises:
         FedLoomError: a class that no client would get; names the `option` to raise.

@@ -17,10 +17,7 @@ class Pathological(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1).
-
-    Classes are dealt evenly: the numbers of clients that hold two classes differ by at most one.
-    """
+    """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1)."""
     clients, each = settings["clients"], settings["classes_per_client"]
     classes = np.unique(labels)
     if each > len(classes):

@@ -159,7 +159,6 @@ def _read(file: Path, column: str) -> Iterator[list]:
 
 
 def _load(data: bytes | None) -> Image.Image:
-    """Decode an image."""
     if data is None:
         raise ValueError("no bytes in this row")
     with Image.open(io.BytesIO(data)) as image:
@@ -170,14 +169,10 @@ def _load(data: bytes | None) -> Image.Image:
 def _column(
     files: list[Path], settings: dict[str, Any], key: str
 ) -> tuple[np.ndarray, list[str], bool]:
-    """Read a column of classes, or of domains, from all files.
+    """Read a column of classes, or of domains, from all files, which must agree on the names.
 
     Returns:
         The classes' numbers [N], their names, and True unless the names are mere numbers.
-
-    Raises:
-        FedLoomError: a value is missing, has no name, or is neither a number nor text; or a file
-            differs from the first in the names, or in having numbers.
     """
     first, column = files[0], settings[key]
     names, kind = _names(first, column), None

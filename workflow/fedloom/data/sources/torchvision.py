@@ -87,7 +87,6 @@ def _check_files(root: str) -> None:
 
 
 def _class(name: str) -> type:
-    """Return the dataset's class."""
     from torchvision import datasets
 
     if name not in datasets.__all__ or not isinstance(getattr(datasets, name), type):
@@ -116,11 +115,7 @@ def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """Return the dataset.
-
-    Raises:
-        FedLoomError: its files are missing or damaged, or it refuses the arguments.
-    """
+    """Return the dataset, whose files must be whole, and which must take the arguments."""
     dataset: Any = object.__new__(kind)  # at hand in the errors of its __init__
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
