@@ -36,7 +36,7 @@ def lines(path, rows):
 
 
 def halves(train, test, classes):
-    """Labels of two halves with so many images of every class, and the counts of them."""
+    """Labels of two halves with these numbers of images of every class, and the counts."""
     labels = np.arange(classes)
     counts = {"train": train * classes, "test": test * classes, "classes": classes}
     return (np.repeat(labels, train), np.repeat(labels, test)), counts

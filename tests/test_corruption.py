@@ -1,4 +1,4 @@
-"""A flipped bit in a file of ours is refused in one line."""
+"""A flipped bit in a file that FedLoom wrote is refused in one line."""
 
 import os
 import subprocess

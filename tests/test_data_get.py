@@ -123,7 +123,7 @@ def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
 
 
 def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):
-    """Its servers cannot be had here: what is asked of them is seen, and how a failure reads."""
+    """Without its servers: the test sees the question to them, and the line of a failure."""
     from torchvision import datasets
 
     asked = []

@@ -1,4 +1,4 @@
-"""Disks that are full, folders that are none: one line that names the file, no half results."""
+"""Full disks, and files in the place of folders: one line with the file, no half results."""
 
 import os
 import subprocess
@@ -71,7 +71,7 @@ class _Images:
         return np.zeros((len(rows), 1, 1, 1), np.uint8)
 
 
-# each raises an error of its own where a disk is full
+# each raises another error where a disk is full
 WRITERS = {
     "text": lambda path: io.write_text(path, "x" * 10 * BIG),
     "table": _table,

@@ -30,7 +30,7 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
 
 
 class _Untouched(dict):
-    """A state, or what is remembered of a client, that nobody may look into."""
+    """The state or the history of a client, which nobody may look into."""
 
     def __iter__(self):
         raise AssertionError("a round copies the state of a client that does not take part")

@@ -39,15 +39,6 @@ def test_a_damaged_cifar_is_refused(cifar, tmp_path):
         build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
 
 
-def test_mnist_in_its_own_format(tmp_path):
-    torchvision_files.mnist(tmp_path / "data", "MNIST", np.arange(50) % 10, np.arange(20) % 10)
-    store, about = build(
-        tmp_path, source="torchvision", name="MNIST", root=str(tmp_path / "data"), image_size=16
-    )
-    assert (len(store), store.test.sum(), store.shape) == (70, 20, (16, 16, 1))
-    assert about["classes"][3] == "3 - three"
-
-
 def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):
     """DTD names its halves, EuroSAT has none."""
     root = tmp_path / "data"

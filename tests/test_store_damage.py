@@ -1,4 +1,4 @@
-"""A damaged image store: what is read of it is what was written, or refused in one line."""
+"""A damaged image store: a read gives the pixels that were written, or one line."""
 
 import zlib
 

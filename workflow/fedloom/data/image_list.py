@@ -51,11 +51,17 @@ class ImageList:
 
 
 @dataclass(frozen=True)
-class Prepared(ImageList):
-    """The images of which a store is made, as `fedloom.data.preparation` chose them."""
+class Prepared:
+    """The images of which a store is made; fields are those of ImageList."""
 
+    items: Callable[[], Iterable[Item]]
+    labels: np.ndarray  # int [N]
+    classes: list[str]
+    provenance: str
     domains: np.ndarray  # str [N]
     test: np.ndarray  # bool [N]
+    named: bool
+    test_split: str
 
 
 def root_folder(path: str, expected: str) -> Path:

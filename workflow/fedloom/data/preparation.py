@@ -31,7 +31,7 @@ def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
 
     Raises:
         FedLoomError: the list is empty, has columns of wrong types or lengths, a label without a
-            class, or class names that are no text or not distinct; or a key does not fit the list.
+            class, or class names that are not text or not distinct; or a key does not fit the list.
     """
     check_columns(listed)
     if not len(listed.labels):
