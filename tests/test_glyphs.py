@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections import Counter
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -144,7 +145,7 @@ def test_no_drawing_of_a_style_is_on_both_sides_of_the_split(tmp_path):
     assert not np.array_equal(plain, glyphs.render_set(glyphs.classes("target", 4), 2)[0][..., 0])
 
 
-@pytest.mark.parametrize("style", glyphs.STYLES)
+@pytest.mark.parametrize("style", get_args(glyphs_source.Style))
 def test_a_style_changes_images_alike_every_time(style):
     image = glyphs.draw(glyphs.Glyph("F"), "STIX")
     once, again = (glyphs.restyled(image[None], style, ord("F")) for _ in range(2))

@@ -12,7 +12,7 @@ ones, and 61 % of those that a square of 12 pixels covers; `COVER` is less.
 """
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from fedloom.common.seeds import numpy_generator
 
 # source and target characters, as pretraining.glyph_classes chose them
 CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
+SIZE = 32  # pixels of a side of the canvas
 FILL = 0.8  # the longer side of a glyph, as a share of the canvas
 _EM = 64  # px at which a face is rasterised before it is fitted into its box
 TURN = 45  # degrees, each way
@@ -73,10 +74,8 @@ def has(glyph: Glyph, face: str) -> bool:
     return ord(glyph.char) in codes(face)
 
 
-def draw(
-    glyph: Glyph, face: str, size: int = 32, affine: Sequence[Sequence[float]] | None = None
-) -> np.ndarray:
-    """Draw a glyph in white on black, uint8 [size, size], its longer side `FILL` of the canvas.
+def draw(glyph: Glyph, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
+    """Draw a glyph in white on black, uint8 [32, 32], its longer side `FILL` of the canvas.
 
     Args:
         affine: matrix [2, 3] from output to input positions, both in [-1, 1] from edge to edge as
@@ -87,10 +86,19 @@ def draw(
     """
     if not has(glyph, face):
         raise ValueError(f"{face} has no glyph for U+{ord(glyph.char):04X}")
-    canvas = _fitted(glyph.char, face, 2 * size)  # drawn at twice the size, against jaggedness
+    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))  # twice the size, against jaggedness
+    ink: Any = _font(face).getmask(glyph.char, "L")  # Pillow's annotation lacks that it gives bytes
+    cut = Image.frombytes("L", ink.size, bytes(ink))
+    box = cut.getbbox()
+    if box is not None:
+        cut = cut.crop(box)
+        scale = FILL * 2 * SIZE / max(cut.size)
+        width, height = (max(1, round(scale * side)) for side in cut.size)
+        cut = cut.resize((width, height), Image.Resampling.BILINEAR)
+        canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
     if affine is not None:
         (a, b, c), (d, e, f) = affine
-        half = float(size)  # Pillow counts pixels from the corner
+        half = float(SIZE)  # Pillow counts pixels from the corner
         canvas = canvas.transform(
             canvas.size,
             Image.Transform.AFFINE,
@@ -180,66 +188,27 @@ def _font(face: str) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
-def _fitted(char: str, face: str, size: int) -> Image.Image:
-    """Draw a glyph scaled into the middle of a size x size canvas, mode L."""
-    canvas = Image.new("L", (size, size))
-    ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
-    cut = Image.frombytes("L", ink.size, bytes(ink))
-    box = cut.getbbox()
-    if box is None:
-        return canvas  # no ink
-    cut = cut.crop(box)
-    scale = FILL * size / max(cut.size)
-    width, height = (max(1, round(scale * side)) for side in cut.size)
-    cut = cut.resize((width, height), Image.Resampling.BILINEAR)
-    canvas.paste(cut, ((size - width) // 2, (size - height) // 2))
-    return canvas
-
-
-# ---- styles: an image uint8 [H, W] in, one out --------------------------------------------------
-
-
-def plain(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the image as it is."""
-    return image
-
-
-def outline(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the edges of the strokes."""
-    return scipy.ndimage.morphological_gradient(image, size=3)
-
-
-def inverted(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return black on white."""
-    return 255 - image
-
-
-def turned(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the image turned by up to `TURN` degrees."""
-    angle = rng.uniform(-TURN, TURN)
-    return np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.BILINEAR))
-
-
-def noisy(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the image with normal noise."""
-    noise = rng.normal(0, NOISE, image.shape)
-    return (image + noise).round().clip(0, 255).astype(np.uint8)
-
-
-def covered(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the image with a square of it hidden."""
-    top, left = rng.integers(0, np.array(image.shape) - COVER + 1)
-    result = image.copy()
-    result[top : top + COVER, left : left + COVER] = 0
-    return result
-
-
-STYLES: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
-    f.__name__: f for f in (plain, outline, inverted, turned, noisy, covered)
-}
-
-
 def restyled(images: np.ndarray, style: str, code: int) -> np.ndarray:
     """Draw a class's images, uint8 [N, H, W], in a style; `code` seeds the random numbers."""
     rng = numpy_generator(0, f"glyph style {style}", code)
-    return np.stack([STYLES[style](image, rng) for image in images])
+    return np.stack([_in_style(image, style, rng) for image in images])
+
+
+def _in_style(image: np.ndarray, style: str, rng: np.random.Generator) -> np.ndarray:
+    """Return an image, uint8 [H, W], in a style."""
+    match style:
+        case "outline":
+            return scipy.ndimage.morphological_gradient(image, size=3)
+        case "inverted":
+            return 255 - image
+        case "turned":
+            angle = rng.uniform(-TURN, TURN)
+            return np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.BILINEAR))
+        case "noisy":
+            noise = rng.normal(0, NOISE, image.shape)
+            return (image + noise).round().clip(0, 255).astype(np.uint8)
+        case "covered":
+            top, left = rng.integers(0, np.array(image.shape) - COVER + 1)
+            image = image.copy()
+            image[top : top + COVER, left : left + COVER] = 0
+    return image

@@ -215,5 +215,4 @@ def divide(
         held = validation_split(labels, np.where(test, UNASSIGNED, owner), spec["validation"], seed)
         owner, training, test = np.where(test, UNASSIGNED, owner), training & ~test, held
     columns = [np.arange(len(labels)), owner, labels, test, training, domains]
-    arrays = [pa.array(c, t) for c, t in zip(columns, COLUMNS.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=COLUMNS)
+    return pa.table(dict(zip(COLUMNS.names, columns, strict=True)), schema=COLUMNS)

@@ -1,7 +1,7 @@
 """Letters of many scripts, drawn; families of fonts, or styles, are the domains."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fedloom.data.glyphs import Glyph
 
 
+Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
+
+
 class Glyphs(SourceKind):
     """Letters of many scripts in 12 font faces, 32 x 32 pixels, drawn; the 4 font families are the
     domains, or the styles where there are some; classes x 12 x draws images, times styles.
@@ -23,9 +26,7 @@ class Glyphs(SourceKind):
     classes: Annotated[int, Field(ge=2, le=120)] = 100
     draws: Count = 4
     """Per class and face."""
-    styles: (
-        Several[Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]] | None
-    ) = None
+    styles: Several[Style] | None = None
     """Domains; characters are drawn in each of them, and tested in faces that their class was not
     trained in."""
     test_fraction: TestFraction = 0.25
@@ -86,7 +87,7 @@ def _in_style(chosen: "list[Glyph]", draws: int, style: str) -> np.ndarray:
     """
     from fedloom.data import glyphs
 
-    seed = 1 + list(glyphs.STYLES).index(style)
+    seed = 1 + get_args(Style).index(style)
     pixels, labels, *_ = glyphs.render_set(chosen, draws, seed)
     drawn = [
         glyphs.restyled(pixels[labels == label, :, :, 0], style, ord(glyph.char))
