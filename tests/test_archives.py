@@ -19,48 +19,40 @@ from fedloom.data import archives
 from fedloom.data.archives import unpack
 from refusals import refused
 
-TARRED = {f"{n}.png": bytes([n]) * 700 for n in range(20)}
-TARS = {"tar": archive_of("tar", TARRED)}
-TARS["plain"] = gzip.decompress(TARS["tar"])
+LETTERS = {f"{n}.png": bytes([n]) * 300 for n in range(4)}
+# an archive in an archive: the inner one is whole where the outer one is cut
+LETTERS |= {"more/inner.zip": archive_of("zip", {"in.png": b"x" * 50}), "last.png": b"y" * 300}
+WHOLE = {kind: archive_of(kind, LETTERS) for kind in ("zip", "tar")}
+WHOLE["plain"] = gzip.decompress(WHOLE["tar"])
 
 
-@pytest.mark.parametrize("kind", ["tar", "plain"])
+@pytest.mark.parametrize("kind", WHOLE)
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_no_broken_tar_is_taken_for_a_whole_one(kind, data):
+def test_no_damaged_archive_is_taken_for_a_whole_one(kind, data):
     """Where neither recipe nor server knows its digest."""
-    whole = TARS[kind]
-    at = data.draw(st.integers(0, len(whole) - 1))
-    if data.draw(st.booleans()):
-        broken = whole[:at]
-    else:
-        broken = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    broken = bytearray(WHOLE[kind])
+    broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "images.tar"
+        file = Path(folder) / "letters"
         file.write_bytes(broken)
         try:
             unpack(file, Path(folder) / "out")
         except FedLoomError:
             return
-        # what no checksum covers: gzip's own header, and the content of files in a plain tar
-        found = {p.name: p.read_bytes() for p in (Path(folder) / "out").rglob("*.png")}
-        if kind == "tar" or len(broken) < len(whole):
-            assert found == TARRED
-        else:
-            assert len(found) == len(TARRED)
+        # no checksum covers gzip's and zip's headers, and the content of files in a plain tar
+        files = [p for p in (Path(folder) / "out").rglob("*") if p.is_file()]
+        assert len(files) == len(LETTERS)
+        if kind != "plain":
+            assert {p.read_bytes() for p in files} == set(LETTERS.values())
 
 
-LETTERS = {f"{n}.png": bytes([n]) * 300 for n in range(4)}
-# an archive in an archive: the inner one is whole where the outer one is cut
-LETTERS |= {"more/inner.zip": archive_of("zip", {"in.png": b"x" * 50}), "last.png": b"y" * 300}
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("kind", WHOLE)
 def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
     """A server that does not say how much it sends may end early, and nothing else tells."""
-    whole = archive_of(kind, LETTERS)
-    file = tmp_path / "letters"
-    for length in [*range(0, len(whole), 13), len(whole) - 1]:
+    whole, file = WHOLE[kind], tmp_path / "letters"
+    end = 1024 * len(LETTERS) if kind == "plain" else len(whole) - 1  # zeros follow
+    for length in [*range(0, end, 13), end]:
         file.write_bytes(whole[:length])
         with refused("letters: cannot be unpacked"):
             unpack(file, tmp_path / "out")
@@ -100,26 +92,6 @@ def left_to_a_person(file, into, reason):
     with refused(file.name, reason, "by hand"):
         unpack(file, into)
     assert file.exists() and not [*into.rglob("*")]
-
-
-def test_no_chain_of_links_leads_out_of_the_folder(tmp_path):
-    """CVE-2025-4517: beyond PATH_MAX, tarfile's filter loses sight of where a link leads."""
-    outside, file = tmp_path / "plugins/plugin.py", tmp_path / "letters.tar.gz"
-    outside.parent.mkdir()
-    outside.write_text("mine")
-    steps, deep, path = "abcdefghijklmnop", "d" * 247, ""
-    with tarfile.open(file, "w:gz") as archive:
-        for step in steps:
-            add(archive, f"{path}{deep}", tarfile.DIRTYPE)
-            add(archive, f"{path}{step}", tarfile.SYMTYPE, deep)
-            path += f"{deep}/"
-        up = f"{'/'.join(steps)}/{'l' * 254}"
-        add(archive, up, tarfile.SYMTYPE, "../" * len(steps))
-        add(archive, "escape", tarfile.SYMTYPE, f"{up}/../../plugins")
-        add(archive, "hard", tarfile.LNKTYPE, "escape/plugin.py")
-        add(archive, "hard", content=b"theirs")
-    left_to_a_person(file, tmp_path / "data/letters", "is a link")
-    assert outside.read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, "zip"])

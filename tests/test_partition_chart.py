@@ -1,22 +1,15 @@
 """The chart of a partition."""
 
 import numpy as np
-import pytest
 
 from fedloom.common.io import write_table
 from partitioned import CLASSES, make, with_domains
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"scheme": "domain", "clients_per_domain": 2, "held_out_per_domain": 1},
-        {"scheme": "imbalance", "clients": 5, "dominant_share": 0.9, "dominant_classes": 0.4},
-    ],
-)
-def test_the_chart_is_the_same_every_time(spec, tmp_path):
+def test_the_chart_is_the_same_every_time(tmp_path):
     from fedloom.report import partition_chart
 
+    spec = {"scheme": "domain", "clients_per_domain": 2, "held_out_per_domain": 1}
     write_table(tmp_path / "p.parquet", make(spec, 0, with_domains(0)))
     names = [f"class {c}" for c in range(CLASSES)]
     for name in ("a", "b"):

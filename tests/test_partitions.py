@@ -3,14 +3,11 @@
 import re
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import write_table
-from fedloom.data.partition import COLUMNS
 from partitioned import CLASSES, dataset, make, with_domains
 from refusals import refused
 
@@ -113,20 +110,6 @@ def test_seeds_are_independent_of_each_other(spec):
     clients = owners[0].max() + 1
     chance = max(np.mean(owners[0] == k) for k in range(clients))
     assert np.mean(owners[0] == owners[1]) < 3 * chance
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"scheme": "dirichlet", "kind": "client", "clients": 5, "alpha": 1.0},
-        {"scheme": "imbalance", "clients": 5, "dominant_share": 0.9, "dominant_classes": 0.4},
-    ],
-)
-def test_the_file_is_the_same_every_time(spec, tmp_path):
-    for name in ("a", "b"):
-        write_table(tmp_path / name, make(spec))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert pq.read_table(tmp_path / "a").schema.equals(COLUMNS)
 
 
 @pytest.mark.parametrize(
