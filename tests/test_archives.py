@@ -61,6 +61,14 @@ def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
     assert names == sorted({name.split("/")[0] for name in LETTERS})
 
 
+def test_an_index_that_skips_members_is_refused(tmp_path):
+    content, file = bytearray(WHOLE["zip"]), tmp_path / "letters"
+    content[content.rindex(b"PK\1\2", 0, content.rindex(b"PK\1\2")) + 32] ^= 128  # a comment
+    file.write_bytes(content)
+    with refused("letters: cannot be unpacked"):
+        unpack(file, tmp_path / "out")
+
+
 def test_a_tar_that_ends_with_a_zip_is_a_tar(tmp_path):
     inner = archive_of("zip", {"in.png": b"x"})
     file = tmp_path / "letters.tar"

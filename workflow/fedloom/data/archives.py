@@ -7,6 +7,7 @@ one.
 
 import gzip
 import lzma
+import os
 import shutil
 import stat
 import tarfile
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError
 
@@ -93,7 +94,10 @@ def _zipped(archive: zipfile.ZipFile) -> Iterator[Member]:
     infos = archive.infolist()
     # where the index is cut off, zipfile takes that of an archive within a member
     offsets = [info.header_offset for info in infos]
-    if not all(info.filename for info in infos) or min(offsets, default=0) not in (0, 4):
+    stream: Any = archive.fp
+    stream.seek(-12 - len(archive.comment), os.SEEK_END)
+    count = int.from_bytes(stream.read(2), "little")  # 65535 stands for more than it can say
+    if min(offsets, default=0) not in (0, 4) or count not in (len(infos), 65535):
         raise zipfile.BadZipFile("its index is broken or cut off")
     for info in infos:
         plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
