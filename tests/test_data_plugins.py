@@ -18,12 +18,14 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins
 from fedloom.config.file_fingerprint import listing
 from fedloom.config.reading import merge
+from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.study import staleness
+from fedloom.study.jobs import DatasetJob
 from fedloom.study.plan import Plan
-from images_on_disk import image_folder
+from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
 
 EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}
@@ -125,6 +127,7 @@ SOURCE, SCHEME = {"source": "medmnist"}, {"scheme": "quantity_skew"}
         ("datasets", SOURCE, ["datasets.mine", "file"]),
         ("datasets", SOURCE | {"file": 3}, ["datasets.mine.file", "3"]),
         ("datasets", SOURCE | {"file": "x", "validate": True}, ["mine.validate", "validation"]),
+        ("datasets", SOURCE | {"file": "x", "resize": "squash"}, ["mine", "image_size"]),
         ("partitions", SCHEME, ["partitions.mine", "clients"]),
         ("partitions", SCHEME | {"clients": 20, "beta": 0}, ["partitions.mine.beta", "0"]),
         ("partitions", SCHEME | {"clients": 5}, ["study.clients_per_round", "10", "5"]),
@@ -217,6 +220,10 @@ LABELS = "the source's labels"
         ("import nothing_of_that_name", ["own", "plugin.py", "nothing_of_that_name"]),
         (f"{READ}1 / 0", ["own/plugin.py:2", "ZeroDivisionError"]),
         (f"{READ}[1]", ["plugin.py", "ImageList", "list"]),
+        (
+            _source().replace("[Item", "(1 / k for k in [0]) or [Item"),
+            ["py:5", "ZeroDivisionError"],
+        ),
         (_source(n=7), ["8 labels", "fewer items"]),
         (_source(n=9), ["8 labels", "more items"]),
         (_source(labels=[0, 1] * 3 + [0, 2]), ["i: label 2", "0..1"]),
@@ -233,6 +240,18 @@ def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
     with refused(*words):
         sources.build("own", settings, tmp_path / "images.arrow")
     assert not list(tmp_path.glob("*images*"))
+
+
+def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
+    _write(drop(), "source", _source())
+    entry = {"source": "own", "test_fraction": 0.5}
+    spec = {"source": "several", "parts": {"one": entry, "two": entry}, "image_size": 4}
+    store, about = build(tmp_path, **spec)
+    assert about["classes"] == ["one/a", "one/b", "two/a", "two/b"]
+    assert np.bincount(store.labels[store.test]).tolist() == [2] * 4
+    job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
+    files = staleness.files_of(staleness.code_of("dataset", job))
+    assert any(file.endswith("own/plugin.py") for file in files)
 
 
 GROUPS = """import numpy as np
