@@ -56,17 +56,10 @@ class Lists(ImageSource):
 
 
 class _Images(NamedTuple):
-    """A folder of images from which the paths of a list start.
+    """A folder of images from which the paths of a list start."""
 
-    Attributes:
-        folder: as the dataset spells it.
-        real: without links in its own path, so that it tells whether two folders are one.
-        by_name: where lists name files by name without suffix, their paths; else None.
-    """
-
-    folder: Path
-    real: str
-    by_name: dict[str, str] | None
+    folder: Path  # without links, so that a file has one path
+    by_name: dict[str, str] | None  # where lists name files without folder and suffix
 
 
 class _File(NamedTuple):
@@ -123,11 +116,10 @@ def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
             images = folders[which]
             for row in rows(root / list_file, half, columns):
                 path = _path(row, images)
-                file = images.real + path.removeprefix(str(images.folder))
-                if file in seen:
-                    again = f"names {printable(path)} again, after {seen[file]}"
+                if path in seen:
+                    again = f"names {printable(path)} again, after {seen[path]}"
                     raise FedLoomError(f"{row.where}: {again}")
-                seen[file] = row.where
+                seen[path] = row.where
                 files.append(_File(path, row, domain or row.domain or shared, half == "test"))
     return files
 
@@ -143,8 +135,9 @@ def _images(folder: Path, anywhere: bool) -> _Images:
     """Return the folder of images from which paths start; `anywhere`: names without suffix."""
     if not is_folder(folder):
         raise FedLoomError(f"{printable(str(folder))}: no such folder, but images names it")
+    folder = folder.resolve()
     if not anywhere:
-        return _Images(folder, os.path.realpath(folder), None)
+        return _Images(folder, None)
     paths: dict[str, str] = {}
     for entry in (entry for _, _, entries in walk(str(folder)) for entry in entries):
         first = paths.setdefault(Path(entry.name).stem, entry.path)
@@ -153,7 +146,7 @@ def _images(folder: Path, anywhere: bool) -> _Images:
                 f"{printable(entry.path)}: has the name of {printable(first)}; lists name images "
                 "by their names alone (anywhere: true), so keep one of them"
             )
-    return _Images(folder, os.path.realpath(folder), paths)
+    return _Images(folder, paths)
 
 
 def _path(row: Row, images: _Images) -> str:
