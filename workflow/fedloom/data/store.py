@@ -8,7 +8,7 @@ in a job that reads labels alone.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,8 +62,9 @@ def write(
         metadata={"height": str(shape[0]), "width": str(shape[1]), "channels": str(shape[2])},
     )
     count = {"training": 0, "test": 0}
+    size, iterator = max(1, min(BATCH, CHUNK // int(np.prod(shape)))), iter(examples)
     with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
-        for group in _groups(examples, max(1, min(BATCH, CHUNK // int(np.prod(shape))))):
+        while group := list(islice(iterator, size)):
             images, *others = zip(*group, strict=True)
             columns = [[image.tobytes() for image in images], *others]
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
@@ -87,13 +88,6 @@ def write(
     }
     facts |= {} if named else {"named": False}
     write_receipt(store, **facts, **_checksums(store), provenance=provenance)
-
-
-def _groups(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    """Yield lists of `size` examples, the last maybe shorter (itertools.batched of Python 3.12)."""
-    iterator = iter(examples)
-    while group := list(islice(iterator, size)):
-        yield group
 
 
 def _checksums(store: Path) -> dict[str, Any]:
