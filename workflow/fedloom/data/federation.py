@@ -35,6 +35,7 @@ class Federation:
     """All clients' data.
 
     Attributes:
+        store: the images of all clients, uint8, on disk.
         train, test: rows of the image store, per client id.
         participating: ids of the clients that may be sampled; the others are held out.
         labels: class of every image, int64 [N].
@@ -45,6 +46,7 @@ class Federation:
         patches: returns a CLIP's projected patch tokens [N, T, d], from the cache. Both are in its
             format, and a batch's are float32.
         domains: name of every client's domain; of several, joined by +.
+        classes: names of the C classes.
         device: of a batch's tensors.
     """
 
@@ -167,6 +169,7 @@ class Batch:
     """B examples of each of K clients.
 
     Attributes:
+        source: the data that the batch is of.
         index: rows of the image store [K, B].
         counts: number of each client's examples [K], without those that fill up.
         rows: the same as `index`, on the device.

@@ -19,34 +19,21 @@ from fedloom.common.folders import check_regular, printable
 
 
 class Columns(NamedTuple):
-    """The columns of a list: names in a .csv file, numbers from 0 in a text file.
-
-    Attributes:
-        label: None where labels do not count.
-        domain: None where the list has none; images of a test list that lacks the column are of no
-            domain.
-    """
+    """The columns of a list: names in a .csv file, numbers from 0 in a text file."""
 
     path: str | int = 0
-    label: str | int | None = 1
-    domain: str | int | None = None
+    label: str | int | None = 1  # None where labels do not count
+    domain: str | int | None = None  # a test list without it has images of no domain
 
 
 class Row(NamedTuple):
-    """An image that a list names.
+    """An image that a list names."""
 
-    Attributes:
-        where: the list's file and line, or the entry of JSON, for errors.
-        label: the class as the list has it; "" where labels do not count.
-        domain: "" where the list has none.
-        name: the class's name, where the list has one beside the label.
-    """
-
-    where: str
+    where: str  # the list's file and line, or the entry of JSON, for errors
     path: str
-    label: str
+    label: str  # "" where labels do not count
     domain: str = ""
-    name: str | None = None
+    name: str | None = None  # the class's name, where the list has one beside the label
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:

@@ -111,14 +111,7 @@ def _digest_between(data: memoryview, parts: Sequence[tuple[int, int, int]]) -> 
 
 
 class ImageStore:
-    """Read a store; the pixels of an image are read from disk when they are used.
-
-    Attributes:
-        shape: height, width, channels.
-        labels: int64 [N].
-        test: bool [N], True for test images.
-        domains: str [N], name of each image's domain.
-    """
+    """Read a store; the pixels of an image are read from disk when they are used."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any] | None = None):
         """Map the file into memory, and verify all but the pixels.
@@ -140,9 +133,9 @@ class ImageStore:
         self._table = pa.ipc.open_file(whole).read_all()
         meta = self._table.schema.metadata
         self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))
-        self.labels = self._table["label"].to_numpy().astype(np.int64)
-        self.test = self._table["test"].to_numpy()
-        self.domains = self._table["domain"].to_numpy()
+        self.labels = self._table["label"].to_numpy().astype(np.int64)  # [N]
+        self.test = self._table["test"].to_numpy()  # bool [N], True for test images
+        self.domains = self._table["domain"].to_numpy()  # str [N]
         pixels = [chunk.buffers()[1] for chunk in self._table["image"].chunks]
         self._chunks = [np.frombuffer(each, np.uint8).reshape(-1, *self.shape) for each in pixels]
         self._starts = np.cumsum([0, *map(len, self._chunks)])
