@@ -30,7 +30,7 @@ def _counts(groups, test):
 @example([2, 1, 1, 1], 0.2, 1)
 @example([1, 1], 0.2, 1)
 def test_classes_give_their_share_and_what_others_cannot(sizes, fraction, domains):
-    """The whole set gives its share, or as much as classes can give within one of theirs."""
+    """The whole set gives its share, or as much as its classes can give."""
     sizes = np.array(sizes)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     names = np.array([f"d{k % domains}" for k in range(len(labels))])
