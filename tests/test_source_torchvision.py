@@ -39,6 +39,13 @@ def test_a_damaged_cifar_is_refused(cifar, tmp_path):
         build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
 
 
+def test_targets_other_than_the_listed_labels_are_refused(cifar, tmp_path, monkeypatch):
+    image = noise(0, (32, 32))
+    monkeypatch.setattr(CIFAR10, "__getitem__", lambda self, row: (image, 3))
+    with refused("CIFAR10", "image 0", "target 3", "label 0"):
+        build(tmp_path, source="torchvision", name="CIFAR10", root=str(cifar[0]))
+
+
 def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):
     """DTD names its halves, EuroSAT has none."""
     root = tmp_path / "data"
