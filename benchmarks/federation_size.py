@@ -26,10 +26,11 @@ from fedloom.backbones import vit
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
+from fedloom.common.io import write_table
 from fedloom.common.tensors import tensor_map
 from fedloom.config.reading import read
 from fedloom.data import federation
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated.checkpoint import Checkpoint
@@ -70,7 +71,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     store = ImageStore(folder / "images.arrow")
     scheme = {"scheme": "iid", "clients": clients, "held_out": 0.0}
     table = divide(store.labels, store.test, store.domains, scheme, seed=0)
-    write_partition(folder / "partition.parquet", table)
+    write_table(folder / "partition.parquet", table)
     features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
     started = time.process_time()
     data = federation.load(

@@ -23,8 +23,8 @@ from fedloom.common.io import read_table, write_table
 from fedloom.config.method_labels import combinations
 from fedloom.config.reading import merge, read
 from fedloom.config.settings import VALIDATION
+from fedloom.data.partition import validation_split
 from fedloom.data.store import ImageStore
-from fedloom.data.validation import validation_split
 from fedloom.report.tables import choices as footnotes
 from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
 from fedloom.study import paths, selected

@@ -11,9 +11,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
+from fedloom.common.io import write_table
 from fedloom.config.settings import Backbone
 from fedloom.data import federation
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
@@ -84,7 +85,7 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
     write_store(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
     store = ImageStore(path)
     table = divide(store.labels, store.test, store.domains, scheme, seed=seed)
-    write_partition(folder / "partition.parquet", table)
+    write_table(folder / "partition.parquet", table)
     return store, folder / "partition.parquet"
 
 
