@@ -36,9 +36,10 @@ from torch import Tensor
 
 from fedloom.backbones.clip import model as clip
 from fedloom.common.device import prepare_torch
+from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.data import federation, sources
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -81,7 +82,7 @@ def glyphs(folder: Path) -> federation.Federation:
     sources.build("glyphs", GLYPHS, file)
     store = ImageStore(file)
     table = divide(store.labels, store.test, store.domains, PARTITION, seed=0)
-    write_partition(folder / "partition.parquet", table)
+    write_table(folder / "partition.parquet", table)
     names = check_receipt(file)["classes"]
     return federation.load(store, folder / "partition.parquet", names, torch.device("cpu"))
 

@@ -4,7 +4,7 @@
 
 Ten clients are sampled in every round, whatever the size, on the micro ViT; a client has
 four training images and two test images of noise. All clients have taken part before, so that each
-has a personal state. Every line is a process of its own, with one thread: medians over rounds, in
+has a personal state. Every line is a separate process with one thread: medians over rounds, in
 CPU seconds; `peak` is that of the process's memory.
 """
 
@@ -26,10 +26,11 @@ from fedloom.backbones import vit
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
+from fedloom.common.io import write_table
 from fedloom.common.tensors import tensor_map
 from fedloom.config.reading import read
 from fedloom.data import federation
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated.checkpoint import Checkpoint
@@ -54,7 +55,7 @@ COLUMNS = (
 
 
 def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
-    """Return a task of a method with so many clients, and the seconds to read their images' rows.
+    """Return a task with this number of clients, and the seconds to read their images' rows.
 
     Args:
         folder: where its files are written.
@@ -70,7 +71,7 @@ def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
     store = ImageStore(folder / "images.arrow")
     scheme = {"scheme": "iid", "clients": clients, "held_out": 0.0}
     table = divide(store.labels, store.test, store.domains, scheme, seed=0)
-    write_partition(folder / "partition.parquet", table)
+    write_table(folder / "partition.parquet", table)
     features = torch.from_numpy(rng.normal(size=(len(store), backbone.width)).astype(np.float32))
     started = time.process_time()
     data = federation.load(

@@ -20,10 +20,11 @@ from fedloom.backbones import vit
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.device import prepare_torch
+from fedloom.common.io import write_table
 from fedloom.config.reading import read
 from fedloom.config.settings import Settings
 from fedloom.data import federation, sources
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
@@ -39,7 +40,7 @@ def _data(folder: Path, settings: Settings) -> federation.Federation:
     partition = settings.partitions["pathological"]
     spec = {"scheme": partition.scheme, **partition.settings}
     table = divide(store.labels, store.test, store.domains, spec, seed=0)
-    write_partition(folder / "p.parquet", table)
+    write_table(folder / "p.parquet", table)
     names = [str(number) for number in range(10)]
     return federation.load(store, folder / "p.parquet", names, torch.device("cpu"))
 

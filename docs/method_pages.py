@@ -7,7 +7,7 @@ from pathlib import Path
 from schema_pages import cell, plain, type_of, value
 
 from fedloom.commands.describe import docstring, summary
-from fedloom.hooks.manifest import Plugin
+from fedloom.hooks.manifest import Paper, Plugin
 
 
 def as_markdown(text: str) -> str:
@@ -19,18 +19,18 @@ def as_markdown(text: str) -> str:
     )
 
 
-def link(paper: dict) -> str:
+def link(paper: Paper) -> str:
     """Return the citation, linked if method.toml gives a DOI, an arXiv number or an address."""
-    target = paper.get("link", "")
+    target = paper.link
     if not target:
-        return cell(paper["citation"])
+        return cell(paper.citation)
     if not target.startswith("http"):
         target = (
             f"https://doi.org/{target}"
             if target.startswith("10.")
             else f"https://arxiv.org/abs/{target.removeprefix('arXiv:')}"
         )
-    return f"[{cell(paper['citation'])}]({target})"
+    return f"[{cell(paper.citation)}]({target})"
 
 
 def facts(plugin: Plugin) -> str:
@@ -39,8 +39,8 @@ def facts(plugin: Plugin) -> str:
         plugin.family, "wrapper: changes what a method's hooks return"
     )
     entries = [("plugin", f"`{plugin.name}`, {kind}"), ("paper", link(plugin.paper))]
-    if "equations" in plugin.paper:
-        entries.append(("equations", cell(plugin.paper["equations"])))
+    if plugin.paper.equations:
+        entries.append(("equations", cell(plugin.paper.equations)))
     if plugin.needs:
         entries.append(("reads", ", ".join(f"`{name}`" for name in plugin.needs)))
     if not plugin.trained:
@@ -48,8 +48,8 @@ def facts(plugin: Plugin) -> str:
     if plugin.kind == "method" and not plugin.stacked:
         entries.append(("clients", "one at a time"))
     for name, artefact in plugin.artefacts.items():
-        needs = settings(artefact.get("needs", {}))
-        about = cell(artefact["description"]) + (f" (with {needs})" if needs else "")
+        needs = settings(artefact.needs)
+        about = cell(artefact.description) + (f" (with {needs})" if needs else "")
         entries.append(("artefact", f"`{name}`: {about}"))
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {text} |" for key, text in entries)])
 
@@ -75,8 +75,8 @@ def card(plugin: Plugin) -> str:
     parts = []
     if plugin.option_schemas:
         parts.append(f"## Options\n\n{options(plugin)}")
-    if plugin.training_defaults:
-        values = settings(plugin.training_defaults)
+    if training := plugin.training_defaults.given:
+        values = settings(training)
         about = f"The paper's values, or ours if it states none: {values}."
         parts.append(f"## Training values\n\n{about}")
     parts.append(f"## Choices\n\n{said_in(plugin.file)}")

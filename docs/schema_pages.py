@@ -1,15 +1,11 @@
 """The reference of config.yaml and of method.toml, from the models of their keys."""
 
-import ast
-import inspect
 import json
-import re
-from itertools import pairwise
 
 from fedloom.commands.config_schema import ROOMS, kind_schema, schema_of, whole
 from fedloom.config.kinds import NAMED_BY
 from fedloom.config.study import Config
-from fedloom.hooks import manifest
+from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.training import Training
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -107,7 +103,7 @@ def kinds(section: str) -> str:
             " An entry may have a `recipe` instead, the name of one [that ships](recipes.md) or the"
             " path of a .yaml file, and any keys of the recipe's source beside it."
         )
-    for name in ROOMS[section].names():
+    for name in ROOMS[section]:
         sub = kind_schema(section, name)
         parts.append(f"### {key}: {name}\n\n{sentence(sub)}\n\n{table(sub, sub)}")
     return "\n\n".join(parts)
@@ -136,49 +132,10 @@ def config_page() -> str:
 
 
 def method_page() -> str:
-    """Return the reference of method.toml, from the types and docstrings of the manifest."""
-    head = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    """Return the reference of method.toml, from the model of its keys."""
+    root = schema_of(Plugin)
     return (
         "# method.toml\n\nWhat a plugin says of itself, from `workflow/fedloom/hooks/manifest.py`;"
         " the keys of `[training]` are those of [config.yaml](config.md#training). A condition is"
-        " `true`, or the values of options with which something holds.\n\n"
-        + "\n".join(head + fields(manifest.Plugin))
+        " `true`, or the values of options with which something holds.\n\n" + table(root, root)
     )
-
-
-def fields(model: type, prefix: str = "") -> list[str]:
-    """Return a table row per key of a model, with what stands below it in its source."""
-    body = ast.parse(inspect.getsource(model)).body[0].body
-    meanings = {
-        field.target.id: ast.literal_eval(text.value)
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
-    lines = []
-    for field in (entry for entry in body if isinstance(entry, ast.AnnAssign)):
-        name, default = field.target.id, ast.unparse(field.value) if field.value else ""
-        alias = re.search(r"alias='(\w+)'", default)
-        key = alias[1] if alias else name
-        if default and default != "None" and not default.startswith("Field"):
-            default = value(json.loads(json.dumps(ast.literal_eval(default))))
-        else:
-            default = ""
-        words = type_in_words(ast.unparse(field.annotation))
-        lines.append(f"| `{prefix}{key}` | {words} | {default} | {cell(meanings.get(name, ''))} |")
-        section = {"paper": manifest.Paper, "cost": manifest.Cost, "look": manifest.Look}.get(key)
-        lines += fields(section, f"{key}.") if section else []
-    return lines
-
-
-TYPES = {"str": "text", "bool": "true or false", "int": "integer", "Condition": "condition"}
-
-
-def type_in_words(annotation: str) -> str:
-    """Return the type of a key of method.toml in words, from its annotation."""
-    text = re.sub(r"NotRequired\[(.*)\]|Annotated\[(\w+),.*\]", r"\1\2", annotation)
-    text = re.sub(r"Several\[(.*)\]", r"list: \1", text)
-    text = re.sub(r"Literal\[(.*?)\]", lambda m: re.sub(r"'([^']*)'", r"`\1`", m[1]), text)
-    parts = [part for part in text.split(" | ") if part != "None"]
-    is_mapping = re.compile(r"dict|[A-Z]\w+$")
-    words = [TYPES.get(part) or (is_mapping.match(part) and "mapping") or part for part in parts]
-    return " or ".join(words)

@@ -1,17 +1,24 @@
-"""Text features of a CLIP as other people's code computes them: one text at a time, all places.
+"""Text features of a CLIP as other people's code computes them: one text at a time, all places."""
 
-And the first cohort of a task, which tests of CLIP methods begin with.
-"""
+from typing import Any
 
 import open_clip
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.data.federation import Batch
-from fedloom.federated.round import initial_state
-from fedloom.federated.task import Cohort, cohort
-from fedloom.toolbox import Tree, stack
+
+def make_clip(kind: type, joint: int, vision: dict, text: dict, **more) -> Any:
+    """A CLIP of open_clip in evaluation mode, off its first values."""
+    torch.manual_seed(0)
+    model = kind(joint, vision, text, **more)
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    numbers = (0.5,) if "timm_pool" in vision else (0.1, 0.5, 0.9)
+    cfg = {"size": vision["image_size"], "mean": numbers, "std": numbers}
+    open_clip.set_model_preprocess_cfg(model, cfg | {"interpolation": "bicubic"})
+    return model.eval()
 
 
 def features_behind(model: open_clip.CLIP, context: Tensor, names, longest: int) -> Tensor:
@@ -40,12 +47,3 @@ def features(model: open_clip.CLIP, context: Tensor, names) -> Tensor:
 def logits(model: open_clip.CLIP, images: Tensor, text: Tensor) -> Tensor:
     """Logits [B, C] of image features [B, d_joint] and text features [C, d_joint]."""
     return model.logit_scale.exp() * images @ text.T
-
-
-def first_cohort(task, hooks, ids=None) -> tuple[Tree, Cohort, Batch]:
-    """What three clients receive before round 1, the clients, and four images of each."""
-    ids = task.data.participating[:3] if ids is None else ids
-    state = initial_state(task, hooks)
-    sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
-    clients = cohort(task, ids, [hooks.init_client(task=task, client=k) for k in ids])
-    return stack(sent), clients, task.data.batch([task.data.train[k][:4] for k in ids])

@@ -1,4 +1,4 @@
-"""The default study's config, for tests that build studies of their own on it."""
+"""The default study's config, for tests that build studies on it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A method that does all that a method may do, and wrong whatever a test wants it to.
+"""A method that uses every hook, and does wrong whatever a test asks for.
 
 A head is averaged, a bias stays with its client. `CHANGE` holds, by the name of a hook, what
 becomes of its result; `loss` counts as one.

@@ -3,7 +3,6 @@
 The counts have the keys of the recipe's own counts, so that each of them is compared.
 """
 
-import io
 import json
 from pathlib import Path
 
@@ -12,18 +11,9 @@ from torchvision import datasets
 
 import torchvision_files
 from fedloom.config import recipes
-from images_on_disk import image_folder, noise, write_parquet
+from images_on_disk import image_folder, png, write_parquet
 
-TINY = (4, 4)
-
-
-def tiny_png(seed=0):
-    stream = io.BytesIO()
-    noise(seed, TINY).save(stream, "PNG")
-    return stream.getvalue()
-
-
-IMAGE = tiny_png()
+IMAGE = png(0, size=(4, 4))
 
 
 def put(path: Path, content=IMAGE):
@@ -36,7 +26,7 @@ def lines(path, rows):
 
 
 def halves(train, test, classes):
-    """Labels of two halves with so many images of every class, and the counts of them."""
+    """Labels of two halves with these numbers of images of every class, and the counts."""
     labels = np.arange(classes)
     counts = {"train": train * classes, "test": test * classes, "classes": classes}
     return (np.repeat(labels, train), np.repeat(labels, test)), counts
@@ -267,27 +257,25 @@ def imagenet_lt(root, monkeypatch):
     return {"train": 8, "test": 6, "classes": 2, "each_class": {"test": 3}}
 
 
-def five_dataset(root, monkeypatch):
-    made = {}
-    for make in (svhn, cifar10, notmnist, fashion_mnist, mnist):
-        made[make.__name__] = make(root / make.__name__, monkeypatch)
-    domains = {
-        name: {half: counts[half] for half in ("train", "test")}
+def several(makers, root, monkeypatch):
+    """The counts of several data sets by the names of their domains, and of the whole."""
+    made = {make.__name__: make(root / make.__name__, monkeypatch) for make in makers}
+    halves = {
+        name: {half: counts[half] for half in ("train", "test") if half in counts}
         for name, counts in made.items()
-        if name != "notmnist"
     }
+    return made, halves, {"classes": sum(c["classes"] for c in made.values()), "domains": len(made)}
+
+
+def five_dataset(root, monkeypatch):
+    makers = (svhn, cifar10, notmnist, fashion_mnist, mnist)
+    made, domains, counts = several(makers, root, monkeypatch)
     domains["notmnist"] = {"at_least": made["notmnist"]["at_least"]}
-    return {"classes": 50, "domains": 5, "by_domain": domains}
+    return counts | {"by_domain": domains}
 
 
 def four_dataset(root, monkeypatch):
-    made = {}
-    for make in (mnist_m, fashion_mnist, cinic10, mmafedb):
-        made[make.__name__] = make(root / make.__name__, monkeypatch)
-    made["mnist_m"] = {"train": 30, "test": 20}
-    domains = {
-        name: {half: counts[half] for half in ("train", "test")}
-        for name, counts in made.items()
-        if name != "mmafedb"
-    }
-    return {"classes": 37, "domains": 4, "by_domain": domains}
+    makers = (mnist_m, fashion_mnist, cinic10, mmafedb)
+    _, domains, counts = several(makers, root, monkeypatch)
+    del domains["mmafedb"]
+    return counts | {"by_domain": domains | {"mnist_m": {"train": 30, "test": 20}}}

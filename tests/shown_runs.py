@@ -26,7 +26,7 @@ NOTHING = Shown((), (), (), None, {})
 
 
 def shown(**values: object) -> ShownRun:
-    """A run like RUN but for the values given."""
+    """A run like RUN with other values."""
     return replace(RUN, **values)
 
 

@@ -19,61 +19,61 @@ from fedloom.data import archives
 from fedloom.data.archives import unpack
 from refusals import refused
 
-TARRED = {f"{n}.png": bytes([n]) * 700 for n in range(20)}
-TARS = {"tar": archive_of("tar", TARRED)}
-TARS["plain"] = gzip.decompress(TARS["tar"])
-
-
-@pytest.mark.parametrize("kind", ["tar", "plain"])
-@given(st.data())
-@settings(max_examples=30, deadline=None)
-def test_no_broken_tar_is_taken_for_a_whole_one(kind, data):
-    """Where neither recipe nor server knows its digest."""
-    whole = TARS[kind]
-    at = data.draw(st.integers(0, len(whole) - 1))
-    if data.draw(st.booleans()):
-        broken = whole[:at]
-    else:
-        broken = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "images.tar"
-        file.write_bytes(broken)
-        try:
-            unpack(file, Path(folder) / "out", trusted=False)
-        except FedLoomError:
-            return
-        # what no checksum covers: gzip's own header, and the content of files in a plain tar
-        found = {p.name: p.read_bytes() for p in (Path(folder) / "out").rglob("*.png")}
-        if kind == "tar" or len(broken) < len(whole):
-            assert found == TARRED
-        else:
-            assert len(found) == len(TARRED)
-
-
 LETTERS = {f"{n}.png": bytes([n]) * 300 for n in range(4)}
 # an archive in an archive: the inner one is whole where the outer one is cut
 LETTERS |= {"more/inner.zip": archive_of("zip", {"in.png": b"x" * 50}), "last.png": b"y" * 300}
+WHOLE = {kind: archive_of(kind, LETTERS) for kind in ("zip", "tar")}
+WHOLE["plain"] = gzip.decompress(WHOLE["tar"])
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("kind", WHOLE)
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_no_damaged_archive_is_taken_for_a_whole_one(kind, data):
+    """Where neither recipe nor server knows its digest."""
+    broken = bytearray(WHOLE[kind])
+    broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "letters"
+        file.write_bytes(broken)
+        try:
+            unpack(file, Path(folder) / "out")
+        except FedLoomError:
+            return
+        # no checksum covers gzip's and zip's headers, and the content of files in a plain tar
+        files = [p for p in (Path(folder) / "out").rglob("*") if p.is_file()]
+        assert len(files) == len(LETTERS)
+        if kind != "plain":
+            assert {p.read_bytes() for p in files} == set(LETTERS.values())
+
+
+@pytest.mark.parametrize("kind", WHOLE)
 def test_an_archive_that_was_cut_anywhere_is_refused(kind, tmp_path):
     """A server that does not say how much it sends may end early, and nothing else tells."""
-    whole = archive_of(kind, LETTERS)
-    file = tmp_path / "letters"
-    for length in [*range(0, len(whole), 13), len(whole) - 1]:
+    whole, file = WHOLE[kind], tmp_path / "letters"
+    end = 1024 * len(LETTERS) if kind == "plain" else len(whole) - 1  # zeros follow
+    for length in [*range(0, end, 13), end]:
         file.write_bytes(whole[:length])
         with refused("letters: cannot be unpacked"):
-            unpack(file, tmp_path / "out", trusted=False)
+            unpack(file, tmp_path / "out")
     file.write_bytes(whole)
-    names = unpack(file, tmp_path / "out", trusted=False)
+    names = unpack(file, tmp_path / "out")
     assert names == sorted({name.split("/")[0] for name in LETTERS})
+
+
+def test_an_index_that_skips_members_is_refused(tmp_path):
+    content, file = bytearray(WHOLE["zip"]), tmp_path / "letters"
+    content[content.rindex(b"PK\1\2", 0, content.rindex(b"PK\1\2")) + 32] ^= 128  # a comment
+    file.write_bytes(content)
+    with refused("letters: cannot be unpacked"):
+        unpack(file, tmp_path / "out")
 
 
 def test_a_tar_that_ends_with_a_zip_is_a_tar(tmp_path):
     inner = archive_of("zip", {"in.png": b"x"})
     file = tmp_path / "letters.tar"
     file.write_bytes(gzip.decompress(archive_of("tar", {"a.png": b"a", "inner.zip": inner})))
-    assert unpack(file, tmp_path / "out", trusted=False) == ["a.png", "inner.zip"]
+    assert unpack(file, tmp_path / "out") == ["a.png", "inner.zip"]
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -82,7 +82,7 @@ def test_no_member_may_lie_outside_the_folder(kind, name, tmp_path):
     file, into = tmp_path / "letters", tmp_path / "deep/out"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one", name: b"evil"}))
     with refused(f"'{name}'", "by hand"):
-        unpack(file, into, trusted=True)
+        unpack(file, into)
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"letters"}, "nothing is unpacked, and the archive stays to be looked at"
 
@@ -98,28 +98,8 @@ def add(archive, name, kind=tarfile.REGTYPE, link="", content=b"", **more):
 def left_to_a_person(file, into, reason):
     """Check that an archive is refused in a line, stays, and that nothing of it was written."""
     with refused(file.name, reason, "by hand"):
-        unpack(file, into, trusted=True)
+        unpack(file, into)
     assert file.exists() and not [*into.rglob("*")]
-
-
-def test_no_chain_of_links_leads_out_of_the_folder(tmp_path):
-    """CVE-2025-4517: beyond PATH_MAX, tarfile's filter loses sight of where a link leads."""
-    outside, file = tmp_path / "plugins/plugin.py", tmp_path / "letters.tar.gz"
-    outside.parent.mkdir()
-    outside.write_text("mine")
-    steps, deep, path = "abcdefghijklmnop", "d" * 247, ""
-    with tarfile.open(file, "w:gz") as archive:
-        for step in steps:
-            add(archive, f"{path}{deep}", tarfile.DIRTYPE)
-            add(archive, f"{path}{step}", tarfile.SYMTYPE, deep)
-            path += f"{deep}/"
-        up = f"{'/'.join(steps)}/{'l' * 254}"
-        add(archive, up, tarfile.SYMTYPE, "../" * len(steps))
-        add(archive, "escape", tarfile.SYMTYPE, f"{up}/../../plugins")
-        add(archive, "hard", tarfile.LNKTYPE, "escape/plugin.py")
-        add(archive, "hard", content=b"theirs")
-    left_to_a_person(file, tmp_path / "data/letters", "is a link")
-    assert outside.read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, "zip"])
@@ -146,12 +126,12 @@ def test_a_link_that_was_there_is_not_followed(kind, tmp_path):
     file, victim = tmp_path / "letters", tmp_path / "victim"
     file.write_bytes(archive_of(kind, {"a/1.png": b"one"}))
     with refused("'a/1.png'", "link"):
-        unpack(file, tmp_path / "out", trusted=True)
+        unpack(file, tmp_path / "out")
     assert not [*(tmp_path / "elsewhere").iterdir()]
     victim.write_text("mine")
     (tmp_path / "out/1.png").symlink_to(victim)
     file.write_bytes(archive_of(kind, {"1.png": b"one"}))
-    unpack(file, tmp_path / "out", trusted=True)
+    unpack(file, tmp_path / "out")
     assert victim.read_text() == "mine" and not (tmp_path / "out/1.png").is_symlink()
 
 
@@ -165,7 +145,7 @@ def test_an_archive_that_would_fill_the_disk_is_refused(bounds, kind, tmp_path, 
     left_to_a_person(file, tmp_path / "out", "more than")
     del content["3.png"]
     file.write_bytes(archive_of(kind, content))
-    assert unpack(file, tmp_path / "out", trusted=True) == [*content]
+    assert unpack(file, tmp_path / "out") == [*content]
 
 
 def test_a_name_that_no_file_can_have_is_one_line(tmp_path):
@@ -184,7 +164,7 @@ def test_a_damaged_member_of_a_zip_is_the_archives_fault(method, tmp_path):
     content[60:80] = bytes(20)
     file.write_bytes(content)
     with refused("letters.zip: cannot be unpacked"):
-        unpack(file, tmp_path / "out", trusted=False)
+        unpack(file, tmp_path / "out")
     assert not file.exists(), "another try fetches it anew"
 
 
@@ -195,7 +175,7 @@ def test_an_encrypted_zip_is_one_line_and_stays(tmp_path):
     file = tmp_path / "letters.zip"
     file.write_bytes(content)
     with refused("'a.png'", "encrypted", "by hand"):
-        unpack(file, tmp_path, trusted=False)
+        unpack(file, tmp_path)
     assert file.exists()
 
 
@@ -206,5 +186,5 @@ def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
     into.mkdir()
     (into / "a").write_text("a file where a folder is to be")
     with refused(file, into):
-        unpack(file, into, trusted=True)
+        unpack(file, into)
     assert file.exists()

@@ -11,7 +11,6 @@ from default_config import default_config
 from fedloom import contract
 from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
-from fedloom.data.federation import Batch
 from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -36,15 +35,6 @@ def task(tiny):
 def _batch(task, clients, block=0, step=0, number=1):
     rows = [task.data.train[k][: 3 + k] for k in clients]
     return training_batch(task.at(number), clients, task.data.batch(rows), block, step)
-
-
-def test_off_is_a_batch_of_the_cache(task):
-    one, _ = task(augment=False)
-    actual = _batch(one, [0, 1])
-    assert type(actual) is Batch
-    assert torch.equal(
-        actual.images, one.data.batch([one.data.train[k][: 3 + k] for k in (0, 1)]).images
-    )
 
 
 @pytest.mark.parametrize("name", ["fedotp", "sgpt"])
@@ -129,7 +119,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
         evaluate(one.at(1), hooks, state_before)
 
 
-@pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha", "head_tuning", "fedvpt"])
+@pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedvpt"])
 def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "augment", True)
     method = manifest.find(name)

@@ -14,18 +14,6 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins, method_labels
 from fedloom.hooks import manifest
 
-OPTION = '\n[options.rate]\ntype = "string"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"\n'
-BROKEN = {
-    "pattern": ('pattern = "("', r"method.toml: options.rate.pattern: unknown key"),
-    "slow pattern": ('pattern = "^(a+)+$"', r"method.toml: options.rate.pattern: unknown key"),
-    "type": (
-        'items = {type = "numeric"}',
-        r"options.rate.items.type: must be .*'numeric'",
-    ),
-    "minimum": ('minimum = "x"', r"method.toml: options.rate.minimum: must be number, got 'x'"),
-    "$ref": ('"$ref" = "#/no"', r"method.toml: options.rate.\$ref: unknown key"),
-}
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -59,12 +47,11 @@ def _told(capsys, tmp_path, line):
     assert "broken: " in describe.methods()
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_an_option_that_is_no_schema(folder, case, tmp_path, capsys):
-    text, line = BROKEN[case]
+def test_an_option_that_is_no_schema(folder, tmp_path, capsys):
+    option = 'type = "string"\ndescription = "x"\ndefault = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"'
     toml = folder / "method.toml"
-    toml.write_text(f'{toml.read_text()}{OPTION}description = "x"\n{text}\n')
-    _told(capsys, tmp_path, line)
+    toml.write_text(f'{toml.read_text()}\n[options.rate]\n{option}\npattern = "^(a+)+$"\n')
+    _told(capsys, tmp_path, r"method.toml: options.rate.pattern: unknown key")
 
 
 def test_a_broken_plugin_is_found_by_its_name_whatever_its_folder_is_called(tmp_path):

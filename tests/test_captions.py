@@ -13,14 +13,12 @@ from fedloom.config.output_kinds import as_rst
 from fedloom.study.jobs import ShownMethod, ShownPlugin, from_json, to_json
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
-KINDS = [
-    (section, name) for section in ("tables", "figures") for name in planning.KINDS[section].names()
-]
+KINDS = [(section, name) for section in ("tables", "figures") for name in planning.KINDS[section]]
 
 
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_kind_declares_a_caption_of_its_own_keys(section, name):
-    kind = planning.KINDS[section].find(name)
+    kind = planning.KINDS[section][name]
     assert kind.caption.endswith(".")
     fields = {field for _, field, _, _ in string.Formatter().parse(kind.caption) if field}
     assert fields <= kind.model_fields.keys()
@@ -39,7 +37,7 @@ def test_any_text_stands_in_a_caption_as_it_is(text):
 
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_caption_is_whole_markup(section, name):
-    kind = planning.KINDS[section].find(name)
+    kind = planning.KINDS[section][name]
     keys = [key for _, key, _, _ in string.Formatter().parse(kind.caption) if key]
     caption = kind.model_construct(**dict.fromkeys(keys, "a|b_ *c `d`")).caption_text()
     page = publish_parts(caption, writer="html", settings_overrides={"report_level": 1})["body"]

@@ -1,4 +1,4 @@
-"""The checkpoint's parts: what a round writes, and what is left when a job dies between writes."""
+"""The checkpoint's parts: the files of a round, and those left when a job dies between writes."""
 
 import logging
 from dataclasses import replace
@@ -24,7 +24,7 @@ class _Killed(BaseException):
 
 @pytest.fixture
 def train(tiny, tmp_path):
-    """train(folder, last=..., fingerprint=...): a job of so many rounds, evaluated at its end."""
+    """train(folder, last=..., fingerprint=...): a job to round `last`, evaluated there."""
     task, hooks = tiny(METHOD)
 
     def run(name, last=4, fingerprint="same", first=0):
@@ -201,4 +201,4 @@ def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
         assert saved.rows.evaluation.equals(rows.evaluation)
         assert saved.rows.rounds.equals(rows.rounds) and saved.rows.size > 30 * count
     few, many = headers
-    assert all(b <= a + 16 for a, b in zip(few, many, strict=True)), "but for a longer number"
+    assert all(b <= a + 16 for a, b in zip(few, many, strict=True)), "a number may have more digits"

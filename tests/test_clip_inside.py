@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clip_by_hand import first_cohort
+from clip_by_hand import make_clip
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.common.errors import FedLoomError
 from fedloom.toolbox import adapter, deep_prompts, lora, prefix
+from first_round import first_cohort
 
 NAMES = ("cat", "great_white shark", "x")
 K, B, L, D, V = 2, 3, 2, 32, 48  # clients, images, context, widths of text and image tower
@@ -28,15 +29,7 @@ MODELS = {
 
 def _model(kind):
     chosen, vision, text = MODELS[kind]
-    torch.manual_seed(0)
-    model = chosen(24, vision, text)
-    for parameter in model.parameters():  # biases and norms start at 0 and 1, hiding mistakes
-        if parameter.dim() == 1:
-            parameter.data += 0.1 * torch.randn_like(parameter)
-    numbers = (0.5,) if kind == "custom" else (0.1, 0.5, 0.9)
-    cfg = {"size": vision["image_size"], "mean": numbers, "std": numbers}
-    open_clip.set_model_preprocess_cfg(model, cfg | {"interpolation": "bicubic"})
-    return model.eval().double()
+    return make_clip(chosen, 24, vision, text).double()
 
 
 def _frozen(model):
@@ -131,7 +124,7 @@ def test_deep_prompts_of_the_image_tower_equal_one_client_at_a_time(model):
         expected = _pictures(model, clip, images[k], prompts[k])
         torch.testing.assert_close(actual[k], expected, atol=1e-12, rtol=1e-12)
     _, without = clip.image_features(images)
-    assert patches.shape == without.shape, "prompts are no patches"
+    assert patches.shape == without.shape, "prompts are not patches"
     norm = getattr(model.visual, "ln_pre", torch.nn.Identity())  # the timm tower has none
     assert torch.equal(clip.first_norm(prompts), norm(prompts))
 
@@ -155,7 +148,7 @@ def test_clients_with_weights_of_their_own_equal_open_clips_models_one_by_one(mo
 
 
 def test_adapters_lora_and_prefixes_of_several_contexts_equal_one_at_a_time(model):
-    """Clients have two contexts each, of different lengths: what is padded stays hidden."""
+    """Clients have two contexts each, of different lengths: padding stays hidden."""
     clip, contexts = _frozen(model), _random(K, 2, 4, D)
     lengths = torch.tensor([[4, 2], [3, 4]])
     own = {"down": _random(K, 5, D), "down_bias": _random(K, 5), "up": _random(K, D, 5)}
@@ -183,9 +176,7 @@ def test_adapters_lora_and_prefixes_of_several_contexts_equal_one_at_a_time(mode
 
 def test_a_tower_without_blocks_is_refused():
     vision = {"layers": (1, 1, 1, 1), "width": 16, "image_size": 64}
-    model = open_clip.CLIP(24, vision, TEXT)
-    cfg = {"size": 64, "mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic"}
-    open_clip.set_model_preprocess_cfg(model, cfg)
+    model = make_clip(open_clip.CLIP, 24, vision, TEXT)
     clip = FrozenCLIP(model, open_clip.SimpleTokenizer(), "tiny")
     images = torch.zeros(1, 1, 64, 64, 3, dtype=torch.uint8)
     with pytest.raises(FedLoomError, match=r"ResNet: only a tower of blocks"):

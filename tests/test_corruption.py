@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -170,10 +169,12 @@ def test_what_is_no_receipt_of_this_version_is_refused(described, text):
 KILLED = """
 import os, sys
 from pathlib import Path
-from fedloom.common.io import replacing
-with replacing(Path(sys.argv[1])) as temporary:
+from fedloom.common.io import replacing, temporary_folder
+path = Path(sys.argv[1])
+with temporary_folder(path) as folder, replacing(path) as temporary:
+    (folder / "part").write_text("")
     temporary.write_text("half")
-    print(temporary, flush=True)
+    print(temporary.name, folder.name, flush=True)
     if sys.argv[2] == "dies":
         os.kill(os.getpid(), 9)
     sys.stdin.read()
@@ -189,23 +190,22 @@ def _writer(path, what):
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")},
     )
-    return process, process.stdout.readline().strip()
+    return process, process.stdout.readline().split()
 
 
 def test_what_a_killed_process_was_writing_is_swept_at_the_next_start(tmp_path):
-    """A file that a living process, or another machine's, is writing stays."""
-    process, left = _writer(tmp_path / "a.safetensors", "dies")
+    """A file or a folder that a living process, or another machine's, is writing stays."""
+    process, (left, _) = _writer(tmp_path / "a.safetensors", "dies")
     process.wait()
-    assert Path(left).read_text() == "half"
+    assert (tmp_path / left).read_text() == "half"
     living, used = _writer(tmp_path / "b.safetensors", "lives")
     foreign = tmp_path / f".c.safetensors.otherhost.{process.pid}.tmp"
     foreign.write_text("half")
     mine = tmp_path / ".mine.tmp"
     mine.write_text("a user's")
     io.write_text(tmp_path / "d.json", "{}")
-    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == sorted(
-        [Path(used).name, foreign.name, mine.name]
-    )
+    left = {path.name for path in tmp_path.glob(".*")}
+    assert left == {*used, foreign.name, mine.name}
     living.communicate("")
     assert (tmp_path / "b.safetensors").read_text() == "half"
-    assert not Path(used).exists()
+    assert not any((tmp_path / name).exists() for name in used)

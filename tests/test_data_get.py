@@ -123,7 +123,7 @@ def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
 
 
 def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):
-    """Its servers cannot be had here: what is asked of them is seen, and how a failure reads."""
+    """Without its servers: the test sees the question to them, and the line of a failure."""
     from torchvision import datasets
 
     asked = []
@@ -140,7 +140,7 @@ def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):
 
 def test_the_hub_is_asked_for_what_the_recipe_names(tmp_path, monkeypatch):
     asked = {}
-    monkeypatch.setattr("fedloom.data.fetch.fetch_from_hub", lambda **given: asked.update(given))
+    monkeypatch.setattr("fedloom.data.download.fetch_from_hub", lambda **given: asked.update(given))
     assert fedloom(monkeypatch, "data", "get", "cinic10", "--root", tmp_path) == 0
     assert asked["root"] == tmp_path and asked["repository"] == "flwrlabs/cinic10"
     assert len(asked["revision"]) == 40

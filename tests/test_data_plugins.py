@@ -16,14 +16,16 @@ from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import data_plugins
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from fedloom.config.reading import merge
+from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.study import staleness
+from fedloom.study.jobs import DatasetJob
 from fedloom.study.plan import Plan
-from images_on_disk import image_folder
+from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
 
 EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}
@@ -125,6 +127,7 @@ SOURCE, SCHEME = {"source": "medmnist"}, {"scheme": "quantity_skew"}
         ("datasets", SOURCE, ["datasets.mine", "file"]),
         ("datasets", SOURCE | {"file": 3}, ["datasets.mine.file", "3"]),
         ("datasets", SOURCE | {"file": "x", "validate": True}, ["mine.validate", "validation"]),
+        ("datasets", SOURCE | {"file": "x", "resize": "squash"}, ["mine", "image_size"]),
         ("partitions", SCHEME, ["partitions.mine", "clients"]),
         ("partitions", SCHEME | {"clients": 20, "beta": 0}, ["partitions.mine.beta", "0"]),
         ("partitions", SCHEME | {"clients": 5}, ["study.clients_per_round", "10", "5"]),
@@ -171,7 +174,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     assert ROOT / "workflow/fedloom/data/images.py" in dataset
     partition = of_partition("skewed")
     assert {folder / "quantity_skew/plugin.py", folder / "quantity_skew/scheme.toml"} <= partition
-    assert ROOT / "workflow/fedloom/data/schemes/shares.py" in partition, "what it imports"
+    assert ROOT / "workflow/fedloom/data/schemes/base.py" in partition, "what it imports"
     for other in (of_dataset("digits"), of_partition("iid")):
         assert not any(path.is_relative_to(folder) for path in other)
 
@@ -180,7 +183,7 @@ def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tm
     paths = data_plugins.discover("source", _drop(tmp_path / "a", "medmnist"))["medmnist"].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
     known = listing(entry, paths)
-    assert known["files"] == 0, "missing files are no error in a dry run"
+    assert known["files"] == 0, "a dry run does without the files"
     _npz(tmp_path / "x.npz")
     one = listing(entry, paths)
     (tmp_path / "x.npz").touch()
@@ -217,7 +220,11 @@ LABELS = "the source's labels"
         ("import nothing_of_that_name", ["own", "plugin.py", "nothing_of_that_name"]),
         (f"{READ}1 / 0", ["own/plugin.py:2", "ZeroDivisionError"]),
         (f"{READ}[1]", ["plugin.py", "ImageList", "list"]),
-        (_source(n=7), ["8 labels", "7 items"]),
+        (
+            _source().replace("[Item", "(1 / k for k in [0]) or [Item"),
+            ["py:5", "ZeroDivisionError"],
+        ),
+        (_source(n=7), ["8 labels", "fewer items"]),
         (_source(n=9), ["8 labels", "more items"]),
         (_source(labels=[0, 1] * 3 + [0, 2]), ["i: label 2", "0..1"]),
         (_source(labels=[0.5] * 8), [LABELS, "[8]", "float64"]),
@@ -235,12 +242,16 @@ def test_a_source_that_misbehaves_is_one_line(drop, tmp_path, code, words):
     assert not list(tmp_path.glob("*images*"))
 
 
-def test_a_source_without_a_split_gets_one(drop, tmp_path):
+def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
     _write(drop(), "source", _source())
-    settings = _entry("datasets", source="own", test_fraction=0.5).datasets["mine"].settings
-    sources.build("own", settings, tmp_path / "images.arrow")
-    store = ImageStore(tmp_path / "images.arrow")
-    assert np.bincount(store.labels[store.test]).tolist() == [2, 2]
+    entry = {"source": "own", "test_fraction": 0.5}
+    spec = {"source": "several", "parts": {"one": entry, "two": entry}, "image_size": 4}
+    store, about = build(tmp_path, **spec)
+    assert about["classes"] == ["one/a", "one/b", "two/a", "two/b"]
+    assert np.bincount(store.labels[store.test]).tolist() == [2] * 4
+    job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
+    files = staleness.files_of(staleness.code_of("dataset", job))
+    assert any(file.endswith("own/plugin.py") for file in files)
 
 
 GROUPS = """import numpy as np
@@ -398,7 +409,7 @@ def test_writers_and_plugins_through_to_a_table(drop, tmp_path, monkeypatch, cap
     assert "| Head-Tuning" in Path("results/tables/small/main.md").read_text()
     for words in (
         "36 of 120 are test images: 0.3 of every class and 0.3 of every domain",
-        "10 of 10 classes occur in more than one domain, as 'letter0' in 12",
+        "10 of 10 classes, such as 'letter0', occur in more than one domain",
         "class_per_domain: true",
         "shots is 50, but clients hold fewer training images of a class 29 times out of 29",
     ):

@@ -25,7 +25,7 @@ from fedloom.commands.config_schema import ROOMS
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.config.data_plugins import TOML
+from fedloom.config import data_plugins
 from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
 from fedloom.data.federation import Batch, Federation
@@ -98,10 +98,10 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         return
     for kind in ("source", "scheme"):
         if block.text.startswith(f"# {kind}.toml"):
-            schema.checked(TOML[kind], content, f"{_name(block)}: ")
+            schema.checked(data_plugins.KINDS[kind], content, f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
-    Plugin(**(template | content), folder=block.page.parent, module=None)
+    schema.checked(Plugin, template | content, f"{_name(block)}: ")
 
 
 def _pages_with(language: str):
@@ -121,7 +121,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkout for commands, with this interpreter as its .venv, and plugins of its own."""
+    """A checkout for commands, with this interpreter as its .venv, and its own plugins."""
     folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
     for name in ("benchmarks", "tests", "examples"):
         (folder / name).symlink_to(ROOT / name)
@@ -255,7 +255,7 @@ def test_the_site_loads_nothing_from_the_network(site):
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
     config = (site / "reference/config/index.html").read_text()
     for room in ROOMS.values():
-        for kind in room.names():
+        for kind in room:
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
     for name, plugin in discover().items():
         card = (site / f"methods/{name}/index.html").read_text()

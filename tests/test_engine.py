@@ -18,10 +18,8 @@ from fedloom.common.tensors import stack
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally
-from fedloom.federated.iterate import iterate_examples
-from fedloom.federated.optimizers import learning_rate
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.round import initial_state, select, train_round
-from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.toolbox import linear, train_locally
 
@@ -161,18 +159,6 @@ def test_a_counter_that_was_not_given_is_named(tiny):
         _train(task, task.data.participating, batch_size=4, loss=counting)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_stacked_clients_equal_single_ones(tiny, optimizer):
-    task, _ = tiny("head_tuning")
-    ids = task.data.participating
-    _, together = _train(task, ids, optimizer=optimizer, weight_decay=0.01)
-    for k, client in enumerate(ids):
-        _, alone = _train(task, [client], optimizer=optimizer, weight_decay=0.01)
-        torch.testing.assert_close(
-            together.params["head"][k], alone.params["head"][0], atol=1e-5, rtol=1e-5
-        )
-
-
 def test_equal_batches_give_equal_bits(tiny):
     """Two clients with as many images each: stacking changes not one bit."""
     task, _ = tiny("head_tuning")
@@ -197,20 +183,6 @@ def test_only_what_is_named_is_trained(tiny):
     assert not start["head"].any(), "what it starts from is not touched"
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ("constant", [1, 1, 1]),
-        ("exponential", [1, 0.9, 0.81]),
-        ("cosine", [1, 0.75, 0.25]),  # (1 + cos(pi t / 3)) / 2
-    ],
-)
-def test_schedules(schedule, expected):
-    training = SimpleNamespace(schedule=schedule, lr=1.0, decay=0.9, rounds=3)
-    rates = [learning_rate(SimpleNamespace(training=training, round=t)) for t in (1, 2, 3)]
-    assert rates == pytest.approx(expected)
-
-
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 3))
 def test_every_epoch_sees_every_image_once(count, size, epochs):
     rows = np.arange(100, 100 + count)
@@ -220,22 +192,6 @@ def test_every_epoch_sees_every_image_once(count, size, epochs):
     for e in range(epochs):
         seen = np.concatenate(batches[e * per_epoch : (e + 1) * per_epoch])
         assert sorted(seen) == list(rows)
-
-
-def test_a_nan_stops_the_round(tiny):
-    task, hooks = tiny("fedvpt")
-    server = hooks.init_server(task=task)
-    server["params"]["shared_prompts"][:] = torch.nan
-    with pytest.raises(FedLoomError, match=r"round 1, client \d: upload 'params/head' is not fin"):
-        train_round(task.at(1), hooks, State(server))
-
-
-def test_an_overflowing_prediction_is_named(tiny):
-    task, hooks = tiny("head_tuning")
-    server = hooks.init_server(task=task)
-    server["params"]["head"] += 3e38
-    with pytest.raises(FedLoomError, match=r"round 2, client \d: predictions are not finite"):
-        evaluate(task.at(2), hooks, State(server))
 
 
 def test_ragged_batches_are_filled_with_the_clients_own_images(tiny):
@@ -312,11 +268,7 @@ def test_stacking_refuses_plain_numbers_that_differ():
 )
 def test_communication_is_the_papers(method, expected):
     """Paper 000, Section 5.2.2: ViT-B/16, 100 classes; 12 rounds of PEP-FedPT are 4.6 M floats."""
-    actual = downlink_floats(method, "vit_base_patch16_224.orig_in21k", 100, {})
-    assert actual == expected
-    totals = {"fedvpt": 77_568, "pep_fedpt": 384_768}
-    assert sum(actual.values()) == totals.get(method, 76_800)
-    assert round(12 * totals["pep_fedpt"] / 1e6, 3) == 4.617
+    assert downlink_floats(method, "vit_base_patch16_224.orig_in21k", 100, {}) == expected
 
 
 def test_bytes_are_counted_per_client_and_direction(tiny):

@@ -15,7 +15,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import evaluated_rounds, sampled_rounds
 from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
-from fedloom.federated.eval_sampling import evaluated_clients
+from fedloom.federated.training_job import evaluated_clients
 from fedloom.hooks import manifest
 from fedloom.report.figures import convergence
 from fedloom.study.plan import Plan

@@ -1,4 +1,4 @@
-"""Batches: what stands on the device ahead of a step, and images that are read ahead of it."""
+"""Batches: rows that are on the device ahead of a step, and images that are read ahead."""
 
 import numpy as np
 import torch

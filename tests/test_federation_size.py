@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedloom.common import tensor_files
+from fedloom.common.io import write_table
 from fedloom.data import federation
-from fedloom.data.partition import write_partition
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History
@@ -20,7 +20,7 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
     client = np.random.default_rng(0).permutation(np.arange(len(store)) % 7)
     table = {"client_id": client.astype(np.int32), "label": 0 * store.labels, "test": store.test}
     table |= {"participating": client != 3, "domain": store.domains}
-    write_partition(tmp_path / "p.parquet", pa.table(table))
+    write_table(tmp_path / "p.parquet", pa.table(table))
     data = federation.load(store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu"))
     rows = pd.DataFrame(table).reset_index().groupby(["client_id", "test"])["index"].apply(list)
     for test, halves in ((False, data.train), (True, data.test)):
@@ -30,7 +30,7 @@ def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
 
 
 class _Untouched(dict):
-    """A state, or what is remembered of a client, that nobody may look into."""
+    """The state or the history of a client, which nobody may look into."""
 
     def __iter__(self):
         raise AssertionError("a round copies the state of a client that does not take part")

@@ -203,7 +203,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
 
 
 def test_every_kind_draws():
-    assert set(ENTRIES) == set(planning.KINDS["figures"].names())
+    assert set(ENTRIES) == set(planning.KINDS["figures"])
     assert all(callable(figures.kind(name).draw) for name in ENTRIES)
 
 
@@ -298,8 +298,8 @@ def test_looks_are_dealt_by_colour_then_marker_then_line():
 
 def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
     plugins = [p for p in manifest.discover().values() if p.kind == "method"]
-    looks = deal([plugin.look for plugin in plugins])
-    assert [(p.look["colour"], p.look["marker"]) for p in plugins] == [
+    looks = deal([plugin.look.plain for plugin in plugins])
+    assert [(p.look.colour, p.look.marker) for p in plugins] == [
         (look.colour, look.marker) for look in looks
     ]
     assert not any(look.colour.lower() == "#f0e442" for look in looks)
@@ -307,7 +307,7 @@ def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
 
 def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
-    wish = manifest.find("fedvpt").look
+    wish = manifest.find("fedvpt").look.plain
     items = [
         ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")
     ]

@@ -18,6 +18,7 @@ import torch
 
 from fedloom import contract
 from fedloom.common.tensors import leaves
+from fedloom.contract.tiny import tiny_backbone
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
@@ -85,7 +86,8 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
     torch.set_num_threads(1)
     numbers = {}
     with tempfile.TemporaryDirectory() as folder:
-        task = contract.tiny_task(method, Path(folder), around, **options)
+        backbone = tiny_backbone(method.family)
+        task = contract.tiny_task(method, Path(folder), around, backbone=backbone, **options)
         hooks = loader.load_hooks(method, wrappers=around)
         state = initial_state(task, hooks)
         server = state.server
@@ -102,7 +104,7 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
         tensor = torch.as_tensor(leaf).double()
         norm, named = tensor.square().sum().sqrt().item(), f"{path} {list(tensor.shape)}"
         numbers[f"norm of {named}"] = norm, norm
-        # entries of either sign cancel: their sum is no scale for the error of their sum
+        # entries of either sign cancel: the error of their sum does not scale with it
         numbers[f"sum of {named}"] = tensor.sum().item(), norm * tensor.numel() ** 0.5
     return numbers
 

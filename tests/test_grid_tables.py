@@ -121,7 +121,7 @@ def test_rows_and_columns_have_their_averages(runs):
     series = runs(["rho", "alpha"], {"p": equal}, seeds=(0, 1))
     built = grid_averages.build(series, table_job("grid_averages"))
     row = built.texts.marks.iloc[0].tolist()
-    assert row == ["", layout.BEST, layout.BEST, ""], "an average is no combination"
+    assert row == ["", layout.BEST, layout.BEST, ""], "an average is not a combination"
 
 
 def test_several_scenarios_begin_with_their_average(runs):
@@ -156,10 +156,10 @@ def test_tables_of_a_grid_are_written_in_every_format(kind, runs, tmp_path):
 @pytest.mark.parametrize(
     ("section", "output", "grid", "line"),
     [
-        ("tables", {"kind": "grid_averages"}, ["prompts"], "take two axes; the grid g has 1"),
+        ("tables", {"kind": "grid_averages"}, ["prompts"], "must have 2 axes; the grid g has 1"),
         ("figures", {"kind": "scatter3d"}, ["prompts", "training.lr"], "the grid g has 2"),
         ("figures", {"kind": "option_line", "option": "prompt"}, ["prompts"],
-         "figures.o.option: the grid g has no axis 'prompt'; it has prompts"),
+         "figures.o.option: the grid g has no axis 'prompt'; did you mean 'prompts'"),
         ("figures", {"kind": "option_line", "metrics": ["global"]}, ["prompts"],
          "metric global needs study.global_test: true"),
         ("figures", {"kind": "two_metrics"}, ["prompts"], "needs study.global_test: true"),

@@ -55,7 +55,7 @@ def test_clients_train_at_once_whose_images_fit_the_caches_of_a_cpu(tiny, monkey
 
 
 def _on_gpu(task, monkeypatch, bytes_of_gpu=80e9):
-    """The task on a GPU of so many bytes, which need not be there."""
+    """The task on a GPU with this memory, which need not be there."""
     known = SimpleNamespace(total_memory=bytes_of_gpu)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
     return replace(task, data=replace(task.data, device=torch.device("cuda")))
@@ -77,7 +77,7 @@ def test_prompts_before_all_classes_take_their_part_of_a_gpu(tiny, monkeypatch):
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet50"])
 def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name):
-    """By torch's own count of what is saved: at most a fifth more, and no less."""
+    """By torch's count of saved tensors: at most a fifth more, and not less."""
     network = timm.create_model(name, num_classes=0).eval()
     backbone = FrozenViT(network) if name.startswith("vit") else FrozenResNet(network, 224)
     network.requires_grad_(name == "resnet50")  # of a ViT, prompts are trained, not weights
@@ -112,7 +112,7 @@ def test_a_model_larger_than_the_bound_is_a_group_of_its_own(tiny, monkeypatch):
 def test_clients_that_depend_on_each_other_train_as_one_cohort_of_any_size(
     tiny, monkeypatch, name, options
 ):
-    """In round 2 each goes on from the one before it: cut in two, a chain would start anew."""
+    """In round 2 each starts from the one before it: cut in two, a chain would start anew."""
     task, hooks = tiny(name, **options)
     assert task.whole_cohorts
     ends = []

@@ -35,8 +35,8 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path):
 
 BAD = {
     "a circle": ("include: [study.yaml]", "study.yaml: includes itself"),
-    "a path alone": ("include: other.yaml", "include: 'other.yaml' is no list of paths"),
-    "a number": ("include: [1]", "include: [1] is no list of paths"),
+    "a path alone": ("include: other.yaml", "include: must be a list of paths, got 'other.yaml'"),
+    "a number": ("include: [1]", "include: must be a list of paths, got [1]"),
     "no such file": ("include: [none.yaml]", "none.yaml: No such file"),
     "a wrong key": ("study: {round: 3}", "study.round: unknown key; did you mean 'rounds'?"),
 }

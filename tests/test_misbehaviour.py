@@ -23,39 +23,38 @@ NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
 QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
+def _write(folder):
+    """Write tests/fickle.py as a plugin, and tests/fickle_wrapper.py as one around it."""
+    toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
+    toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
+    around = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
+    for name, source, text in (
+        ("fickle", "fickle.py", f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"),
+        ("around", "fickle_wrapper.py", around),
+    ):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "method.toml").write_text(text)
+        shutil.copy(ROOT / "tests" / source, folder / name / "plugin.py")
+    return manifest.discover(folder)
+
+
 class Fickle:
-    """A run of tests/fickle.py: two rounds, each evaluated, and an artefact.
+    """A run of tests/fickle.py, alone or wrapped: two rounds, each evaluated, and an artefact."""
 
-    If it is about a hook of wrappers, tests/fickle_wrapper.py is around it.
-    """
-
-    def __init__(self, folder, hook=None):
-        own = folder / "plugins" / "fickle"
-        own.mkdir(parents=True)
-        toml = (ROOT / "plugins/head_tuning/method.toml").read_text()
-        toml = toml.replace('name = "head_tuning"', 'name = "fickle"')
-        (own / "method.toml").write_text(
-            f"{toml}\n[artefacts.norms]\ndescription = 'of the head'\n"
-        )
-        shutil.copy(ROOT / "tests/fickle.py", own / "plugin.py")
-        self.folder, name, around = folder, "fickle", []
-        if hook in hookspecs.UNPACKING:
-            name = "around"
-            outside = folder / "plugins" / name
-            outside.mkdir()
-            toml = "kind = 'wrapper'\nname = 'around'\ntitle = 'A'\n[paper]\ncitation = 'C'\n"
-            (outside / "method.toml").write_text(toml)
-            shutil.copy(ROOT / "tests/fickle_wrapper.py", outside / "plugin.py")
-            around = [manifest.discover(folder / "plugins")[name]]
-        self.file = folder / "plugins" / name / "plugin.py"
-        self.method = manifest.discover(folder / "plugins")["fickle"]
+    def __init__(self, folder, wrapped=False):
+        plugins = _write(folder / "plugins")
+        around = [plugins["around"]] if wrapped else []
+        plugin = plugins["around" if wrapped else "fickle"]
+        self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
         self.hooks = loader.load_hooks(self.method, wrappers=around)
         self.task = contract.tiny_task(self.method, folder, tuple(around))
-        self.change = sys.modules[f"fedloom_plugins.{name}.plugin"].CHANGE
+        self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
 
     def run(self):
         two = replace(contract.tiny_job(self.method, last=2), evaluate=(1, 2))
-        outputs = contract.tiny_outputs(self.folder, 2)
+        folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
+        folder.mkdir()
+        outputs = contract.tiny_outputs(folder, 2)
         training_job.train(self.task, self.hooks, two, None, outputs, "same")
         current = round.initial_state(self.task, self.hooks)
         return evaluate.artefact(self.task.at(2), self.hooks, current, "norms")
@@ -68,11 +67,19 @@ class Fickle:
         return line
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The run alone, and wrapped."""
+    return {wrapped: Fickle(tmp_path_factory.mktemp("run"), wrapped) for wrapped in (False, True)}
+
+
 @pytest.fixture
-def fickle(tmp_path, request):
-    """Fickle, with the wrapper around it where the test's parameter `hook` is one of wrappers."""
+def fickle(runs, request):
+    """A run, wrapped where the test's parameter `hook` is one of wrappers; it behaves at first."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    return Fickle(tmp_path, parameters.get("hook"))
+    run = runs[parameters.get("hook") in hookspecs.UNPACKING]
+    run.change.clear()
+    return run
 
 
 def test_what_behaves_is_let_through(fickle):
@@ -129,7 +136,7 @@ def test_an_exception_is_one_line_with_file_and_line(fickle, hook, error, words)
 
 @pytest.mark.parametrize("hook", ["client_update", "predict", "receive"])
 def test_who_interrupts_a_hook_interrupts_the_job(fickle, hook):
-    """Ctrl-C while a plugin computes is no error of the plugin's: the command ends with 130."""
+    """Ctrl-C while a plugin computes is not the plugin's error: the command ends with 130."""
     fickle.change[hook] = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         fickle.run()
@@ -205,6 +212,11 @@ def with_update(k=0, **fields):
         return updates
 
     return change
+
+
+def of_head(value):
+    """A change of an upload's head."""
+    return lambda payload: {"params": {"head": value(payload["params"]["head"])}}
 
 
 def with_leaf(value):
@@ -295,28 +307,13 @@ MALFORMED = {
         (with_leaf(QUANTISED), "'more' is of torch.qint8"),
         (holding_itself, "'me' .* holds itself"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
-        (
-            with_update(1, payload=lambda p: {"params": {"head": p["params"]["head"].double()}}),
-            r"'params/head' .* torch.float64, but the upload of client \d",
-        ),
-        (
-            with_update(1, payload=lambda p: {"params": {"head": p["params"]["head"][:1]}}),
-            r"'params/head' .*\[1, 16\]",
-        ),
-        (
-            with_update(2, payload=lambda p: {"params": {"head": p["params"]["head"] / 0}}),
-            r"client \d: upload 'params/head' is not finite .* training.lr",
-        ),
+        (with_update(1, payload=of_head(torch.Tensor.double)), "float64, but the upload of"),
+        (with_update(1, payload=of_head(lambda h: h[:1])), r"'params/head' .*\[1, 16\]"),
+        (with_update(2, payload=of_head(lambda h: h / 0)), "is not finite .* training.lr"),
         (with_update(client_state=None), "client_state must be a dict"),
         (with_update(client_state={}), "client_state 'bias' is missing"),
-        (
-            with_update(client_state=lambda s: {"bias": s["bias"][:2]}),
-            r"client_state 'bias' .*\[2\]",
-        ),
-        (
-            with_update(client_state=lambda s: {"bias": NAN * s["bias"]}),
-            "client_state 'bias' is not",
-        ),
+        (with_update(client_state=lambda s: {"bias": s["bias"][:2]}), r"_state 'bias' .*\[2\]"),
+        (with_update(client_state=lambda s: {"bias": NAN * s["bias"]}), "_state 'bias' is not"),
         (with_update(side_channel=None), "side_channel must be a dict"),
         (with_update(wrapper_state=None), "wrapper_state must be a dict"),
         (with_update(num_examples=0), "num_examples must be a positive int, got 0"),
@@ -335,10 +332,7 @@ MALFORMED = {
         (with_update(client=-1), "one too many of client -1"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
         (with_update(payload=None), "upload must be a dict .* got None"),
-        (
-            with_update(2, payload=lambda p: {"params": {"head": p["params"]["head"] * NAN}}),
-            r"client \d: upload 'params/head' is not finite",
-        ),
+        (with_update(2, payload=of_head(lambda h: NAN * h)), r"client \d: upload .* is not finite"),
         (with_update(num_examples=0), "num_examples must be a positive int"),
     ],
     "aggregate": [
@@ -421,10 +415,10 @@ def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, word
     ],
 )
 def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
-    file = Fickle(tmp_path).file
-    file.write_text(source + " " * len(file.read_text()))  # of another size: no cached bytecode
+    plugin = _write(tmp_path)["fickle"]
+    plugin.file.write_text(source)
     with pytest.raises(FedLoomError, match=f"^fickle: import of plugin.py: .*{words}") as error:
-        loader.load_hooks(manifest.discover(tmp_path / "plugins")["fickle"])
+        loader.load_hooks(plugin)
     assert "\n" not in str(error.value)
 
 
@@ -437,11 +431,11 @@ def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
     ],
 )
 def test_a_hook_that_is_no_plain_function(tmp_path, old, new, words):
-    file = Fickle(tmp_path).file
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
+    plugin = _write(tmp_path)["fickle"]
+    assert old in plugin.file.read_text()
+    plugin.file.write_text(plugin.file.read_text().replace(old, new))
     with pytest.raises(FedLoomError, match=f"plugin.py: 'predict' of a method {words}"):
-        loader.load_hooks(manifest.discover(tmp_path / "plugins")["fickle"])
+        loader.load_hooks(plugin)
 
 
 def test_a_wrapper_must_yield(tmp_path):
@@ -475,41 +469,33 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
 SCRIPT = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, sys.argv[1])
 from fedloom.common.logs import log_to
 from fedloom.common.errors import FedLoomError
 from test_misbehaviour import Fickle
-log_to(Path({folder!r}) / "job.log")
-run = Fickle(Path({folder!r}))
-def change(task, value):
-    {statement}
-run.change["predict"] = change
+log_to(Path("job.log"))
+run = Fickle(Path())
+run.change["predict"] = lambda task, value: value[99]
 try:
     run.run()
 except FedLoomError as error:
-    sys.exit(f"error: {{error}}")
+    print(f"error: {error}", file=sys.stderr)
+run.change["predict"] = lambda task, value: os.abort()
+run.run()
 """
 
 
-def _process(folder, statement):
-    script = SCRIPT.format(tests=str(ROOT / "tests"), folder=str(folder), statement=statement)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    return done.returncode, done.stderr, (folder / "job.log").read_text()
-
-
-def test_a_traceback_is_in_the_log_file_alone(tmp_path):
-    status, terminal, log = _process(tmp_path, "value[99]")
-    assert status == 1
-    assert "Traceback" not in terminal
-    assert terminal.splitlines()[-1].startswith("error: fickle: predict, round 1, clients 0, 1")
+def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ROOT / "tests"], capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")}, timeout=120,
+    )  # fmt: skip
+    log = (tmp_path / "job.log").read_text()
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: fickle: predict, round 1, clients 0, 1")
+    assert "Traceback" not in done.stderr
     assert "Traceback (most recent call last)" in log and "\nIndexError: index 99" in log
-
-
-def test_the_log_of_a_process_that_was_ended_says_where(tmp_path):
-    status, _, log = _process(tmp_path, "os.abort()")
-    assert status not in (0, 1) and "Fatal Python error: Aborted" in log
+    assert done.returncode not in (0, 1) and "Fatal Python error: Aborted" in log
     *_, last = (line for line in log.splitlines() if line.startswith("fickle: "))
     assert last.startswith("fickle: predict, round 1, clients 0, 1")
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from fedloom.data.images import to_pixels
 from images_on_disk import build, dataset_spec, image_folder, noise, png, save, write_parquet
 from refusals import refused
@@ -36,18 +36,20 @@ def _folder(tmp_path, **options):
     return build(tmp_path, source="folder", root=str(tmp_path / "root"), **options)
 
 
+KEYS = {"torchvision": {"name": "EuroSAT"}}
+
+
 @pytest.mark.parametrize("source", ["folder", "torchvision", "parquet"])
 @pytest.mark.parametrize(
     ("path", "word"),
     [("~no_such_user_here/images", "~no_such_user_here/images"), ("im\0ages", r"'im\x00ages'")],
 )
 def test_a_path_that_is_none(tmp_path, source, path, word):
-    keys = {"torchvision": {"name": "EuroSAT", "root": path}, "parquet": {"train_files": path}}
-    spec = dataset_spec(source=source, **keys.get(source, {"root": path}))
-    with refused(word):
-        listing(spec)
-    with refused(word):
-        build(tmp_path, **spec)
+    key = "train_files" if source == "parquet" else "root"
+    spec = dataset_spec(source=source, **KEYS.get(source, {}), **{key: path})
+    for read in (listing, lambda spec: build(tmp_path, **spec)):
+        with refused(word):
+            read(spec)
 
 
 def test_a_path_that_is_too_long(tmp_path):
@@ -63,11 +65,12 @@ def test_a_pattern_that_matches_nothing(tmp_path, pattern):
         build(tmp_path, source="parquet", train_files=pattern)
 
 
-def test_a_pipe_among_images(tmp_path):
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere.png")])
+def test_a_pipe_and_a_dangling_link_are_images_that_cannot_be_read(tmp_path, make):
     root = image_folder(tmp_path / "root", ["ant", "bee"])
-    os.mkfifo(root / "bee" / "pipe.png")
+    make(root / "bee" / "gone.png")
     assert listing(dataset_spec(source="folder", root=str(root)))["files"] == 8
-    with refused("root/bee/pipe.png: unreadable image"):
+    with refused("root/bee/gone.png: unreadable image"):
         _folder(tmp_path)
     store, about = _folder(tmp_path, skip_unreadable=True)
     assert (len(store), about["skipped"]) == (8, 1)
@@ -101,7 +104,7 @@ def test_a_parquet_file_that_is_none(tmp_path, kind):
     ],
 )
 def test_links_in_circles(tmp_path, link, target, word):
-    """Two of them would double what is read at every level."""
+    """Two of them would double the files at every level."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     for name in (link, f"{link}2"):
         (root / name).symlink_to(target if target != "self" else (root / name).name)
@@ -113,15 +116,6 @@ def test_links_in_circles(tmp_path, link, target, word):
         listing(spec)
     with refused(word):
         _folder(tmp_path)
-
-
-def test_a_dangling_link_is_an_image_that_cannot_be_read(tmp_path):
-    root = image_folder(tmp_path / "root", ["ant", "bee"])
-    (root / "ant" / "gone.png").symlink_to("nowhere.png")
-    assert listing(dataset_spec(source="folder", root=str(root)))["files"] == 8
-    with refused("ant/gone.png: unreadable image"):
-        _folder(tmp_path)
-    assert len(_folder(tmp_path, skip_unreadable=True)[0]) == 8
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"a\nb", b"\x1b[31m"])
@@ -219,36 +213,28 @@ def test_an_image_size_without_bounds():
         dataset_spec(source="folder", root="x", image_size=100_000)
 
 
-def _bomb(width, height):
-    """A PNG of a few bytes that claims to be large."""
-
-    def chunk(kind, data):
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rows = zlib.compress(bytes(100))
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    )
+def _chunk(kind, data):
+    """A part of a PNG file."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def test_a_decompression_bomb(tmp_path):
+HEAD = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+BOMB = _chunk(b"IHDR", HEAD) + _chunk(b"IDAT", zlib.compress(bytes(100))) + _chunk(b"IEND", b"")
+TEXT = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(2 << 20)))
+SMALL = png(0)
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [(SMALL[:8] + BOMB, "3600000000"), (SMALL[:33] + TEXT + SMALL[33:], "too large")],
+)
+def test_a_decompression_bomb(tmp_path, data, word):
+    """An image of a few bytes that claims to be large, and a text in one."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
-    (root / "ant" / "1.png").write_bytes(_bomb(60_000, 60_000))
-    with refused("ant/1.png: unreadable image", "3600000000"):
+    (root / "ant" / "1.png").write_bytes(data)
+    with refused("ant/1.png: unreadable image", word):
         _folder(tmp_path)
     assert _folder(tmp_path, skip_unreadable=True)[1]["skipped"] == 1
-
-
-def test_a_text_in_an_image_that_is_a_bomb(tmp_path):
-    root = image_folder(tmp_path / "root", ["ant", "bee"])
-    text = b"zTXt" + b"Comment\0\0" + zlib.compress(bytes(2 << 20))
-    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
-    data = (root / "ant" / "1.png").read_bytes()
-    (root / "ant" / "1.png").write_bytes(data[:33] + chunk + data[33:])
-    with refused("ant/1.png: unreadable image", "too large"):
-        _folder(tmp_path)
 
 
 def test_an_image_that_resizing_would_blow_up(tmp_path):

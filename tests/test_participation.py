@@ -13,7 +13,7 @@ import fedloom.toolbox as fl
 from fedloom import contract
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import CLIENTS, with_metrics
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
@@ -68,7 +68,6 @@ def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     received = stack([{"params": initial_state(task, hooks).server["params"]}])
     (update,) = plain.client_update(task=alone.at(number), received=received, clients=clients)
     torch.testing.assert_close(state.server["params"]["head"], update.payload["params"]["head"])
-    assert row["bytes_up"] == row["clients"] * row["updates"][0]["bytes_up"], "it was sent"
 
 
 def test_the_share_of_lost_uploads_is_that_of_the_option(run):
@@ -245,8 +244,3 @@ def test_local_steps_equal_the_epochs_they_fill(tiny):
     task.training.local_steps = 2 * math.ceil(len(task.data.train[client]) / 4)
     by_steps = trained(task, [0, client])
     assert torch.equal(by_steps.params["head"][1], by_epochs.params["head"][1])
-
-
-def test_only_available_clients_are_asked(run):
-    task, hooks = run(trace=[[2, 4]])
-    assert select(task.at(1), hooks, initial_state(task, hooks)) == [2, 4]

@@ -41,6 +41,8 @@ def test_a_client_of_a_domain_sees_it_alone_and_shares_its_test_split(spec, seed
     assert table["index"].to_pylist() == list(range(len(labels))), "disjoint and complete"
     assert set(client) == set(range(each * len(DOMAINS)))
     assert (domains == np.array(DOMAINS)[client // each]).all()
+    sizes = np.bincount(client[~test]).reshape(len(DOMAINS), each)
+    assert "alpha" in spec or (np.ptp(sizes, axis=1) <= 1).all(), "evenly"
     for k in set(client):
         own = client == k
         for c in set(labels[own & test]):  # its part of the domain's test images of a class
@@ -102,14 +104,6 @@ def test_keys_of_imbalance_go_together():
     entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
     with refused("mine", "alpha", "dominant_share"):
         check_entry("partitions", "mine", entry, planning.KINDS["partitions"], "mine")
-
-
-def test_domains_without_alpha_are_divided_evenly():
-    data = with_domains(0)
-    table = make({"scheme": "domain", "clients_per_domain": 4}, 0, data)
-    train = table["client_id"].to_numpy()[~data[1]]
-    sizes = np.bincount(train).reshape(3, 4)
-    assert (sizes.max(1) - sizes.min(1) <= 1).all()
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,11 @@
 import re
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
-from fedloom.data.partition import COLUMNS, check_labels, write_partition
 from partitioned import CLASSES, dataset, make, with_domains
 from refusals import refused
 
@@ -116,20 +113,6 @@ def test_seeds_are_independent_of_each_other(spec):
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {"scheme": "dirichlet", "kind": "client", "clients": 5, "alpha": 1.0},
-        {"scheme": "imbalance", "clients": 5, "dominant_share": 0.9, "dominant_classes": 0.4},
-    ],
-)
-def test_the_file_is_the_same_every_time(spec, tmp_path):
-    for name in ("a", "b"):
-        write_partition(tmp_path / name, make(spec))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert pq.read_table(tmp_path / "a").schema.equals(COLUMNS)
-
-
-@pytest.mark.parametrize(
     ("spec", "words"),
     [
         ({"scheme": "pathological", "clients": 5, "classes_per_client": 11}, ["11", "10 classes"]),
@@ -147,14 +130,6 @@ def test_the_file_is_the_same_every_time(spec, tmp_path):
 def test_a_partition_that_does_not_fit_is_refused(spec, words):
     with refused(*words):
         make(spec)
-
-
-def test_a_client_tested_on_a_class_it_lacks_is_refused():
-    columns = [[0, 1, 2], [0, 0, 0], [4, 4, 5], [False, True, True], [True] * 3, ["x"] * 3]
-    arrays = [pa.array(c, t) for c, t in zip(columns, COLUMNS.types, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=COLUMNS)
-    with refused("client 0", "class 5"):
-        check_labels(table)
 
 
 @pytest.mark.parametrize("scheme", [{"scheme": "disjoint"}, {"scheme": "iid"}])

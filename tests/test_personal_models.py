@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 
 from fedloom.data.federation import shuffled_batches
-from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.toolbox import Update, stack
@@ -70,22 +69,6 @@ def test_dittos_server_has_the_mean_of_what_plain_training_gives(tiny):
         mean = torch.stack([each[name] for each in trained]).mean(0)
         torch.testing.assert_close(value, mean, atol=1e-4, rtol=1e-3)
     assert all(entry["personal_loss"] > 0 for entry in row["updates"])
-
-
-def test_a_client_that_never_trained_answers_with_dittos_shared_model(tiny):
-    task, hooks = tiny("ditto")
-    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    new = hooks.unseen_client_state(
-        task=task, client=0, states=state.personal, received={"params": state.server["params"]}
-    )
-    clients, batch = cohort(task, [0], [new]), task.data.batch([task.data.test[0]])
-    received = stack([{"params": state.server["params"]}])
-    found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-    shared = received["params"]
-    expected = task.backbone.forward_prompted(
-        batch.images, shared["shared_prompts"], shared["head"]
-    )
-    torch.testing.assert_close(found, expected)
 
 
 # ---- IFCA -----------------------------------------------------------------------------------
@@ -184,10 +167,3 @@ def test_ifca_averages_within_clusters_and_shared_prompts_over_all(tiny, shared)
         torch.testing.assert_close(after[name][0], (values[0] + values[2]) / 2)
         assert torch.equal(after[name][1], server["params"][name][1]), "of nobody: as it was"
         torch.testing.assert_close(after[name][2], values[1])
-
-
-def test_ifca_is_evaluated_with_and_without_a_new_estimate(tiny):
-    task, hooks = tiny("ifca")
-    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    rows = evaluate(task.at(1), hooks, state)
-    assert [row["personalized"] for row in rows] == [False, True] * 6

@@ -13,6 +13,7 @@ from fedloom.commands.planning import resolve
 from fedloom.common import device
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
+from fedloom.contract.tiny import tiny_backbone
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.study.jobs import to_json
@@ -25,8 +26,8 @@ def bf16(monkeypatch):
     """The contract's backbones compute in bfloat16."""
 
     def of(make, kind, *tokenizer):
-        def build():
-            found = make()
+        def build(width=16):
+            found = make(width)
             return kind(found.model, *(f(found) for f in tokenizer), precision="bf16")
 
         return build
@@ -35,6 +36,9 @@ def bf16(monkeypatch):
     clip = of(contract.tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
     monkeypatch.setattr("fedloom.contract.tiny.tiny_vit", vit)
     monkeypatch.setattr("fedloom.contract.tiny.tiny_clip", clip)
+    tiny_backbone.cache_clear()
+    yield
+    tiny_backbone.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "sgpt", "promptfl", "fedotp"])

@@ -31,7 +31,7 @@ METHODS = {
 
 
 def _plan(select=(), **sections):
-    """The default study with two Dirichlet partitions, `long` under a protocol of its own."""
+    """The default study with two Dirichlet partitions, `long` under another protocol."""
     config = deepcopy(default_config())
     config["partitions"] |= {"plain": DIRICHLET, "long": DIRICHLET | {"protocol": LONG}}
     config["methods"] |= METHODS
@@ -186,38 +186,26 @@ def _protocol(**keys):
     return {"partitions": {"p": DIRICHLET | {"protocol": keys}}}
 
 
+PLAIN, P = {"partitions": ["plain"]}, {"partitions": ["p"]}
+WORST = {"report": {"last_evaluations": 1, "worst_of_evaluations": 7}}
+ELSEWHERE = {"tables": {"t": {"kind": "accuracy", "scenarios": ["digits/iid"]}}}
+SHORT = {"methods": {"short": {"plugin": "fedvpt", "rounds": 4}}}
+LAST = "report.last_evaluations: 3, but only 2"
+
+
 @pytest.mark.parametrize(
     ("sections", "select", "words"),
     [
-        (
-            {"tables": {"t": {"kind": "accuracy", "scenarios": ["digits/iid"]}}},
-            {"tables": ["t"]},
-            ["tables.t.scenarios", "'digits/iid'", "'digits/plain'"],
-        ),
+        (ELSEWHERE, {"tables": ["t"]}, ["tables.t.scenarios", "'digits/iid'", "'digits/plain'"]),
         ({}, {"scenarios": ["digits/plane"]}, ["select.scenarios", "'plane'", "'plain'"]),
         ({}, {"scenarios": ["digits"]}, ["'digits'", "<dataset>/<partition>"]),
-        (
-            _protocol(clients_per_round=21),
-            {"partitions": ["p"]},
-            ["partitions.p.protocol.clients_per_round", "21", "20"],
-        ),
-        (
-            _protocol(evaluate_every=9),
-            {"partitions": ["p"]},
-            ["partitions.p.protocol.report.last_evaluations", "3", "2"],
-        ),
-        (
-            {"study": {"report": {"last_evaluations": 1, "worst_of_evaluations": 7}}},
-            {"partitions": ["plain"]},
-            ["study.report.worst_of_evaluations", "7", "6"],
-        ),
-        (
-            {"methods": {"short": {"plugin": "fedvpt", "rounds": 4}}},
-            {"methods": ["short"], "partitions": ["plain"]},
-            ["methods.short", "study.report.last_evaluations", "3", "2"],
-        ),
+        (_protocol(clients_per_round=21), P, ["p.protocol.clients_per_round: 21", "20"]),
+        (_protocol(evaluate_every=9), P, [f"partitions.p.protocol.{LAST}"]),
+        ({"study": WORST}, PLAIN, ["study.report.worst_of_evaluations: 7, but only 6"]),
+        (SHORT, PLAIN | {"methods": ["short"]}, ["methods.short", f"study.{LAST}"]),
         (_protocol(round=3), {}, ["partitions.p.protocol.round", "'rounds'"]),
         ({"study": {"paper": "pep"}}, {}, ["study.paper", "'pep'", "pep_fedpt"]),
+        ({"study": {"rounds": 1001, "rounds_per_job": 1}}, {}, ["1001", "rounds_per_job"]),
     ],
 )
 def test_what_cannot_be_is_one_line(sections, select, words):
@@ -259,11 +247,6 @@ def test_pooled_counts_images_and_not_clients():
     assert accuracies(frame, Reported((2,)))["participating_mean"] == pytest.approx(
         (50 + 100 * 20 / 300) / 2
     )
-
-
-def test_a_chain_of_jobs_that_snakemake_cannot_walk_along_is_refused():
-    with refused("1001", "rounds_per_job"):
-        _plan(study={"rounds": 1001, "rounds_per_job": 1})
 
 
 def test_a_caption_says_whose_rounds_differ():

@@ -10,7 +10,6 @@ from fedloom.config import recipes
 from fedloom.data import expected_counts, sources
 from fedloom.data.entries import dataset_entry
 from fedloom.data.preparation import prepared
-from refusals import refused
 
 
 def ready(name, root):
@@ -76,25 +75,6 @@ def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
 def test_images_that_no_count_covers_are_named(name, uncompared, tree, capsys):
     _, (line,) = check(tree(name), name, capsys)
     assert line.split("; ")[2:] == [f"{which}: not compared" for which in uncompared]
-
-
-def test_users_with_few_images_are_left_out(tree):
-    listed = ready("inaturalist_user", tree("inaturalist_user"))
-    assert sorted(set(listed.domains)) == ["", "5", "6", "7"]
-    assert (~listed.test).sum() == 16 + 20 + 17
-
-
-def test_test_images_of_tiny_imagenet_have_the_classes_of_their_list(tree, capsys):
-    root = tree("tiny_imagenet")
-    listed = ready("tiny_imagenet", root)
-    assert listed.labels[listed.test].tolist() == [0, 1, 0, 1]
-    (root / "tiny-imagenet-200/val/images/val_2.JPEG").unlink()
-    with refused("val_annotations.txt, line 3", "val_2.JPEG"):
-        ready("tiny_imagenet", root)
-
-
-def test_class_names_are_those_of_the_data_set(tree):
-    assert ready("food101", tree("food101")).classes[:2] == ["class 0", "class 1"]
 
 
 def without_images_of_a_class(root):

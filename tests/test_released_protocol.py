@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clip_by_hand import first_cohort
 from fedloom.commands import planning
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
@@ -17,6 +16,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
 from fedloom.hooks import manifest
 from fedloom.hooks.training import Training
+from first_round import first_cohort
 from partitioned import dataset, make, with_domains
 
 # ---- training.drop_last ---------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
     assert fixed[0].equals(fixed[1])
     assert fixed[0].equals(make(spec, 7, data)) and not fixed[0].equals(make(spec, 0, data))
     keys = EVERY_SCHEME[scheme] | {"seed": 7}
-    assert schema.checked(planning.KINDS["partitions"].find(scheme), keys, "x").seed == 7
+    assert schema.checked(planning.KINDS["partitions"][scheme], keys, "x").seed == 7
 
 
 # ---- dirichlet, kind class_capped -----------------------------------------------------------
@@ -148,7 +148,7 @@ def test_a_proportion_that_vanishes_is_not_divided_by():
 
 
 def test_classes_draw_again_until_every_client_has_enough():
-    """As in PFPT's released code, on its hardest division; what is kept is a draw of the stream."""
+    """As in PFPT's released code, on its hardest division; the result is a draw of the stream."""
     labels = np.repeat(np.arange(10), 500)
     spec = {"clients": 40, "alpha": 0.1, "kind": "class"}
     rng, draws = np.random.default_rng(0), 0

@@ -11,14 +11,12 @@ import torch
 import torchvision
 from torch import nn
 
-from clip_by_hand import first_cohort
-from default_config import default_config
 from fedloom.backbones import base, resnet
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
-from fedloom.commands.planning import resolve
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.toolbox import leaves
+from first_round import first_cohort
 from refusals import refused
 
 K, B, SIZE = 2, 4, 16
@@ -119,7 +117,7 @@ def test_a_batch_is_normalised_by_its_own_images_and_not_by_those_that_fill_it_u
             torch.testing.assert_close(
                 statistics[name][k].double(), state[name] * biased, atol=1e-5, rtol=1e-5
             )
-    norms = backbone._with_moments.norms.values()
+    norms = backbone._norms.values()
     assert all(norm.mask is None and not norm.moments for norm in norms), "no state is left"
 
 
@@ -222,13 +220,3 @@ def test_the_servers_statistics_are_the_mean_of_the_clients(tiny):
     torch.testing.assert_close(after[name], expected)
     plugin = sys.modules["fedloom_plugins.fedavg.plugin"]
     assert plugin.TRAINED == ("head", "weights"), "statistics are not trained by gradients"
-
-
-def test_a_study_runs_on_a_resnet_if_its_methods_do():
-    config = default_config()
-    added = {"small": {"library": "torchvision", "name": "resnet32", "weights": "none"}}
-    config = config | {"backbones": config["backbones"] | added}
-    select = config["select"] | {"backbones": ["small"], "figures": [], "tables": ["main"]}
-    assert resolve(config | {"select": select | {"methods": ["fedavg"]}}).backbones["small"]
-    with refused("fedvpt", "backbones.small", "resnet"):
-        resolve(config | {"select": select | {"methods": ["fedvpt"]}})

@@ -278,6 +278,6 @@ def test_patches_are_read_by_row_from_the_file(tmp_path):
 )
 def test_a_source_that_draws_its_images_declares_how_many(source, settings):
     """What its keys say is what the source lists."""
-    keys = SOURCES.find(source.__name__.split(".")[-1])(**settings)
+    keys = SOURCES[source.__name__.split(".")[-1]](**settings)
     listed = source.read(keys.plain)
     assert keys.expected()[:2] == (len(listed.labels), len(listed.classes))

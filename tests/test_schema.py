@@ -1,4 +1,4 @@
-"""Models of what people write: what is refused, in which words, and the config as JSON Schema."""
+"""Models of YAML and TOML: errors, their words, and the config as JSON Schema."""
 
 from typing import Annotated
 

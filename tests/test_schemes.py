@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedloom.commands import planning
 from fedloom.common.checkout import ROOT
-from fedloom.data.schemes import dirichlet, iid, imbalance, pathological, shares
+from fedloom.data.schemes import base, dirichlet, iid, imbalance, pathological
 from partitioned import CLASSES, make
 from refusals import refused
 
@@ -154,9 +154,9 @@ def test_an_imbalance_that_classes_do_not_allow_is_refused():
 
 
 def test_every_module_is_a_scheme():
-    known = set(planning.KINDS["partitions"].names())
+    known = set(planning.KINDS["partitions"])
     folder = ROOT / "workflow/fedloom/data/schemes"
-    assert known == {path.stem for path in folder.glob("[a-z]*.py")} - {"base", "shares"}
+    assert known == {path.stem for path in folder.glob("[a-z]*.py")} - {"base"}
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))
@@ -174,7 +174,7 @@ def test_iid_clients_are_of_equal_size_and_alike(seed, clients):
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
 def test_largest_remainder(total, weights):
     weights = np.array(weights)
-    counts = shares.largest_remainder(total, weights)
+    counts = base.largest_remainder(total, weights)
     assert counts.sum() == total
     assert (np.abs(counts - total * weights / weights.sum()) < 1 + 1e-9).all()
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fedloom.config.file_fingerprint import listing
+from fedloom.config.datasets import listing
 from images_on_disk import build, dataset_spec, noise, save
 from refusals import refused
 

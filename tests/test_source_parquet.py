@@ -149,14 +149,6 @@ def test_files_of_which_one_has_numbers_and_the_other_text(tmp_path):
     _refused(tmp_path, "b.parquet row 0: '0'", "'label'", "a.parquet")
 
 
-@pytest.mark.parametrize("names", [None, ["ant", "bee", "wasp"]])
-def test_a_class_of_the_test_files_alone(tmp_path, names):
-    write_parquet(tmp_path / "a.parquet", [0, 1] * 5, names=names)
-    write_parquet(tmp_path / "t.parquet", [0, 1, 2, 2], names=names)
-    files = {"train_files": f"{tmp_path}/a.parquet", "test_files": f"{tmp_path}/t.parquet"}
-    _refused(tmp_path, "t.parquet row 2", "'wasp'" if names else "'2'", "2 such rows", **files)
-
-
 def test_a_class_for_every_domain(tmp_path):
     styles = ["ink"] * 10 + ["oil"] * 10
     write_parquet(tmp_path / "x.parquet", [0, 1] * 10, names=["ant", "bee"], style=styles)

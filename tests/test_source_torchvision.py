@@ -39,13 +39,11 @@ def test_a_damaged_cifar_is_refused(cifar, tmp_path):
         build(tmp_path, source="torchvision", name="CIFAR10", root=str(root))
 
 
-def test_mnist_in_its_own_format(tmp_path):
-    torchvision_files.mnist(tmp_path / "data", "MNIST", np.arange(50) % 10, np.arange(20) % 10)
-    store, about = build(
-        tmp_path, source="torchvision", name="MNIST", root=str(tmp_path / "data"), image_size=16
-    )
-    assert (len(store), store.test.sum(), store.shape) == (70, 20, (16, 16, 1))
-    assert about["classes"][3] == "3 - three"
+def test_targets_other_than_the_listed_labels_are_refused(cifar, tmp_path, monkeypatch):
+    image = noise(0, (32, 32))
+    monkeypatch.setattr(CIFAR10, "__getitem__", lambda self, row: (image, 3))
+    with refused("CIFAR10", "image 0", "target 3", "label 0"):
+        build(tmp_path, source="torchvision", name="CIFAR10", root=str(cifar[0]))
 
 
 def test_a_split_by_name_and_one_that_torchvision_lacks(tmp_path):

@@ -1,13 +1,11 @@
 """What all sources share: one module each, and what Snakemake compares."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from fedloom.common.checkout import ROOT
-from fedloom.config.file_fingerprint import listing
+from fedloom.commands.planning import load_plan
+from fedloom.config.datasets import listing
 from fedloom.data import sources
 from fedloom.data.entries import SOURCES
 from images_on_disk import dataset_spec, image_folder, noise, save, write_parquet
@@ -15,7 +13,7 @@ from images_on_disk import dataset_spec, image_folder, noise, save, write_parque
 
 def test_every_module_is_a_source():
     known = {file.stem for file in Path(sources.__file__).parent.glob("[a-z]*.py")}
-    assert set(SOURCES.names()) == known
+    assert set(SOURCES) == known
 
 
 def _listing(root):
@@ -48,30 +46,19 @@ def test_data_that_is_not_there_can_be_planned(tmp_path):
     assert listing(downloaded) is None
 
 
-def test_snakemake_makes_the_store_again_for_other_files_and_not_for_touched_ones(tmp_path):
+def test_other_files_change_the_job_of_the_dataset_and_touched_ones_do_not(tmp_path, monkeypatch):
+    """A job's fields are a parameter of its rule, and Snakemake runs it again for other ones."""
     root = image_folder(tmp_path / "root", ["ant", "bee"])
     text = f"datasets: {{mine: {{source: folder, root: {root}}}}}\nselect: {{datasets: [mine]}}\n"
     (tmp_path / "mine.yaml").write_text(text)
-    about = "results/datasets/mine/images.json"
+    monkeypatch.chdir(tmp_path)
 
-    def snakemake(*options):
-        command = [sys.executable, "-m", "snakemake", "-s", ROOT / "Snakefile", "--cores", "1"]
-        command += ["--configfile", tmp_path / "mine.yaml", "--directory", tmp_path]
-        command += ["--workflow-profile", "none", *options]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
-        done = subprocess.run(
-            [*command, "--", about], capture_output=True, text=True, check=True, env=environment
-        )
-        return done.stdout + done.stderr
+    def job():
+        return load_plan([Path("mine.yaml")]).dataset_job(SimpleNamespace(dataset="mine"))
 
-    snakemake()
-    facts = json.loads((tmp_path / about).read_text())
-    assert facts["images"] == 8
+    before = job()
     for file in root.rglob("*.png"):
         file.touch()
-    assert "Nothing to be done" in snakemake("-n")
+    assert job() == before
     save(root / "ant" / "new.png", noise(3))
-    assert "Params have changed" in snakemake("-n")
-    snakemake()
-    assert json.loads((tmp_path / about).read_text())["images"] == 9
-    assert "images: 9/9" in (tmp_path / "results/logs/dataset/mine/images.log").read_text()
+    assert job() != before

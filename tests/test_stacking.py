@@ -2,7 +2,6 @@
 
 import shutil
 from copy import copy
-from dataclasses import replace
 
 import pytest
 
@@ -12,18 +11,17 @@ from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import method_labels
-from fedloom.hooks import compatibility, manifest
+from fedloom.hooks import manifest
 
 PLUGINS = manifest.discover()
 WRAPPER = PLUGINS["dropout"]
-MASK = replace(WRAPPER, name="mask", preserves="sum", updates="read")
-SECOND = replace(MASK, name="second")
-DROPS = replace(WRAPPER, name="drops", updates="dropped")
-READS = replace(WRAPPER, name="reads", updates="read")
-UNREAD = replace(WRAPPER, name="unread", updates="unread")
-BEFORE = (
-    "mask preserves the sum of the updates alone, and drops, which stands before it, drops some"
+MASK = WRAPPER.model_copy(update={"name": "mask", "preserves": "sum", "updates": "read"})
+SECOND = MASK.model_copy(update={"name": "second"})
+DROPS, READS, UNREAD = (
+    WRAPPER.model_copy(update={"name": name, "updates": updates})
+    for name, updates in (("drops", "dropped"), ("reads", "read"), ("unread", "unread"))
 )
+BEFORE = "mask preserves the sum of the updates alone, and drops, which comes before it, drops some"
 EACH = "mask preserves the sum of the updates alone, and {} reads or changes each; remove one"
 
 
@@ -43,18 +41,18 @@ EACH = "mask preserves the sum of the updates alone, and {} reads or changes eac
     ],
 )
 def test_around_what_keeps_the_sum_alone(wrappers, line):
-    told = compatibility.refusal(PLUGINS["head_tuning"], {"weighted": False}, wrappers)
+    told = PLUGINS["head_tuning"].refused_wrappers({"weighted": False}, wrappers)
     assert told is None if line is None else told.startswith(line)
 
 
 def test_the_method_must_use_that_sum_alone_with_the_options_that_it_has():
     pep = PLUGINS["pep_fedpt"]
-    assert compatibility.refusal(pep, {"ccmp": False}, [MASK]) is None
-    assert compatibility.refusal(pep, {"ccmp": True}, [MASK]) == (
+    assert pep.refused_wrappers({"ccmp": False}, [MASK]) is None
+    assert pep.refused_wrappers({"ccmp": True}, [MASK]) == (
         "mask preserves the sum of the updates alone, but with these options pep_fedpt declares no "
         "aggregation in its method.toml: it may use each update; remove mask"
     )
-    assert compatibility.refusal(pep, {"ccmp": True}, [READS, DROPS]) is None
+    assert pep.refused_wrappers({"ccmp": True}, [READS, DROPS]) is None
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def test_a_study_is_told_the_order_before_anything_runs(study):
         study("dropout", "masks", plugin="head_tuning")
     assert str(error.value) == (
         "config key methods.secret.wrappers: masks preserves the sum of the updates alone, and "
-        "dropout, which stands before it, drops some of them afterwards; list masks before dropout"
+        "dropout, which comes before it, drops some of them afterwards; list masks before dropout"
     )
 
 
@@ -109,11 +107,10 @@ def test_one_member_of_a_grid_is_enough(study):
 )
 def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared, options, tmp_path):
     """Each for another reason: a matching, weights, no weights, a generator, a selection."""
-    method = replace(PLUGINS[name], aggregation=declared)
-    method = method.with_defaults(options)
+    method = PLUGINS[name].model_copy(update={"aggregation": declared}).with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
-        contract.aggregates_as_declared(method, tmp_path)
+        contract.aggregates_as_declared(contract.TinyRun(method, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +120,8 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
         ("head_tuning", 'preserves = "sum"', "preserves: only a wrapper declares it"),
         ("dropout", 'aggregation = "plain"', "aggregation: only a method declares it"),
         ("dropout", 'needs = ["features"]', "needs: only a method declares it"),
+        ("head_tuning", "cost = {keeps_weight = true}", "cost.keeps_weight: unknown key; did you"),
+        ("head_tuning", 'folder = "x"', "folder: unknown key"),
         (
             "head_tuning",
             "aggregation = {plain = {wieghted = true}}",

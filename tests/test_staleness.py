@@ -44,7 +44,7 @@ def test_editing_a_piece_of_the_toolbox_reruns_the_methods_that_call_it():
 def test_a_run_depends_on_what_trains_it_and_not_on_reports():
     plan = Plan(resolve(default_config()))
     names = _sources("train", plan.run_spec(plan.runs[0]))
-    loop = {"training_job", "round", "evaluate", "local_training", "optimizers", "build_task"}
+    loop = {"training_job", "round", "evaluate", "local_training", "build_task"}
     assert {f"federated/{name}" for name in loop | {"task", "state"}} <= names
     assert {"data/federation", "backbones/vit", "common/tensors", "hooks/defaults"} <= names
     assert "stages/train" in names

@@ -82,7 +82,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
             asked = Wildcards(label=label)
             job = plan.table_job(asked) if section == "tables" else plan.figure_job(asked)
             files = plan.shown_files(section, asked)
-            of_files = planning.KINDS[section].find(job.kind).shows != "settings"
+            of_files = planning.KINDS[section][job.kind].shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
             assert bool(files) == of_files
             assert plan.sources(section.removesuffix("s"), job) and plan.caption(section, asked)
@@ -100,7 +100,7 @@ def _traits(plan):
         *(f"family {settings.backbones[run.backbone].family}" for run in plan.runs),
         *(f"needs {need}" for method in methods for need in method.needs),
         *(f"shows {kind.shows}" for kind in kinds),
-        *(f"{o.section} of artefacts" for o, kind in drawn if o.keys.made_of),
+        *(f"{o.section} of artefacts" for o, kind in drawn if o.keys.artefact_name),
         *(["a chain of jobs"] if _training_jobs(plan) > len(plan.runs) else []),
     }
 

@@ -20,10 +20,11 @@ from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table, write_table
+from fedloom.config.method_labels import combinations
 from fedloom.config.reading import merge, read
-from fedloom.config.tuning import VALIDATION, combinations
+from fedloom.config.settings import VALIDATION
+from fedloom.data.partition import validation_split
 from fedloom.data.store import ImageStore
-from fedloom.data.validation import validation_split
 from fedloom.report.tables import choices as footnotes
 from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
 from fedloom.study import paths, selected
@@ -58,7 +59,7 @@ def _of(method, seed=0, **more):
     return Wildcards(**labels | {"method": method, "seed": seed} | more)
 
 
-# ---- what is tried ------------------------------------------------------------------------------
+# ---- combinations -------------------------------------------------------------------------------
 
 
 @given(
@@ -78,12 +79,12 @@ def test_no_combination_comes_twice_and_every_value_about_as_often(sizes):
 
 def test_every_method_makes_the_same_number_of_trials_and_what_is_not_trained_makes_none():
     own = {"fedvpt": {"prompts": [2, 4]}}
-    tuning = _settings({"per_method": own}, ["head_tuning", "fedvpt"]).tuning
-    assert {label: len(trials) for label, trials in tuning.trials.items()} == {
+    tried = _settings({"per_method": own}, ["head_tuning", "fedvpt"]).trials
+    assert {label: len(trials) for label, trials in tried.items()} == {
         "head_tuning": 2,
         "fedvpt": 2,
     }
-    assert [trial.options for trial in tuning.trials["fedvpt"]] == [
+    assert [trial.options for trial in tried["fedvpt"]] == [
         {"training.lr": 0.1, "prompts": 2},
         {"training.lr": 0.3, "prompts": 4},
     ]
@@ -107,7 +108,7 @@ def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its
     "tune, says",
     [
         ({"trials": 1}, "study.tune.trials: 1, but `values` has 2 combinations"),
-        ({"trials": 3}, "but methods.head_tuning has 2 combinations; give it values of its own"),
+        ({"trials": 3}, "but methods.head_tuning has 2 combinations; give it more values"),
         ({"seed": 1}, "study.tune.seed: 1 is one of study.seeds"),
         ({"values": {"training.rate": [1]}, "trials": 1}, "no option 'training.rate'"),
         ({"values": {"training.lr": [-1]}, "trials": 1}, r"training\.lr: must be"),
@@ -163,7 +164,7 @@ def test_a_study_of_another_name_tunes_nothing_unless_it_says_so(tune, tmp_path)
     assert merge([default], {"study": {"name": "x"}})["study"].get("tune") is None
     assert merge([default], {"study": {"rounds": 3}})["study"]["tune"] == own
     off = merge([default], {"study": {"tune": None}})
-    assert resolve(off).tuning is None
+    assert resolve(off).trials == {}
 
 
 def test_grids_and_trials_exclude_each_other():
@@ -232,6 +233,14 @@ def letters(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def work(letters, tmp_path, monkeypatch):
+    """A copy of `letters`, in which the test works."""
+    shutil.copytree(letters, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
 def _tune(folder, method, monkeypatch):
     """Train a method's trials in the folder, choose, and return states and choice as bytes."""
     monkeypatch.chdir(folder)
@@ -240,7 +249,7 @@ def _tune(folder, method, monkeypatch):
     if "prototypes" in plan.settings.methods[method].needs:
         of_trials = _of(method, 1000, partition="two.validation")
         prototypes.run(plan.prototypes_job(of_trials), 1)
-    for trial in plan.settings.tuning.trials[method]:
+    for trial in plan.settings.trials[method]:
         labels = _of(trial.label, 1000, partition="two.validation", end="0002")
         train.run(plan.train_job(labels), 1)
         evaluate.run(plan.evaluate_job(labels), 1)
@@ -250,11 +259,11 @@ def _tune(folder, method, monkeypatch):
     return plan, states, paths.at(paths.CHOICE, **vars(_of(method))).read_bytes()
 
 
-@pytest.mark.parametrize("method", ["fedvpt", "head_tuning", "pep_fedpt"])
+@pytest.mark.parametrize("method", ["head_tuning", "pep_fedpt"])
 def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch):
     """Trials and choice have the same bytes where all test images are replaced by noise.
 
-    One method reads pixels, one cached features, and one prototypes as well.
+    One method reads cached features, the other pixels and prototypes.
     """
     for name in ("as_it_is", "replaced"):
         shutil.copytree(letters, tmp_path / name)
@@ -317,13 +326,11 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
     assert file.read_bytes() == before, "a loser's number trains no run anew"
 
 
-def test_a_trial_that_diverges_ranks_last(letters, tmp_path, monkeypatch):
-    shutil.copytree(letters, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
+def test_a_trial_that_diverges_ranks_last(work):
     wild = {"training.lr": [1e38, 0.1]}
     # a round a job, so that a job also starts from a trial that has diverged
     plan = Plan(_settings({"values": wild, "rounds": 3}, ["fedvpt"], rounds_per_job=1))
-    for trial in plan.settings.tuning.trials["fedvpt"]:
+    for trial in plan.settings.trials["fedvpt"]:
         labels = _of(trial.label, 1000, partition="two.validation")
         for end in ("0001", "0002", "0003"):
             train.run(plan.train_job(_of(**vars(labels) | {"end": end})), 1)
@@ -341,21 +348,15 @@ def test_a_trial_that_diverges_ranks_last(letters, tmp_path, monkeypatch):
         choose.run(job, 1)
 
 
-def test_a_run_that_is_no_trial_stops_where_it_diverges(letters, tmp_path, monkeypatch):
-    shutil.copytree(letters, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
+def test_a_run_that_is_no_trial_stops_where_it_diverges(work):
     plan = Plan(_settings({"values": {"training.lr": [1e38, 0.1]}}, ["fedvpt"]))
-    trial = plan.settings.tuning.trials["fedvpt"][0]
+    trial = plan.settings.trials["fedvpt"][0]
     job = plan.train_job(_of(trial.label, 1000, partition="two.validation", end="0002"))
     with pytest.raises(FedLoomError, match="finite"):
         train.run(replace(job, trial=False), 1)
 
 
-def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(
-    letters, tmp_path, monkeypatch, caplog
-):
-    shutil.copytree(letters, tmp_path / "work")
-    monkeypatch.chdir(tmp_path / "work")
+def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
     for labels in (trial, _of("fedvpt", 0, end="0003")):
@@ -370,9 +371,8 @@ def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_non
     assert {row["guessing_loss"] for row in rows} == {np.log(4)}
 
 
-def test_a_tuned_run_is_the_run_with_the_chosen_options(letters, tmp_path, monkeypatch):
-    shutil.copytree(letters, tmp_path / "work")
-    plan, _, _ = _tune(tmp_path / "work", "head_tuning", monkeypatch)
+def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):
+    plan, _, _ = _tune(work, "head_tuning", monkeypatch)
     job = plan.train_job(_of("head_tuning", end="0003"))
     chosen = selected.with_choice(job.spec)
     lr = selected.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]

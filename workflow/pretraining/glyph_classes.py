@@ -2,7 +2,7 @@
 
     PYTHONPATH=workflow .venv/bin/python -m pretraining.glyph_classes
 
-prints them in the form of `fedloom.data.glyph_classes`. The split is made as follows:
+prints `workflow/resources/glyph_classes.json`. The split is made as follows:
 
 1. Pool: characters that every face of DejaVu Sans and DejaVu Serif maps to a glyph (the fonts'
    cmaps are asked, so no "missing glyph" box is ever drawn). Marks, spaces and control

@@ -1,4 +1,4 @@
-"""Frozen backbones. The only place that knows the insides of timm and open_clip.
+"""Frozen backbones, the only place that knows the insides of timm and open_clip.
 
 Shapes, everywhere: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes,
 M blocks (numbered from 1), L text length.
@@ -6,13 +6,59 @@ M blocks (numbered from 1), L text length.
 
 import hashlib
 import importlib
-from types import ModuleType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fedloom.backbones.pixels import Pixels
+from fedloom.common.errors import FedLoomError
+
+
+class Pixels:
+    """Resize, recolour and normalise uint8 images of any size, as a backbone was pretrained.
+
+    Attributes:
+        size: height and width of the backbone's input.
+        channels: of the backbone's input, 1 or 3.
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        channels: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        interpolation: str,
+        device: torch.device | str = "cpu",
+    ):
+        """Set up the conversion; any `interpolation` but "bilinear" is taken for bicubic.
+
+        Args:
+            mean, std: one number, or one per channel.
+        """
+        self.size, self.channels = (size[0], size[1]), channels
+        self._interpolation = "bilinear" if interpolation == "bilinear" else "bicubic"
+        self._mean, self._std = (
+            torch.tensor(value, device=device).expand(channels).view(channels, 1, 1)
+            for value in (mean, std)
+        )
+        luma = torch.tensor([0.299, 0.587, 0.114], device=device)  # ITU-R BT.601
+        self._luma = luma.view(3, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Convert uint8 [N, H, W, channels] to normalised floats [N, channels', H', W']."""
+        x = images.movedim(-1, 1) / 255  # of its own memory, which all that follows writes to
+        if x.shape[1] == 1 and self.channels == 3:
+            x = x.repeat(1, 3, 1, 1)
+        elif x.shape[1] == 3 and self.channels == 1:
+            x = (x * self._luma).sum(1, keepdim=True)
+        if x.shape[-2:] != self.size:
+            x = F.interpolate(x, self.size, mode=self._interpolation, antialias=True).clamp_(0, 1)
+        return x.sub_(self._mean).div_(self._std)
 
 
 class Backbone(Protocol):
@@ -21,8 +67,8 @@ class Backbone(Protocol):
     Attributes:
         device: where the frozen weights are.
         pixels: turns images of the store into the backbone's input.
-        image_floats: size of what an image is within the backbone: T d of T tokens.
-        training_bytes: of what training keeps of an image for the backward pass.
+        image_floats: size of an image within the backbone: T d of T tokens.
+        training_bytes: activations that training keeps of an image for the backward pass.
     """
 
     device: torch.device
@@ -35,7 +81,7 @@ class Backbone(Protocol):
         """The library's model, frozen."""
         ...
 
-    def compute_cache(self, images: torch.Tensor, cache: str) -> dict[str, torch.Tensor]:
+    def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
 
         Args:
@@ -45,12 +91,15 @@ class Backbone(Protocol):
 
 
 def load(family: str, settings: dict[str, Any], device: torch.device | str = "cpu") -> Backbone:
-    """Build a backbone of a family, vit or clip, from a label's settings.
+    """Build a backbone of a family (vit, clip or resnet) from a label's settings.
+
+    The weights "none" are random. The family's module is imported here: open_clip takes seconds.
 
     Raises:
-        FedLoomError: see the family's own `load`.
+        FedLoomError: the library has no such model, FedLoom cannot read it, or its weights do not
+            fit or are not there.
     """
-    return _module(family).load(settings, device)
+    return importlib.import_module(f"fedloom.backbones.{family}").load(settings, device)
 
 
 def weights_digest(backbone: Backbone) -> str:
@@ -62,11 +111,24 @@ def weights_digest(backbone: Backbone) -> str:
     return result.hexdigest()
 
 
-def shape_only(family: str, name: str) -> Backbone:
-    """Build a backbone without its weights, for counting floats."""
-    return _module(family).shape_only(name)
+def check_file(name: str, path: Path, suffixes: tuple[str, ...] = (".safetensors",)) -> None:
+    """Require that the weights of backbone `name` are a file that runs no code when it is read."""
+    if path.suffix not in suffixes:
+        raise FedLoomError(
+            f"backbone {name}: weights '{path}': only {' and '.join(suffixes)} are read (a pickle "
+            "runs code when it is opened); convert it with safetensors.torch.save_file"
+        )
+    if not path.is_file():
+        raise FedLoomError(f"backbone {name}: weights '{path}': no such file")
 
 
-def _module(family: str) -> ModuleType:
-    """Import a family's module when it is needed: open_clip takes seconds."""
-    return importlib.import_module(f"fedloom.backbones.{family}")
+@contextmanager
+def loading(name: str, weights: str) -> Iterator[None]:
+    """Turn an exception of a library, its hub or safetensors into a line that names the weights."""
+    try:
+        yield
+    except FedLoomError:
+        raise
+    except Exception as error:  # the libraries raise whatever they like
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error

@@ -1,8 +1,8 @@
 """A transformer block whose inside can be trained, with an explicit client axis.
 
 The frozen path of a backbone calls its library's own blocks. This module computes the same block
-step by step, so that each client may have weights of its own, by name, and that a function may be
-put in at each of its places:
+step by step, so that each client may have separate weights, by name, and that a function may be put
+in at each of its places:
 
     tokens ->-- "input" --+-- norm -- "q" "k" "v" -- attention -- "proj" -- "attention" --(+)--+
                           +--------------------------------->-----------------------------'     |
@@ -23,6 +23,7 @@ Shapes: K clients, B batch, T tokens, d width.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, singledispatch
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,7 +43,7 @@ Insert = Callable[[Tensor, Tensor], Tensor]
 Inserts = Mapping[int, Mapping[str, Insert]]  # number of a block, from 1 -> place -> insert
 Read = slice | Tensor  # the tokens of a block's output that are read: an index of the axis T
 
-# shapes of a module's parameters by name, which every training step asks for and never change
+# shapes of a module's parameters by name, which every training step asks for
 SHAPES: WeakKeyDictionary[nn.Module, dict[str, torch.Size]] = WeakKeyDictionary()
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
 BEFORE = {"input", "k", "v"}  # the places that a token passes which is a key and value alone
@@ -53,10 +54,8 @@ EVERY = slice(None)
 class Parts:
     """The modules of a block by their role, whichever library the block is of.
 
-    Attributes:
-        names: dotted name of each role within the block; the in-projection of queries, keys and
-            values is given by the names of its weight and its bias.
-        heads: number of attention heads.
+    `names` holds the dotted name of each role within the block; the in-projection of queries, keys
+    and values goes by the names of its weight and its bias.
     """
 
     block: nn.Module
@@ -73,27 +72,9 @@ class Parts:
 def known_parts(block: nn.Module) -> Parts | None:
     """Return the parts of a block, None if it is of a kind whose inside is not known.
 
-    A library's kind of block is registered where it is known.
+    A library's kind of block is registered here or, as open_clip's, where the library is imported.
     """
     return None
-
-
-def parts_of(block: nn.Module) -> Parts:
-    """Return the parts of a block.
-
-    Raises:
-        FedLoomError: it is a block of another kind, whose inside is not known.
-    """
-    parts = known_parts(block)
-    if parts is None:
-        inside = (getattr(block, name, None) for name in ("attn", "mlp"))
-        kinds = [type(module).__name__ for module in (block, *inside) if module is not None]
-        raise FedLoomError(
-            f"a block of the kind {' with '.join(kinds)}: its inside cannot be trained, and "
-            "nothing put in; use a backbone of timm's Block, with timm's Attention and Mlp, or of "
-            "open_clip's ResidualAttentionBlock"
-        )
-    return parts
 
 
 TIMM = {
@@ -123,11 +104,7 @@ def _(block: Block) -> Parts | None:
 
 
 def check_inserts(inserts: Inserts | None, depth: int) -> None:
-    """Check that inserts name blocks and places that there are.
-
-    Raises:
-        FedLoomError: names the block or the place.
-    """
+    """Check that inserts name blocks from 1 to `depth`, and places that a block has."""
     for number, places in (inserts or {}).items():
         if not 1 <= number <= depth:
             raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
@@ -139,11 +116,7 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
-    """Check that weights have names, and behind the client axis shapes, of the module's.
-
-    Raises:
-        FedLoomError: names the first that does not.
-    """
+    """Check that weights have names, and behind the client axis shapes, of the module's."""
     if not weights:
         return
     if module not in SHAPES:
@@ -176,18 +149,22 @@ def run_block(
     """Apply a block to tokens [K, B, T, d].
 
     Args:
-        weights: the clients' own parameters, by name within the block; the others are the block's.
-        inserts: by place.
+        weights: the clients' parameters, by name within the block; the others are the block's.
         mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B, heads, T, T].
             Keys that an insert puts in front of the others are seen by all.
-        read: the R tokens whose output is computed, counted behind the place "input".
-
-    Returns:
-        Tokens [K, B, R, d].
+        read: the R tokens whose output [K, B, R, d] is computed, counted behind the place "input".
     """
     if not inserts.keys() <= BEFORE and read is not EVERY:  # a function may mix tokens
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
-    parts = parts_of(block)
+    parts = known_parts(block)
+    if parts is None:
+        inside = (getattr(block, name, None) for name in ("attn", "mlp"))
+        kinds = [type(module).__name__ for module in (block, *inside) if module is not None]
+        raise FedLoomError(
+            f"a block of the kind {' with '.join(kinds)}: its inside cannot be trained, and "
+            "nothing put in; use a backbone of timm's Block, with timm's Attention and Mlp, or of "
+            "open_clip's ResidualAttentionBlock"
+        )
 
     def step(role: str, x: Tensor) -> Tensor:
         module, name = parts.module(role), parts.names.get(role, "")
@@ -198,8 +175,9 @@ def run_block(
 
     x = place("input", tokens, tokens)  # [K, B, T, d]; T may have changed
     normed = step("norm1", x)
-    w: Any = _parameter(parts, "in_weight", weights)  # [3 d, d] or [K, 3 d, d]
-    q, k, v = _project(normed, w, _parameter(parts, "in_bias", weights), read)
+    own = (parts.names["in_weight"], parts.names["in_bias"])  # [3 d, d], or [K, 3 d, d]; its bias
+    weight, bias = (weights.get(name, attrgetter(name)(block)) for name in own)
+    q, k, v = _project(normed, weight, bias, read)
     q, k, v = place("q", normed, q), place("k", normed, k), place("v", normed, v)
     if read is not EVERY:
         x, normed = x[..., read, :], normed[..., read, :]  # [K, B, R, d]
@@ -219,10 +197,8 @@ def run_block(
 def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None = None) -> Tensor:
     """Return the output [N, R, d] of a frozen block, on tokens [N, T, d], at the R that are read.
 
-    The library's own block computes all tokens, where all are read or its inside is not known.
-
-    Args:
-        mask: as the block takes it: [T, T], or [N heads, T, T].
+    The library's block computes all tokens, where all are read or its inside is not known. The mask
+    is as the block takes it: [T, T], or [N heads, T, T].
     """
     if read is EVERY or known_parts(block) is None:
         return (block(tokens) if mask is None else block(tokens, attn_mask=mask))[:, read]
@@ -242,18 +218,8 @@ def run_blocks(
 ) -> Tensor:
     """Apply all of a tower's blocks to tokens [K, B, T, d].
 
-    Args:
-        weights: the clients' own parameters, by name within `blocks` (`0.attn.proj.bias`).
-        inserts: by number of the block and place.
-        mask: see `run_block`.
-        gradient_checkpointing: see `recomputed`.
-        read: the R tokens of the last block's output that are read.
-
-    Returns:
-        Tokens [K, B, R, d].
-
-    Raises:
-        FedLoomError: `inserts` name a block or place that there is not.
+    `weights` are named within `blocks` (`0.attn.proj.bias`); of the last block, the R tokens that
+    are `read` are returned [K, B, R, d]. See `run_block` and `recomputed`.
     """
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
@@ -264,23 +230,10 @@ def run_blocks(
     return tokens
 
 
-def _parameter(parts: Parts, role: str, weights: Weights) -> Tensor | None:
-    """Return a client's own parameter [K, ...], or the block's [...], or None if it has none."""
-    name: Any = parts.names[role]
-    if name in weights:
-        return weights[name]
-    module, _, last = name.rpartition(".")
-    return getattr(parts.block.get_submodule(module), last)
-
-
 def _project(
     normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the queries [K, B, R, d] of the tokens that are read, keys and values [K, B, T, d].
-
-    Args:
-        weight, bias: of queries, keys and values, one below the other (see `linear_layer`).
-    """
+    """Return the queries [K, B, R, d] of the tokens that are read, keys and values [K, B, T, d]."""
     if read is EVERY:
         q, k, v = linear_layer(normed, weight, bias).chunk(3, -1)
         return q, k, v
@@ -313,11 +266,7 @@ def _attend(
 
 
 def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
-    """Apply a module that works along the last axis to x [K, ..., d].
-
-    Args:
-        weights: the clients' own parameters [K, ...], by name within the module.
-    """
+    """Apply a module along the last axis of x [K, ..., d], with weights by name within it."""
     if not weights:
         return module(x)
     if isinstance(module, nn.Linear):
@@ -334,17 +283,11 @@ def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
 
 def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
     """Apply any module to x [K, B, ...], each client's part with its own weights [K, ...]."""
-
     return torch.vmap(lambda own, x: functional_call(module, own, (x,)))(dict(weights), x)
 
 
 def linear_layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + b [K, ..., o] of x [K, ..., i].
-
-    Args:
-        weight: [o, i], or [K, o, i] where every client has its own.
-        bias: [o] or [K, o].
-    """
+    """Return x W^T + b [K, ..., o] of x [K, ..., i], W [o, i] or [K, o, i], and b [o] or [K, o]."""
     if weight.dim() == 2:
         if bias is None or bias.dim() == 1:
             return F.linear(x, weight, bias)

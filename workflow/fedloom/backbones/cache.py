@@ -24,8 +24,7 @@ def write(
 ) -> None:
     """Write the tensors of `backbone.compute_cache` for all N images to a safetensors file.
 
-    Patches may be larger than memory, so that tensors [N, ...] are gathered in memory-mapped files
-    beside `path`.
+    Patches may be larger than memory: tensors [N, ...] are memory-mapped files beside `path`.
 
     Args:
         cache: "features" or "patches".
@@ -48,12 +47,8 @@ def write(
 
 
 def _on_disk(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Create a tensor whose memory is the new file `file`.
-
-    Raises:
-        OSError: the disk has no room for it; else a write to the memory would end the process.
-    """
+    """Create a tensor whose memory is the new file `file`, on a disk that has room for it."""
     size = int(np.prod(shape))
-    with file.open("wb") as stream:
+    with file.open("wb") as stream:  # without room, a later write would end the process
         os.posix_fallocate(stream.fileno(), 0, max(1, size * dtype.itemsize))
     return torch.from_file(str(file), shared=True, size=size, dtype=dtype).view(shape)

@@ -2,11 +2,8 @@
 
 Importing this module registers it, so ``timm.create_model("micro_vit", num_classes=0)`` works.
 Twelve blocks, as ViT-B has, so that "prompts at blocks 5 to 7" means what it means in the papers;
-width 96, three heads, 4 x 4 patch tokens and a class token, 1.4 M parameters.
-
-The one thing that is not standard is the patch embedding: three small convolutions instead of
-one 8 x 8 linear map. In a prototype, the linear map had not begun to learn in the 14 minutes that
-the convolutions needed to finish.
+width 96, three heads, 4 x 4 patch tokens and a class token, 1.4 M parameters. The patch embedding
+is not standard: three small convolutions, which learn much faster than one 8 x 8 linear map.
 """
 
 from typing import Any
@@ -19,13 +16,8 @@ from torch import Tensor, nn
 class ConvStem(nn.Module):
     """Three 3 x 3 convolutions of stride 2: one token per 8 x 8 pixels, a timm ``embed_layer``.
 
-    Has the attributes of timm's ``PatchEmbed`` that ``VisionTransformer`` and prompt
-    initialisers read (`img_size`, `patch_size`, `grid_size`, `num_patches`). Its norm is group
-    norm, because a frozen backbone must not depend on running statistics.
-
-    Raises:
-        ValueError: a patch size other than 8, an image size that is no multiple of it, or dynamic
-            padding.
+    Has the attributes of timm's ``PatchEmbed`` that ``VisionTransformer`` and prompt initialisers
+    read. Its norm is group norm, because a frozen backbone must not depend on running statistics.
     """
 
     def __init__(
@@ -85,8 +77,7 @@ default_cfgs = generate_default_cfgs(
 def micro_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
     """Build a ViT of 12 blocks, width 96 and 3 heads for grey images of 32 pixels.
 
-    `kwargs` go to ``VisionTransformer`` and override these. The weights are a file of this
-    repository: pass it as timm's `checkpoint_path`.
+    `kwargs` go to ``VisionTransformer`` and override these.
     """
     shape = {
         "img_size": 32,

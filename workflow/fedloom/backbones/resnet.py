@@ -1,9 +1,9 @@
 """ResNets, for the long-tailed rows: torchvision's, and the small ones that CIFAR is trained on.
 
-Every client may have weights of its own, by name, as in a ViT. Batch norm has two modes. By default
-it uses its running statistics, which are the backbone's or, given by name among the weights, a
-client's own. `forward_batch` uses those of the batch, of each client alone and without the images
-that only fill it up, and returns the moments that new running statistics are made of.
+Every client may have separate weights, by name, as in a ViT. Batch norm has two modes. By default
+it uses running statistics, the backbone's or, given by name among the weights, a client's.
+`forward_batch` uses those of the batch, of each client alone and without the images that only fill
+it up, and returns the moments that new running statistics are made of.
 
 Shapes: K clients, B batch, d width, C classes, c channels.
 """
@@ -18,10 +18,9 @@ import torch.nn.functional as F
 import torchvision.models
 from torch import Tensor, nn
 
+from fedloom.backbones.base import Pixels, check_file, loading
 from fedloom.backbones.blocks import Weights, check_weights, per_client
-from fedloom.backbones.pixels import Pixels
 from fedloom.backbones.vit import linear
-from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -41,9 +40,8 @@ STATISTICS = ("running_mean", "running_var")
 class Norm(nn.Module):
     """Batch norm with the parameters of a `BatchNorm2d`, that can leave images out of a batch.
 
-    Attributes:
-        mask: [B], which images count; None: use the running statistics.
-        moments: mean and mean square [B, c] of each image, of the last batch with a mask.
+    With a `mask` [B] of the images that count it uses the statistics of the batch, and keeps its
+    `moments`, mean and mean square [B, c] of each image.
     """
 
     running_mean: Tensor
@@ -72,9 +70,8 @@ class Norm(nn.Module):
 class _Block(nn.Module):
     """Two 3 x 3 convolutions and a skip connection (He et al., options A and B).
 
-    Attributes:
-        downsample: what the skip connection computes where a stage begins; None: the image made
-            smaller and filled up with zeros, without parameters (option A).
+    Where a stage begins, the skip connection is `downsample`, or without one the image made smaller
+    and filled up with zeros (option A).
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, projected: bool):
@@ -129,31 +126,6 @@ class SmallResNet(nn.Module):
         return x.mean((2, 3))
 
 
-class _WithMoments(nn.Module):
-    """A ResNet whose batch norms use a batch's statistics, and which returns what they were."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-        self.norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
-
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return features [B, d] of images [B, 3, H, W], and moments [B, c] by name."""
-        for norm in self.norms.values():
-            norm.mask = mask
-        try:
-            features = self.model(x)
-            moments = {
-                f"{name}.{kind}": value
-                for name, norm in self.norms.items()
-                for kind, value in norm.moments.items()
-            }
-        finally:
-            for norm in self.norms.values():
-                norm.mask, norm.moments = None, {}
-        return features, moments
-
-
 # what training keeps of an image, as a multiple of its first feature map: measured of a ResNet-50
 SAVED_MAPS = 27
 
@@ -162,12 +134,10 @@ class FrozenResNet:
     """A ResNet whose weights are frozen unless a method brings clients' own.
 
     Attributes:
+        device: where the frozen weights are.
         model: the network without its classifier, with `Norm` for batch norm.
-        device: where its weights are.
-        pixels: turns uint8 images into the model's input.
         width: d, the length of a feature.
         image_floats: size of an image's first feature map, which is the largest.
-        training_bytes: of what training keeps of an image for the backward pass.
     """
 
     def __init__(
@@ -183,7 +153,7 @@ class FrozenResNet:
                 parent, _, last = name.rpartition(".")
                 setattr(model.get_submodule(parent), last, Norm(module))
         self.model = model.eval().requires_grad_(False).to(device)
-        self._with_moments = _WithMoments(self.model)
+        self._norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
         self.device, self.precision = torch.device(device), precision
         self.pixels = Pixels((size, size), 3, MEAN, STD, "bilinear", device)
         with torch.no_grad():
@@ -196,8 +166,7 @@ class FrozenResNet:
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return the pretrained weights by name, as `layer1.0.conv1.weight`, without client axis.
 
-        Args:
-            pattern: a regular expression; only names that it is found in.
+        Only names that the regular expression `pattern` is found in.
         """
         named = self.model.named_parameters()
         return {name: value.detach() for name, value in named if re.search(pattern, name)}
@@ -211,15 +180,9 @@ class FrozenResNet:
         return torch.zeros(num_classes, self.width, device=self.device)
 
     def features(self, images: Tensor, weights: Weights | None = None) -> Tensor:
-        """Compute features [K, B, d] with running statistics.
+        """Compute features [K, B, d] of uint8 images [K, B, H, W, channels], by running statistics.
 
-        Args:
-            images: uint8 [K, B, H, W, channels].
-            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()` and
-                `init_statistics()`.
-
-        Raises:
-            FedLoomError: `weights` name what there is not.
+        `weights` {name: [K, ...]} are the clients' values of some weights and statistics.
         """
         check_weights(weights, self.model)
         with torch.no_grad():
@@ -237,22 +200,26 @@ class FrozenResNet:
     def forward_batch(
         self, images: Tensor, head: Tensor, weights: Weights, mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute logits as `forward` does, with the statistics of each client's batch.
+        """Compute logits [K, B, C] as `forward` does, with the statistics of each client's batch.
 
-        Args:
-            mask: [K, B], false for images that only fill up a batch.
-
-        Returns:
-            Logits [K, B, C], and the moments {name: [K, B, c]} of every image, which a loss adds to
-            the counters of `init_counters`.
+        The mask [K, B] is false for images that only fill up a batch. The moments {name: [K, B, c]}
+        of every image are what a loss adds to the counters of `init_counters`.
         """
         check_weights(weights, self.model)
         with torch.no_grad():
             x = self.pixels(images.flatten(0, -4)).unflatten(0, images.shape[:2])
 
-        def single(mine: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
-            own = {f"model.{name}": value for name, value in mine.items()}
-            return torch.func.functional_call(self._with_moments, own, (x, mask))
+        def single(own: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
+            """Return features [B, d] of one client's images, and moments [B, c] by name."""
+            for norm in self._norms.values():
+                norm.mask = mask
+            try:
+                features = torch.func.functional_call(self.model, own, (x,))
+                items = [(k, item) for k, m in self._norms.items() for item in m.moments.items()]
+            finally:
+                for norm in self._norms.values():
+                    norm.mask, norm.moments = None, {}
+            return features, {f"{name}.{kind}": value for name, (kind, value) in items}
 
         with arithmetic(self.precision, self.device):
             features, moments = torch.vmap(single)(dict(weights), x, mask.to(x.dtype))
@@ -261,13 +228,12 @@ class FrozenResNet:
 
     def init_counters(self, clients: int) -> dict[str, Tensor]:
         """Return counters of zeros [K, c], for `train_locally` to add moments to."""
-        counters = {"images": torch.zeros(clients, device=self.device)}
-        for name, norm in self._with_moments.norms.items():
-            for kind in ("mean", "square"):
-                counters[f"{name}.{kind}"] = torch.zeros(
-                    clients, len(norm.weight), device=self.device
-                )
-        return counters
+        moments = {
+            f"{name}.{kind}": torch.zeros(clients, len(norm.weight), device=self.device)
+            for name, norm in self._norms.items()
+            for kind in ("mean", "square")
+        }
+        return {"images": torch.zeros(clients, device=self.device), **moments}
 
     def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return running statistics [K, c] by name: averages over the images of all steps.
@@ -276,20 +242,14 @@ class FrozenResNet:
         counts alike.
         """
         result, images = {}, counters["images"][:, None]
-        for name in self._with_moments.norms:
-            mean = counters[f"{name}.mean"] / images
+        for name in self._norms:
+            mean, square = (counters[f"{name}.{kind}"] / images for kind in ("mean", "square"))
             result[f"{name}.running_mean"] = mean
-            result[f"{name}.running_var"] = (
-                counters[f"{name}.square"] / images - mean.square()
-            ).clamp(min=0)
+            result[f"{name}.running_var"] = (square - mean.square()).clamp(min=0)
         return result
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the features `final` [N, d] to cache for uint8 images [N, H, W, channels].
-
-        Raises:
-            FedLoomError: `cache` is not features, the only cache that a ResNet has.
-        """
+        """Compute the features `final` [N, d] to cache of uint8 images [N, H, W, channels]."""
         if cache != "features":
             raise FedLoomError(f"a ResNet has no cache of {cache}")
         return {"final": self.features(images)}
@@ -308,12 +268,9 @@ def build(name: str, size: int | None) -> tuple[nn.Module, int]:
 
 
 def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResNet:
-    """Build a backbone from an entry of the config's `backbones`.
+    """Build a backbone from an entry of the config's `backbones`, see `base.load`.
 
     Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.
-
-    Raises:
-        FedLoomError: an unknown name, or a missing or unfit weights file.
     """
     name, weights = spec["name"], spec["weights"]
     with torch.random.fork_rng(devices=[]):
@@ -326,8 +283,3 @@ def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResN
             tensors = safetensors.torch.load_file(path)
             model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("fc.")})
     return FrozenResNet(model, size, device, spec.get("precision", "float32"))
-
-
-def shape_only(name: str) -> FrozenResNet:
-    """Build a backbone of untrained weights, for counting floats."""
-    return load({"name": name, "weights": "none"})

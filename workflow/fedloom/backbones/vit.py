@@ -1,7 +1,7 @@
 """A timm ViT, run block by block so that methods can put prompts anywhere, or train its inside.
 
-By default its weights are frozen and shared by all clients. A method may give every client weights
-of its own, by name (`weights`: full fine-tuning, biases alone, the last blocks), and put functions
+By default its weights are frozen and shared by all clients. A method may give every client separate
+weights, by name (`weights`: full fine-tuning, biases alone, the last blocks), and put functions
 into the places of a block (`inserts`: adapters, LoRA, prefixes; see `fedloom.backbones.blocks`).
 
 Shapes: K clients, B batch, T tokens (class token first), P prompts, d width, C classes, M blocks.
@@ -19,6 +19,7 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers micro_vit with timm
+from fedloom.backbones.base import Pixels, check_file, loading
 from fedloom.backbones.blocks import (
     EVERY,
     Inserts,
@@ -32,8 +33,6 @@ from fedloom.backbones.blocks import (
     recomputed,
     run_block,
 )
-from fedloom.backbones.pixels import Pixels
-from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
@@ -53,13 +52,9 @@ class FrozenViT:
             1 where the class token alone is. Blocks before it compute all tokens.
 
     Attributes:
-        model: the timm model.
-        device: where its weights are.
-        pixels: turns uint8 images into the model's input.
+        device: where the frozen weights are.
         width: d, the length of a token.
         depth: M, the number of blocks.
-        image_floats: T d, of the T tokens of an image.
-        training_bytes: of what training keeps of an image for the backward pass.
         patch_size: side of a patch in pixels (the stride of the stem, if it has one).
         gradient_checkpointing: True if nothing of the inside of a block is kept for the backward
             pass.
@@ -72,11 +67,7 @@ class FrozenViT:
         precision: str = "float32",
         gradient_checkpointing: bool = False,
     ):
-        """Freeze `model`, to compute in `precision` (see fedloom.common.device).
-
-        Raises:
-            FedLoomError: the model is not a ViT that classifies by its class token.
-        """
+        """Freeze a ViT that classifies by its class token, to compute in `precision`."""
         name = type(model).__name__
         if not isinstance(model, VisionTransformer):
             raise FedLoomError(f"backbone {name}: not a timm VisionTransformer")
@@ -108,9 +99,8 @@ class FrozenViT:
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.
 
-        Args:
-            pattern: a regular expression; only names that it is found in. `bias$` gives all biases,
-                `^blocks\\.1[01]\\.` the last two of twelve blocks.
+        Only names that the regular expression `pattern` is found in: `bias$` gives all biases,
+        `^blocks\\.1[01]\\.` the last two of twelve blocks.
         """
         named = self.model.named_parameters()
         return {name: value.detach() for name, value in named if re.search(pattern, name)}
@@ -118,10 +108,10 @@ class FrozenViT:
     def embed(self, images: Tensor, weights: Weights | None = None) -> Tensor:
         """Embed uint8 images [..., H, W, channels] as the input of block 1 [..., T, d].
 
-        Args:
-            weights: see the class; images are then [K, B, H, W, channels].
+        With weights (see the class), images are [K, B, H, W, channels].
         """
-        own = {f"model.{k}": v for k, v in (weights or {}).items() if not _behind_embedding(k)}
+        behind = ("blocks.", "norm.", "fc_norm.")
+        own = {f"model.{k}": v for k, v in (weights or {}).items() if not k.startswith(behind)}
         with torch.no_grad():
             x = self.pixels(images.flatten(0, -4))
         with arithmetic(self.precision, self.device):
@@ -138,11 +128,9 @@ class FrozenViT:
         inserts: Inserts | None = None,
         read: int | None = None,
     ) -> Tensor:
-        """Apply block `j` (from 1) to tokens [..., T, d].
+        """Apply block `j` (from 1) to tokens [..., T, d], with weights or inserts [K, B, T, d].
 
-        Args:
-            weights, inserts: see the class; tokens are then [K, B, T, d].
-            read: see the class; None: all tokens.
+        See the class; `read` None means all tokens.
         """
         module = self.model.blocks[j - 1]
         own, places = below(weights, f"blocks.{j - 1}."), (inserts or {}).get(j, {})
@@ -168,11 +156,8 @@ class FrozenViT:
     ) -> Tensor:
         """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d].
 
-        Args:
-            weights, inserts, read: see `block`.
-
         Raises:
-            FedLoomError: `weights` or `inserts` name what there is not.
+            FedLoomError: `weights` or `inserts` name a parameter, block or place that is missing.
         """
         check_weights(weights, self.model)
         check_inserts(inserts, self.depth)
@@ -181,36 +166,21 @@ class FrozenViT:
         return tokens
 
     def logits(self, tokens: Tensor, head: Tensor) -> Tensor:
-        """Compute the logits [K, B, C] of the class token after the last block.
-
-        Args:
-            tokens: output of the last block [K, B, T, d], or of its class token [K, B, 1, d].
-            head: a linear head per client [K, C, d].
-        """
+        """Compute logits [K, B, C] of the last block's output [K, B, T, d] and heads [K, C, d]."""
         return linear(self.pool(tokens), head)
 
     def forward_prompted(self, images: Tensor, prompts: Tensor, head: Tensor) -> Tensor:
         """Compute logits [K, B, C] with prompts put in at block 1 and carried on (VPT-shallow).
 
-        Args:
-            images: uint8 [K, B, H, W, channels].
-            prompts: [K, P, d], or [K, B, P, d] where every example has its own.
-            head: a linear head per client [K, C, d].
+        Images are uint8 [K, B, H, W, channels], heads [K, C, d]; prompts are [K, P, d], or
+        [K, B, P, d] where every example has its own.
         """
         return self.logits(self.blocks(insert(self.embed(images), prompts), read=1), head)
 
     def features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
     ) -> Tensor:
-        """Compute the final-norm class tokens [K, B, d].
-
-        Args:
-            images: uint8 [K, B, H, W, channels].
-            weights, inserts: see the class.
-
-        Raises:
-            FedLoomError: `weights` or `inserts` name what there is not.
-        """
+        """Compute the final-norm class tokens [K, B, d] of uint8 images [K, B, H, W, channels]."""
         tokens = self.embed(images, weights)
         tokens = self.blocks(tokens, weights=weights, inserts=inserts, read=1)
         return self.pool(tokens, weights)
@@ -239,8 +209,7 @@ class FrozenViT:
     def class_tokens(self, images: Tensor) -> Tensor:
         """Compute the unprompted class tokens [..., M + 1, d]: at each block's input, then final.
 
-        Args:
-            images: uint8 [..., H, W, channels].
+        `images` are uint8 [..., H, W, channels].
         """
         tokens = self.embed(images)
         seen = []
@@ -250,13 +219,9 @@ class FrozenViT:
         return torch.stack([*seen, self.pool(tokens)], -2)
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the class tokens to cache for uint8 images [N, H, W, channels], by name.
+        """Compute the class tokens to cache of uint8 images [N, H, W, channels].
 
-        Returns:
-            `inputs` [N, M, d] at every block's input, `final` [N, d].
-
-        Raises:
-            FedLoomError: `cache` is not features, the only cache that a ViT has.
+        They are `inputs` [N, M, d] at every block's input, and `final` [N, d].
         """
         if cache != "features":
             raise FedLoomError(f"a ViT has no cache of {cache}")
@@ -287,11 +252,6 @@ class _Embedding(nn.Module):
         return model.norm_pre(model._pos_embed(model.patch_embed(x)))
 
 
-def _behind_embedding(name: str) -> bool:
-    """Return True if a parameter of this name is of the blocks or behind them."""
-    return name.startswith(("blocks.", "norm.", "fc_norm."))
-
-
 def linear(features: Tensor, head: Tensor) -> Tensor:
     """Compute logits [K, B, C] of features [K, B, d] under each client's head [K, C, d]."""
     return features @ head.transpose(-1, -2)
@@ -300,8 +260,7 @@ def linear(features: Tensor, head: Tensor) -> Tensor:
 def insert(tokens: Tensor, prompts: Tensor) -> Tensor:
     """Insert prompts behind the class token: tokens [K, B, T, d] become [K, B, T + P, d].
 
-    Args:
-        prompts: [K, P, d], or [K, B, P, d] where every example has its own.
+    Prompts are [K, P, d], or [K, B, P, d] where every example has its own.
     """
     if prompts.dim() == 3:
         prompts = prompts.unsqueeze(1).expand(-1, tokens.shape[1], -1, -1)
@@ -317,8 +276,7 @@ def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
 def _load_file(model: VisionTransformer, path: Path) -> None:
     """Load a local checkpoint in timm's format (or Google's .npz), without its classifier.
 
-    Loading is strict, so that a checkpoint of another architecture is not loaded by half. timm's
-    own filter resizes position embeddings to the image size.
+    timm's filter resizes position embeddings to the image size.
     """
     if path.suffix == ".npz":
         model.load_pretrained(str(path))
@@ -328,34 +286,20 @@ def _load_file(model: VisionTransformer, path: Path) -> None:
 
 
 def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
-    """Build a backbone from an entry of the config's `backbones`.
-
-    Raises:
-        FedLoomError: a name timm does not know, a missing or unfit weights file, a hub that does
-            not answer, or a model that is no ViT with a class token.
-    """
+    """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
     if not timm.is_model(name):
         near = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:3])
         hint = f"; did you mean one of: {near}?" if near else ""
         raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model{hint}")
-    path = None if weights == "hub" else resource(weights)
+    path = None if weights in ("hub", "none") else resource(weights)
     if path:
         check_file(name, path, (".safetensors", ".npz"))
     size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
     with loading(name, weights):
-        model = timm.create_model(name, num_classes=0, pretrained=path is None, **size)
+        model = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
         if path:
             _load_file(cast(VisionTransformer, model), path)
     return FrozenViT(
         model, device, spec.get("precision", "float32"), spec.get("gradient_checkpointing", False)
     )
-
-
-def shape_only(name: str) -> FrozenViT:
-    """Build a backbone on the meta device, which has shapes and no weights, for counting floats."""
-    if not timm.is_model(name):
-        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model")
-    with torch.device("meta"):
-        model: nn.Module = timm.create_model(name, num_classes=0, pretrained=False)
-    return FrozenViT(model, "meta")

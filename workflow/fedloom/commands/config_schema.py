@@ -12,11 +12,10 @@ from pydantic_core import core_schema
 
 from fedloom.commands.planning import KINDS
 from fedloom.common.schema import Keys
-from fedloom.config.backbones import LIBRARIES
-from fedloom.config.kinds import NAMED_BY, Listed
+from fedloom.config.kinds import LIBRARIES, NAMED_BY
 from fedloom.config.study import Config, Protocol
 
-ROOMS = {**KINDS, "backbones": Listed(LIBRARIES)}
+ROOMS = {**KINDS, "backbones": LIBRARIES}
 RECIPE = {
     "description": "a published data set; keys of its source may follow",
     "type": "object",
@@ -80,8 +79,7 @@ def schema_of(model: type[Keys]) -> dict[str, Any]:
 
 def kind_schema(section: str, name: str) -> dict[str, Any]:
     """Return the schema of an entry of a kind: its own keys first, then those that all have."""
-    model = ROOMS[section].find(name)
-    assert model is not None, f"{section}: no kind {name}"
+    model = ROOMS[section][name]
     schema = schema_of(model)
     own = [key for key in schema["properties"] if key in model.__annotations__]
     named = {NAMED_BY[section]: {"const": name}}
@@ -99,7 +97,7 @@ def config_schema() -> dict[str, Any]:
     """Return the schema of a file of the config, which need not hold all sections."""
     root = schema_of(Config)
     for section, room in ROOMS.items():
-        kinds = [kind_schema(section, name) for name in room.names()]
+        kinds = [kind_schema(section, name) for name in room]
         for kind in kinds:
             root["$defs"] |= kind.pop("$defs", {})
         (entries,) = root["properties"][section]["patternProperties"].values()  # by label

@@ -78,10 +78,10 @@ def get(args: argparse.Namespace) -> None:
 
     What no program can download is printed as steps to do by hand, and the exit status is then 2.
     """
-    from fedloom.data import fetch
+    from fedloom.data import download
 
     recipe = recipes.find(args.name)
-    steps = fetch.get(recipe, args.root)
+    steps = download.get(recipe, args.root)
     root = f" --root {args.root}" if args.root else ""
     then = f"fedloom data check {args.name}{root}"
     if not steps:

@@ -74,21 +74,21 @@ def method(name: str) -> str:
         "kind": plugin.kind,
         "backbone": plugin.family,
         "needs": ", ".join(plugin.needs),
-        "paper": plugin.paper["citation"],
-        "link": plugin.paper.get("link"),
-        "equations": plugin.paper.get("equations"),
+        "paper": plugin.paper.citation,
+        "link": plugin.paper.link,
+        "equations": plugin.paper.equations,
         "file": plugin.file,
     }
     lines = [plugin.name, *(f"  {key:<10}{value}" for key, value in facts.items() if value)]
-    if plugin.training_defaults:
-        values = ", ".join(f"{key} {value}" for key, value in plugin.training_defaults.items())
+    if training := plugin.training_defaults.given:
+        values = ", ".join(f"{key} {value}" for key, value in training.items())
         lines += ["", "training (the paper's values; study.training overrides them)", f"  {values}"]
     if plugin.option_schemas:
         lines += ["", "options"]
         lines += [_key(name, option) for name, option in plugin.option_schemas.items()]
     if plugin.artefacts:
         lines += ["", "artefacts (for figures: lines, scatter, bars)"]
-        lines += [f"  {name}: {entry['description']}" for name, entry in plugin.artefacts.items()]
+        lines += [f"  {name}: {entry.description}" for name, entry in plugin.artefacts.items()]
     return "\n".join(lines)
 
 
@@ -104,7 +104,7 @@ def datasets() -> str:
     """Return every source of datasets and every scheme of partitions with its keys, and recipes."""
     lines = [fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)]
     for section, kind in (("datasets", "source"), ("partitions", "scheme")):
-        for name in KINDS[section].names():
+        for name in KINDS[section]:
             entry = kind_schema(section, name)
             about = " ".join(entry["description"].split())
             lines += ["", f"{kind}: {name}", indent(fill(about, WIDTH - 2), "  ")]

@@ -1,7 +1,7 @@
 """The exceptions that people are meant to read."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection
 
 LONGEST = 300  # characters of an exception's text that fit into a line
 
@@ -31,8 +31,18 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """Return "did you mean ...?", or the list of what there is."""
+def check_known(name: str, known: Collection[str], where: str) -> None:
+    """Refuse a name that is not among the known ones.
+
+    Args:
+        where: begins the error, as "config key select.tables: no label".
+    """
+    if name not in known:
+        raise FedLoomError(f"{where} '{name}'; {suggestion(name, known)}")
+
+
+def suggestion(word: str, known: Collection[str]) -> str:
+    """Return "did you mean ...?", or the list of known words."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known))}"
 

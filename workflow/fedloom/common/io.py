@@ -19,7 +19,7 @@ from fedloom.common.errors import FedLoomError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TEMPORARY = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d+)\.tmp")
+TEMPORARY = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d{1,9})\.tmp")
 
 
 @contextmanager
@@ -34,52 +34,41 @@ def replacing(path: Path) -> Iterator[Path]:
         FedLoomError: the file cannot be written: the disk is full, say, or a folder is a file.
     """
     path = Path(path)
-    temporary = _temporary(path)
-    with _writing(path, temporary):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent.resolve())
-        try:
-            temporary.unlink(missing_ok=True)  # of a process that had this one's id
-            temporary.touch(exist_ok=False)  # a new file, never one that a link leads to
-            permissions = stat.S_IMODE(temporary.stat().st_mode)
-            yield temporary
-            temporary.chmod(permissions)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with _beside(path) as temporary:
+        temporary.touch(exist_ok=False)  # a new file, never one that a link leads to
+        permissions = stat.S_IMODE(temporary.stat().st_mode)
+        yield temporary
+        temporary.chmod(permissions)
+        temporary.replace(path)
 
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path` for what is gathered there, and remove it at the end.
-
-    That of a process that was killed is removed like a temporary file.
+    """Yield a new folder beside `path` for intermediate files, and remove it at the end.
 
     Raises:
         FedLoomError: a file in it cannot be written.
     """
-    path = Path(path)
-    folder = _temporary(path.with_name(f"{path.name}.parts"))
-    with _writing(path, folder):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent.resolve())
+    with _beside(Path(path), ".parts") as folder:
         folder.mkdir()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _temporary(path: Path) -> Path:
-    """Return the name under which this process writes `path`."""
-    return path.with_name(f".{path.name}.{host()}.{os.getpid()}.tmp")
+        yield folder
 
 
 @contextmanager
-def _writing(path: Path, temporary: Path) -> Iterator[None]:
-    """Say in one line that `path` cannot be written; errors of other files pass."""
+def _beside(path: Path, suffix: str = "") -> Iterator[Path]:
+    """Yield a name beside `path` that no other process uses, and remove what it names at the end.
+
+    An error of writing there becomes one line about `path`; errors of other files pass.
+    """
+    temporary = path.with_name(f".{path.name}{suffix}.{host()}.{os.getpid()}.tmp")
     try:
-        yield
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent.resolve())
+        _remove(temporary)  # of a process that had this one's id
+        try:
+            yield temporary
+        finally:
+            _remove(temporary)
     except SafetensorError as error:
         raise FedLoomError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
     except OSError as error:
@@ -91,36 +80,31 @@ def _writing(path: Path, temporary: Path) -> Iterator[None]:
         raise FedLoomError(f"{path}: cannot be written ({reason})") from error
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @functools.cache
 def _sweep(folder: Path) -> None:
     """Remove temporary files and folders that killed processes of this machine left in a folder.
 
     Once per process, before it first writes there.
     """
+    import psutil  # not for plans, which write nothing
+
     for file in folder.glob(".*.tmp"):
         name = TEMPORARY.fullmatch(file.name)
-        if name and name["host"] == host() and not _alive(int(name["process"])):
-            if file.is_dir():
-                shutil.rmtree(file, ignore_errors=True)
-            else:
-                file.unlink(missing_ok=True)
+        if name and name["host"] == host() and not psutil.pid_exists(int(name["process"])):
+            _remove(file)
 
 
 @functools.cache
 def host() -> str:
     """Return this machine's name, without what would be mistaken for another part of a name."""
     return re.sub(r"[^\w-]", "-", socket.gethostname()) or "localhost"
-
-
-def _alive(process: int) -> bool:
-    """Return True if a process with this id exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True  # another user's; or no process id at all, so none of ours
-    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -39,7 +39,7 @@ def read_receipt(path: Path) -> dict[str, Any]:
     """Return the facts of the receipt of `path`, without reading `path` itself.
 
     Raises:
-        FedLoomError: the receipt is missing or not what was written.
+        FedLoomError: the receipt is missing or damaged.
     """
     receipt = receipt_of(Path(path))
     facts = read_json(receipt)
@@ -54,7 +54,7 @@ def check_receipt(path: Path) -> dict[str, Any]:
 
     Raises:
         FedLoomError: the file is not the one that the receipt was written for, or the receipt is
-            not what was written.
+            damaged.
     """
     facts = read_receipt(path)
     if not Path(path).is_file() or sha256(path) != facts.get("sha256"):

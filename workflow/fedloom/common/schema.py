@@ -17,11 +17,7 @@ Model = TypeVar("Model", bound="Keys")
 
 
 class SchemaError(FedLoomError):
-    """A value that is refused.
-
-    Attributes:
-        keys: path to it from the root of the document.
-    """
+    """A value that is refused; `keys` is the path to it from the root of the document."""
 
     def __init__(self, line: str, keys: Sequence[str | int]):
         super().__init__(line)
@@ -43,19 +39,15 @@ class Keys(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, value: Any) -> Any:
-        """Refuse a key that is not there, with the one that is meant."""
-        if isinstance(value, dict):
-            known = [field.alias or name for name, field in cls.model_fields.items()]
-            for key in value:
-                if key not in known:
-                    hint = suggestion(str(key), known)
-                    about = {"key": key, "hint": hint}
-                    raise PydanticCustomError("unknown", "unknown key; {hint}", about)
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in value if isinstance(value, dict) else ():
+            if key not in known:
+                about = {"key": key, "hint": suggestion(str(key), known)}
+                raise PydanticCustomError("unknown", "unknown key; {hint}", about)
         return value
 
 
 def _distinct(items: list) -> list:
-    """Refuse a list that holds something twice."""
     for number, item in enumerate(items):
         if item in items[:number]:
             raise ValueError(f"must hold each item once, got {item!r} twice")
@@ -63,7 +55,7 @@ def _distinct(items: list) -> list:
 
 
 UNIQUE: dict[str, Any] = {"uniqueItems": True}
-UNSET: Any = None  # of a key that overrides others, and has no default of its own
+UNSET: Any = None  # of a key that overrides others, and does not have a default
 Distinct = Annotated[list[Item], AfterValidator(_distinct), Field(json_schema_extra=UNIQUE)]
 Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
@@ -81,11 +73,7 @@ Label = Annotated[
 
 
 def require(model: Model, **needs: str) -> Model:
-    """Return a model that has, for every key that it sets, the key that this one needs.
-
-    Raises:
-        ValueError: a key is set without the one that it needs.
-    """
+    """Return a model, or raise a ValueError if it sets a key without the one that this needs."""
     for key, other in needs.items():
         if getattr(model, key) is not None and getattr(model, other) is None:
             raise ValueError(f"{key} needs {other}; set it too, or leave {key} out")
@@ -106,7 +94,11 @@ def checked(model: type[Model], value: Any, where: str, keys: Sequence[str | int
         return model.model_validate(value)
     except ValidationError as error:
         path, message = _first(error.errors(include_url=False), value)
-    raise _refusal(where, path, message, keys) from None
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    if where.endswith(" "):
+        steps = steps.lstrip(".")
+    line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
+    raise SchemaError(" ".join(line.split()), [*keys, *path])
 
 
 def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
@@ -146,7 +138,8 @@ def _path(error: ErrorDetails, value: Any) -> list[str | int]:
     return path
 
 
-WORDS = {
+WORDS = {  # pydantic's words, and those of FedLoom's errors
+    "^Field required$": "missing; it has no default, so set it",
     r"^(Input|String|List|Dictionary|Value) should ": "must ",
     r"valid dictionary( or instance of \w+)?": "mapping",
     r"\ba valid (i)": r"an \1",
@@ -157,24 +150,11 @@ WORDS = {
 
 
 def _message(error: ErrorDetails) -> str:
-    """Return what is wrong, as "must be ...", without the value."""
-    if error["type"] == "missing":
-        return "missing; it has no default, so set it"
+    """Return the broken rule, as "must be ...", without the value."""
     text = error["msg"]
     for pattern, words in WORDS.items():
         text = re.sub(pattern, words, text)
     return text
-
-
-def _refusal(
-    where: str, path: Sequence[str | int], message: str, keys: Sequence[str | int]
-) -> SchemaError:
-    """Return the error of the key at a path below `where`."""
-    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    if where.endswith(" "):
-        steps = steps.lstrip(".")
-    line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
-    return SchemaError(" ".join(line.split()), [*keys, *path])
 
 
 def read_yaml(path: Path) -> Any:

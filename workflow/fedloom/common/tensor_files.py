@@ -39,10 +39,7 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, contiguous; copies of those that share their memory.
-
-    safetensors refuses two tensors in one memory.
-    """
+    """Return the tensors on the CPU, contiguous, no two in one memory, as safetensors demands."""
     result: dict[str, Tensor] = {}
     known: set[int] = set()
     for name, tensor in tensors.items():
@@ -54,11 +51,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
-    """Return the sha256 of names, types, shapes and numbers of tensors, and of `content`.
-
-    Args:
-        tensors: on the CPU, contiguous.
-    """
+    """Return the sha256 of contiguous tensors on the CPU, with names and types, and `content`."""
     header = [[k, str(tensors[k].dtype), list(tensors[k].shape)] for k in sorted(tensors)]
     result = hashlib.sha256(canonical([header, content]).encode())
     for name in sorted(tensors):
@@ -70,9 +63,8 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
     """Return one tensor of a safetensors file, or column `column` of its second axis alone.
 
-    It stays in the file, mapped into memory at any address: batches gather rows of it, into memory
-    of their own. Nothing else is read, so the file's digest is not verified: its receipt is, once
-    per job.
+    It stays in the file, mapped into memory at any address: batches copy rows of it. Nothing else
+    is read, so the file's digest is not verified: its receipt is, once per job.
 
     Raises:
         FedLoomError: the file is truncated, or has no such tensor.

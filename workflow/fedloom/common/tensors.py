@@ -76,7 +76,7 @@ def stack(trees: list[Tree]) -> Tree:
 
 
 def unstack(tree: Tree, k: int) -> Tree:
-    """Return client k's part of a stacked tree, copied to storage of its own."""
+    """Return client k's part of a stacked tree, as a copy."""
     return tensor_map(lambda value: value[k].clone(), tree)
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Distinct, Keys, Number, OneOrMore
 from fedloom.config.settings import Method, Output, Settings
 from fedloom.hooks.manifest import find
@@ -78,10 +78,17 @@ class Claim(Keys):
     """Why no run can decide it."""
 
     @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        """Refuse a number without whose it is, and the other way about."""
+    def _says_one_thing(self) -> Self:
         if (self.bound is None) != (self.within is None and self.times is None):
-            raise ValueError("bound must stand beside within or times, and beside nothing else")
+            raise ValueError("bound must accompany within or times, and nothing else")
+        if self.untested is None and not (self.above and (self.below or self.from_)):
+            raise ValueError("must have above and below, or above and from, or untested")
+        if self.from_ is not None and len(self.from_) != 1:
+            raise ValueError("from: must be one setting")
+        within = self.within if isinstance(self.within, list) else [0.0, None]
+        ends = [end for end in within if end is not None]
+        if not ends or (len(ends) == 2 and ends[0] >= ends[1]):
+            raise ValueError("within: must be two ends, the lower one first, or one and null")
         return self
 
 
@@ -99,11 +106,8 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     """Return the rows, settings and claims of a paper, defaults filled in.
 
     `above` and `below` are lists, `within` the two ends of the differences that are claimed, None
-    for an end that there is not. Every claim has `printed`: the smallest and the largest difference
-    by the paper's own numbers over the columns of a setting, by setting; None where it prints none.
-
-    Raises:
-        FedLoomError: no such paper, or a claim of a row or a setting that its file does not define.
+    for an open end. Every claim has `printed`: the smallest and the largest difference by the
+    paper's own numbers over the columns of a setting, by setting; None where it prints none.
     """
     file = FOLDER / f"{paper}.yaml"
     if not file.is_file():
@@ -115,14 +119,15 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     published = schema.read_yaml(ROOT / "workflow/published" / file.name)
     claims = []
     for number, entry in enumerate(content.claims):
-        claim = entry.plain
+        claim, at = entry.plain, f"{name} claims[{number}]"
         for side in ("above", "below"):
-            names = claim[side]
-            claim[side] = [names] if isinstance(names, str) else names
+            claim[side] = _several(claim[side])
+            for row in claim[side]:
+                check_known(row, rows, f"{at}.{side}: no row")
+        for setting in (*claim["in"], *claim.get("from", ())):
+            check_known(setting, content.settings, f"{at}: in or from: no setting")
         if isinstance(claim.get("within"), int | float):
             claim["within"] = [-claim["within"], claim["within"]]
-        at = f"{name} claims[{number}]"
-        _check_names(claim, rows, content.settings, at)
         claim["printed"] = {
             setting: _printed(claim, columns, rows, published["tables"], at)
             for setting, columns in claim["in"].items()
@@ -132,25 +137,8 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     return {"rows": rows, "settings": content.settings, "claims": claims, "citation": citation}
 
 
-def _check_names(claim: dict, rows: dict, settings: dict, where: str) -> None:
-    """Refuse rows and settings that the file does not define, and a claim that compares nothing."""
-    for key, names, known in (
-        ("above or below", [*claim["above"], *claim["below"]], rows),
-        ("in or from", [*claim["in"], *claim.get("from", ())], settings),
-    ):
-        for name in names:
-            if name not in known:
-                hint = suggestion(name, list(known))
-                raise FedLoomError(f"{where}: {key}: no '{name}' there; {hint}")
-    if "untested" in claim:
-        return
-    if not claim["above"] or not (claim["below"] or "from" in claim):
-        raise FedLoomError(f"{where}: give above and below, or above and from, or untested")
-    low, high = claim.get("within", (None, None))
-    if "within" in claim and (low is high or (None not in (low, high) and low >= high)):
-        raise FedLoomError(f"{where}.within: give two ends, the lower one first, or one and null")
-    if len(claim.get("from", "x")) != 1:
-        raise FedLoomError(f"{where}.from: give one setting")
+def _several(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _printed(
@@ -211,50 +199,36 @@ def _printed(
 def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, Any]) -> dict:
     """Return {the paper's row: method label} for the rows that one of the methods stands for.
 
-    A label that `chosen` does not name stands for a row of its plugin and wrappers: whose options
-    are its own; else whose options but for the free ones are; else whose name is its title, if the
-    options that the row states are its own.
+    A label that `chosen` does not name stands for a row of its plugin and wrappers: one whose
+    options are equal; else one whose options are equal except for the free ones; else one whose
+    name is its title, if the options that the row states are equal.
 
     Args:
         methods: of the table.
         chosen: {label: row or list of rows}, what the config says.
-
-    Raises:
-        FedLoomError: a row has an option that its plugin does not have.
     """
-    found = {}
+    labels = {}
     for row, entry in rows.items():
         options = find(entry["plugin"]).options(entry["options"], row)
         for option in entry["free"]:
-            if option not in options:
-                hint = suggestion(option, list(options))
-                raise FedLoomError(f"rows.{row}.free: no option '{option}'; {hint}")
+            check_known(option, options, f"rows.{row}.free: no option")
         ranks = {}
         for method in methods:
-            named = chosen.get(method.label, ())
-            named = [named] if isinstance(named, str) else named
-            if row in named:
-                ranks[method.label] = 0
-            elif method.label not in chosen and _same_plugins(entry, method):
-                rank = _rank(row, entry, options, method)
-                ranks |= {} if rank is None else {method.label: rank}
+            rank = _rank(row, entry, options, method)
+            if method.label in chosen:
+                rank = 0 if row in _several(chosen[method.label]) else None
+            if rank is not None:
+                ranks[method.label] = rank
         if ranks:
-            found[row] = min(ranks, key=ranks.__getitem__)
-    return found
-
-
-def _same_plugins(entry: dict, method: Method) -> bool:
-    """Return True if a method has the plugin and the wrappers of a row."""
-    wrappers = [wrapper.plugin for wrapper in method.wrappers]
-    return method.plugin == entry["plugin"] and wrappers == entry["wrappers"]
+            labels[row] = min(ranks, key=ranks.__getitem__)
+    return labels
 
 
 def _rank(row: str, entry: dict, options: dict[str, Any], method: Method) -> int | None:
-    """Return how well a method of the row's plugin stands for it, 1 best; None: not at all.
-
-    Args:
-        options: of the row, the plugin's defaults filled in.
-    """
+    """Return how well a method stands for a row of these options, 1 best; None: not at all."""
+    wrappers = [wrapper.plugin for wrapper in method.wrappers]
+    if method.plugin != entry["plugin"] or wrappers != entry["wrappers"]:
+        return None
     other = {name for name, value in options.items() if method.options[name] != value}
     if not other:
         return 1
@@ -267,45 +241,29 @@ def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
     """Return a table of claims with the paper's claims, and the labels that stand for its rows.
 
     It shows no other runs than those, in the scenarios that stand for a setting: what it shows is
-    trained. Where none does, it shows all that it was given.
-
-    Raises:
-        FedLoomError: a label, row, scenario or setting that is not there.
+    trained. Where none does, it shows all its methods, or all its scenarios.
     """
     entry = output.keys.own
     paper = read_claims(entry["paper"], f"{where}.paper")
-    chosen, stands_for = entry.get("rows", {}), entry.get("stands_for", {})
+    rows = entry.get("rows", {})
+    stands_for = {pair: _several(names) for pair, names in entry.get("stands_for", {}).items()}
     # of the whole config: a study may run others than the table was written for
     pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
-    for key, given, known in (
-        ("rows", chosen, list(settings.methods)),
-        ("stands_for", stands_for, pairs),
+    for key, chosen, labels, names in (
+        ("rows", rows, settings.methods, paper["rows"]),
+        ("stands_for", stands_for, pairs, paper["settings"]),
     ):
-        names = paper["rows"] if key == "rows" else paper["settings"]
-        for label, value in given.items():
-            if label not in known:
-                hint = suggestion(label, known)
-                raise FedLoomError(f"{where}.{key}: no '{label}' here; {hint}")
-            for name in [value] if isinstance(value, str) else value:
-                if name not in names:
-                    hint = suggestion(name, list(names))
-                    raise FedLoomError(f"{where}.{key}.{label}: no '{name}' in the claims; {hint}")
-    methods = [settings.methods[label] for label in output.methods]
-    labels = labels_of(paper["rows"], methods, chosen)
-    given = {
-        pair: [names] if isinstance(names, str) else list(names)
-        for pair, names in stands_for.items()
-    }
+        for label, value in chosen.items():
+            check_known(label, labels, f"{where}.{key}: the study has no")
+            for name in _several(value):
+                check_known(name, names, f"{where}.{key}.{label}: the claims have no")
+    labels = labels_of(paper["rows"], [settings.methods[label] for label in output.methods], rows)
     compared = [label for label in output.methods if label in labels.values()]
-    scenarios = [scenario for scenario in output.scenarios if str(scenario) in given]
+    scenarios = [scenario for scenario in output.scenarios if str(scenario) in stands_for]
+    about = {key: paper[key] for key in ("claims", "citation")}
     return replace(
         output,
         methods=tuple(compared or output.methods),
         scenarios=tuple(scenarios or output.scenarios),
-        extra={
-            "stands_for": given,
-            "labels": labels,
-            "claims": paper["claims"],
-            "citation": paper["citation"],
-        },
+        extra={"stands_for": stands_for, "labels": labels} | about,
     )

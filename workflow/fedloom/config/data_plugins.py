@@ -1,35 +1,34 @@
-"""Sources and schemes that plugins bring: source.toml and scheme.toml, read without importing.
+"""Sources and schemes of plugins: source.toml and scheme.toml, read without importing.
 
 A plugin is a folder with one of these files and plugin.py, found as methods are: in `plugins/` of
 the checkout, or in an installed package with an entry point of the group `fedloom.sources` or
-`fedloom.schemes`. Its options stand beside `source` or `scheme` in a dataset or a partition of the
-config, as those of a source or a scheme of FedLoom's own do.
+`fedloom.schemes`. A dataset or a partition of the config holds its options beside `source` or
+`scheme`, as it holds the keys of FedLoom's own sources and schemes.
 """
 
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
-from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
 from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.kinds import Room
+from fedloom.config.kinds import Kinds
 from fedloom.config.partitions import ClientScheme, SchemeKind
 from fedloom.hooks import manifest
-from fedloom.hooks.manifest import Found, Located, gather, read_toml
+from fedloom.hooks.discovery import Found, Located, gather
 from fedloom.hooks.options import check_schemas, check_value
 
 
 class PluginKeys(Keys):
     """The keys of a plugin's source or scheme: its options, and those that all have.
 
-    A field has a name of its own, with the option as its alias, for an option may be called as a
-    method of the class is.
+    An option may be called as a method of the class is, so that its field has another name, and
+    the option is the field's alias.
     """
 
     options: ClassVar[frozenset[str]] = frozenset()
@@ -57,53 +56,33 @@ class PluginScheme(PluginKeys, ClientScheme):
     """The keys of every other scheme of a plugin."""
 
 
-class DataToml(Keys):
-    """source.toml or scheme.toml: what a plugin says of a source or a scheme that it brings."""
+class DataPlugin(Located):
+    """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
 
-    name: Identifier
-    """The folder's name."""
+    kind: ClassVar[str]
     description: str
     """What it reads, or what a client holds."""
-    options: dict[Identifier, dict[str, Any]] = Field({})
-    """An option without default must be given; each is checked by its schema."""
-
-
-class SourceToml(DataToml):
-    """source.toml: an option with format = "path" names files of the user's.
-
-    The store is made again when these change.
+    option_schemas: dict[Identifier, dict[str, Any]] = Field({}, alias="options")
+    """A JSON Schema of every option; one without default must be given. If an option of a source
+    has format = "path", it names the user's files, and the store is made again when these change.
     """
-
-
-class SchemeToml(DataToml):
-    """scheme.toml: what a plugin says of a scheme."""
-
     by_domain: bool = False
-    """True if plugin.py has groups(domains, settings) in place of divide(labels, settings, rng);
-    then the number of clients follows from the domains, and `clients` is no key."""
+    """True if a scheme has groups(domains, settings) in place of divide(labels, settings, rng);
+    then the number of clients follows from the domains, and `clients` is not a key."""
 
-
-TOML: dict[str, type[DataToml]] = {"source": SourceToml, "scheme": SchemeToml}
-# names that a plugin cannot take, which those of FedLoom's own modules have
-OWN = {
-    kind: {f.stem for f in (ROOT / f"workflow/fedloom/data/{kind}s").glob("*.py")} for kind in TOML
-}
-
-
-@dataclass(frozen=True)
-class DataPlugin(Located):
-    """A source or a scheme of a plugin.
-
-    Attributes:
-        kind: source or scheme.
-        option_schemas: a JSON Schema per option.
-        by_domain: True for a scheme that divides by domains, with as many clients as these give.
-    """
-
-    kind: str
-    description: str
-    option_schemas: dict[str, dict]
-    by_domain: bool
+    def check(self, content: dict[str, Any]) -> None:
+        """Check the options, and that FedLoom does not have the name or an option's key."""
+        if self.name in OWN[self.kind]:
+            raise FedLoomError(f"name: FedLoom has its own {self.kind} '{self.name}'; rename this")
+        if self.kind == "source" and self.by_domain:
+            raise FedLoomError("by_domain: only a scheme declares it; remove it")
+        check_schemas(self.option_schemas, "options")
+        for name, option in self.option_schemas.items():
+            if name in self.base.model_fields or name in (self.kind, "clients", "protocol"):
+                line = f"every {self.kind} has that key; rename it"
+                raise FedLoomError(f"options.{name}: {line}")
+            if option.get("format") == "path" and option["type"] != "string":
+                raise FedLoomError(f'options.{name}: a path is of the type "string"')
 
     @property
     def paths(self) -> list[str]:
@@ -129,6 +108,25 @@ class DataPlugin(Located):
         return model
 
 
+class Source(DataPlugin):
+    """A source of a plugin."""
+
+    kind = "source"
+
+
+class Scheme(DataPlugin):
+    """A scheme of a plugin."""
+
+    kind = "scheme"
+
+
+KINDS: dict[str, type[DataPlugin]] = {"source": Source, "scheme": Scheme}
+# names that a plugin cannot take, which those of FedLoom's own modules have
+OWN = {
+    kind: {f.stem for f in (ROOT / f"workflow/fedloom/data/{kind}s").glob("*.py")} for kind in KINDS
+}
+
+
 def _field(name: str, option: dict[str, Any]) -> Any:
     """Return type and default of an option, which its JSON Schema checks."""
 
@@ -144,39 +142,10 @@ def _field(name: str, option: dict[str, Any]) -> Any:
     return kind, Field(option.get("default", ...), alias=name, description=about)
 
 
-def _read(kind: str, folder: Path, module: str | None) -> DataPlugin:
-    """Read and check the source.toml or scheme.toml of a folder."""
-    file = folder / f"{kind}.toml"
-    content = schema.checked(TOML[kind], read_toml(file), f"{file}: ")
-    if content.name in OWN[kind]:
-        line = f"FedLoom has a {kind} '{content.name}' of its own; rename this one"
-        raise FedLoomError(f"{folder}: {line}")
-    check_schemas(content.options, f"{file}: options")
-    plugin = DataPlugin(
-        name=content.name,
-        folder=folder,
-        module=module,
-        kind=kind,
-        description=content.description,
-        option_schemas=content.options,
-        by_domain=getattr(content, "by_domain", False),
-    )
-    for name, option in content.options.items():
-        if name in plugin.base.model_fields or name in (kind, "clients", "protocol"):
-            raise FedLoomError(f"{file}: options.{name}: every {kind} has that key; rename it")
-        if option.get("format") == "path" and option["type"] != "string":
-            raise FedLoomError(f'{file}: options.{name}: a path is of the type "string"')
-    return plugin
-
-
 @cache
 def discover(kind: str, folder: Path = ROOT / "plugins") -> Found[DataPlugin]:
-    """Return the plugins of a kind: those of `folder` and installed ones.
-
-    Args:
-        kind: source or scheme.
-    """
-    return gather(kind, folder, partial(_read, kind))
+    """Return the plugins of a kind, source or scheme: those of `folder` and installed ones."""
+    return gather(kind, folder, KINDS[kind])
 
 
 def find(kind: str, name: str) -> DataPlugin:
@@ -186,8 +155,8 @@ def find(kind: str, name: str) -> DataPlugin:
         FedLoomError: it is broken, or there is none; suggests the nearest.
     """
     plugins = discover(kind)
-    if name not in plugins and name not in plugins.broken:
-        raise FedLoomError(f"no {kind} '{name}'; {suggestion(name, list(plugins))}")
+    if name not in plugins.broken:
+        check_known(name, plugins, f"no {kind}")
     return plugins[name]
 
 
@@ -196,30 +165,25 @@ def broken() -> dict[str, FedLoomError]:
     return manifest.discover().broken | discover("source").broken | discover("scheme").broken
 
 
-@dataclass(frozen=True)
-class WithPlugins:
-    """The kinds of a room of FedLoom's own, and those that plugins bring.
+class WithPlugins(Kinds):
+    """The sources or schemes of FedLoom (`room`), then those that plugins bring (of `kind`).
 
-    Attributes:
-        kind: source or scheme.
+    Asking for one of a broken plugin raises the plugin's error.
     """
 
-    room: Room
-    kind: str
+    def __init__(self, room: Kinds, kind: str):
+        self.room, self.kind = room, kind
 
-    def find(self, name: str) -> type[Keys] | None:
-        """Return the keys of a source or a scheme; None if there is none of that name.
-
-        Raises:
-            FedLoomError: a plugin of that name is broken.
-        """
-        own = self.room.find(name)
-        if own is None and name in discover(self.kind):
+    def __getitem__(self, name: str) -> type[Keys]:
+        own = self.room.get(name)
+        if own is not None:
+            return own
+        if name in discover(self.kind):
             return discover(self.kind)[name].keys()
-        if own is None and name in broken():
-            raise broken()[name]
-        return own
+        raise broken().get(name, KeyError(name))
 
-    def names(self) -> list[str]:
-        """Return the names of all sources or schemes, plugins' last."""
-        return [*self.room.names(), *discover(self.kind)]
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.room, *discover(self.kind)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,9 +1,14 @@
-"""The keys that all sources of data have, beside their own."""
+"""The keys that all sources of data have, and the user's files that a dataset is made of."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedloom.common.checkout import matching, resource
+from fedloom.common.folders import is_folder, walk
+from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, Share, require
 from fedloom.config.settings import NOTHING_EXPECTED, Expected
 
@@ -21,7 +26,7 @@ class LongTail(Keys):
 
 
 class SourceKind(Keys):
-    """The keys of a source, which stand beside `source`: of which images a dataset is made."""
+    """The keys of a source, beside `source`: of which images a dataset is made."""
 
     keep_classes: Several[str] | None = None
     """Names of the classes to keep, numbered anew in this order; default: all."""
@@ -79,8 +84,6 @@ SIZED = (
     "images are resized to this shorter side (bicubic) and cut to a square; default: as they are, "
     "which must be one size"
 )
-
-
 ClassNames = Annotated[
     list[Annotated[str, Field(pattern=r"\S")]] | None,
     Field(
@@ -101,3 +104,86 @@ class ImageSource(SourceKind):
     @model_validator(mode="after")
     def _resized_to_a_size(self) -> Self:
         return require(self, resize="image_size")
+
+
+def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Return the number and the digest of the files of an entry of the config's `datasets`.
+
+    Snakemake would compare large inputs by time, and a folder not at all. So the digest of names
+    and sizes is part of a dataset's parameters: more, fewer, renamed or longer files make the store
+    again, touching them does not. (A file of the same name and size with other bytes goes
+    unnoticed.) Of images that lists name, the lists count with their contents, since the images may
+    be a small part of a million files. Missing files are not an error: a dry run plans a study
+    where its data is not.
+
+    Args:
+        paths: of a plugin's source, the options that name folders, files or patterns of files.
+
+    Returns:
+        `files` and `sha256`, or None for a dataset that reads no files of the user's: one that is
+        drawn, ships with a package, or is downloaded by torchvision (which keeps checksums).
+
+    Raises:
+        FedLoomError: a folder cannot be listed, or a link leads back up.
+    """
+    if paths is not None:
+        named = [key for key in paths if dataset.get(key)]
+        sizes = [[key, *size] for key in named for size in _path_sizes(dataset[key])]
+        return {"files": len(sizes), "sha256": digest(sizes)} if paths else None
+    if dataset.get("download"):
+        return None
+    if "class_from" in dataset:
+        root = resource(dataset["root"])
+        sizes = [[half, name, sha256(root / name)] for half, name in _lists(dataset, root)]
+    elif "root" in dataset:
+        sizes = _sizes(str(resource(dataset["root"])))
+    elif "train_files" in dataset:
+        sizes = [
+            [kind, *size]
+            for kind in ("train_files", "test_files")
+            for size in _file_sizes(dataset.get(kind, []))
+        ]
+    else:
+        return None
+    return {"files": len(sizes), "sha256": digest(sizes)}
+
+
+def _lists(dataset: dict, root: Path) -> Iterator[tuple[str, str]]:
+    """Yield split and name of every list of images that is there."""
+    for half in ("train", "test"):
+        entry = dataset.get(half, [])
+        for names in entry.values() if isinstance(entry, dict) else [entry]:
+            for name in [names] if isinstance(names, str) else names:
+                if (root / name).is_file():
+                    yield half, name
+
+
+def _path_sizes(path: str) -> list[list]:
+    """Return name and size of the files of a folder, or of those that a pattern matches."""
+    root = resource(path)
+    return _sizes(str(root)) if is_folder(root) else _file_sizes(path)
+
+
+def _file_sizes(patterns: str | list[str]) -> list[list]:
+    return [[file.name, file.stat().st_size] for file in matching(patterns) if file.is_file()]
+
+
+def _sizes(root: str) -> list[list]:
+    """Return name below the root and size of every file that is not hidden, in order of names."""
+    if not is_folder(root):
+        return []
+    sizes = [
+        [entry.path.removeprefix(f"{root}/"), entry.stat().st_size]
+        for _, _, entries in walk(root)
+        for entry in entries
+        if entry.is_file()  # no dangling link, no pipe
+    ]
+    return sorted(sizes, key=lambda item: item[0].split("/"))
+
+
+def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
+    """Return the listing in words, for a store's provenance."""
+    found = listing(dataset, paths)
+    if found is None:
+        return "downloaded by torchvision, which checks its files"
+    return f"{found['files']} files, sha256 of names and sizes {found['sha256']}"

@@ -4,11 +4,12 @@ An axis is an option of the method, or a training option as `training.lr`; with 
 it, `option.position`, it is an entry of a list (from 0).
 """
 
+import re
 from copy import deepcopy
 from itertools import product
 from typing import Any
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import checked
 from fedloom.config.settings import Grid, GridMember
 from fedloom.hooks.options import check_value
@@ -46,21 +47,17 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
     Args:
         options: the label's options, all of them filled in; training options as `training.lr`.
         schemas: a JSON Schema per option of the method.
-
-    Raises:
-        FedLoomError: names `where` and the axis.
     """
     for axis, values in axes.items():
         at = f"{where}.{axis}"
         option, dot, position = _parts(axis)
-        if option not in options:
-            known = [k for k in options if k.startswith(TRAINING) == option.startswith(TRAINING)]
-            raise FedLoomError(f"{at}: no option '{option}'; {suggestion(option, known)}")
+        alike = [k for k in options if k.startswith(TRAINING) == option.startswith(TRAINING)]
+        check_known(option, alike, f"{at}: no option")
         if dot:
             if option in axes:
                 raise FedLoomError(f"{at}: '{option}' as a whole is an axis too; keep one")
             if not isinstance(options[option], list):
-                raise FedLoomError(f"{at}: option '{option}' is no list; take it as a whole")
+                raise FedLoomError(f"{at}: option '{option}' must be a list; take it as a whole")
             entries = len(options[option])
             if position not in map(str, range(entries)):
                 raise FedLoomError(
@@ -69,24 +66,18 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
                 )
         for i, value in enumerate(values):
             if option.startswith(TRAINING):
-                whole = _with_entry(options[option], position, value) if dot else value
+                whole = value
+                if dot:
+                    whole = list(options[option])
+                    whole[int(position)] = value
                 checked(Training, {option.removeprefix(TRAINING): whole}, f"{where}.training")
             else:
                 shape = schemas[option]
                 check_value(value, shape.get("items", {}) if dot else shape, f"{at}[{i}]")
 
 
-def _with_entry(values: list, position: str, value: Any) -> list:
-    """Return a list with another value at a position."""
-    return [value if str(i) == position else old for i, old in enumerate(values)]
-
-
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
-    """List what a grid stands for, the last axis changing fastest.
-
-    Returns:
-        Label, title and position of each member.
-    """
+    """List label, title and position of a grid's members, the last axis changing fastest."""
     names = [axis for axis, _ in grid.axes]
     result = []
     for position, values in enumerate(product(*(values for _, values in grid.axes))):
@@ -98,7 +89,8 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
                 options[option] = value
             else:
                 options[option][entry] = value
-        label = f"{grid.label}.{'-'.join(map(_in_label, values))}"
+        # with the characters that a label may have
+        label = f"{grid.label}.{re.sub(r'[^A-Za-z0-9_.-]', '_', text(list(values)))}"
         changed = [
             f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
         ]
@@ -122,9 +114,3 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-def _in_label(value: Any) -> str:
-    """Write a value with the characters that a label may have."""
-    characters = [c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in text(value)]
-    return "".join(characters)

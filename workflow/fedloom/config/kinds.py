@@ -1,19 +1,22 @@
 """The kinds of entry that a section of the config may have: models of their keys, found by name.
 
 A kind of table, figure, source or scheme is a module: a class with its keys beside the code that
-reads them. Those modules lie above this one, so that whoever makes a plan hands their rooms in.
+reads them. Those modules are on higher floors than this one, so that the caller hands their rooms
+in. The kinds of backbone, by the library that gives them, are here.
 """
 
 import importlib
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.schema import Keys, SchemaError, checked
+from fedloom.config.datasets import ImageSize
 
 # the key that names what an entry is checked against
 NAMED_BY = {
@@ -25,67 +28,33 @@ NAMED_BY = {
 }
 
 
-class Kinds(Protocol):
-    """The kinds of entry of one section."""
-
-    def find(self, name: str) -> type[Keys] | None:
-        """Return the keys of a kind; None if there is none of that name."""
-        ...
-
-    def names(self) -> list[str]:
-        """Return the names of all kinds."""
-        ...
-
-
+Kinds = Mapping[str, type[Keys]]  # of one section: the keys of its kinds, by name
 Catalogue = Mapping[str, Kinds]  # by section
 
 
-@dataclass(frozen=True)
-class Room:
-    """The kinds that are modules of a package: each has the name of its module.
+class Room(Kinds):
+    """The kinds that are modules of a package, each a class that derives from `base`."""
 
-    Attributes:
-        package: its dotted name.
-        base: the class that those of all kinds derive from.
-    """
+    def __init__(self, package: str, base: type[Keys]):
+        self.package, self.base = package, base
 
-    package: str
-    base: type[Keys]
-
-    def find(self, name: str) -> type[Keys] | None:
-        """Return the class of a kind, which its module defines; None if there is none."""
+    def __getitem__(self, name: str) -> type[Keys]:
         full = f"{self.package}.{name}"
         if not name.isidentifier() or importlib.util.find_spec(full) is None:
-            return None
+            raise KeyError(name)
         for value in vars(importlib.import_module(full)).values():
-            if (
-                isinstance(value, type)
-                and issubclass(value, self.base)
-                and value.__module__ == full
-            ):
+            own = isinstance(value, type) and value.__module__ == full
+            if own and issubclass(value, self.base):
                 return value
-        return None
+        raise KeyError(name)
 
-    def names(self) -> list[str]:
-        """Return the names of all kinds, in alphabetical order."""
+    def __iter__(self) -> Iterator[str]:
         path = importlib.import_module(self.package).__path__
-        modules = sorted(module.name for module in pkgutil.iter_modules(path))
-        return [name for name in modules if self.find(name) is not None]
+        names = sorted(module.name for module in pkgutil.iter_modules(path))
+        return iter([name for name in names if name in self])
 
-
-@dataclass(frozen=True)
-class Listed:
-    """The kinds that a mapping holds."""
-
-    kinds: Mapping[str, type[Keys]]
-
-    def find(self, name: str) -> type[Keys] | None:
-        """Return the keys of a kind; None if there is none of that name."""
-        return self.kinds.get(name)
-
-    def names(self) -> list[str]:
-        """Return the names of all kinds."""
-        return list(self.kinds)
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class Entry(NamedTuple):
@@ -96,19 +65,15 @@ class Entry(NamedTuple):
 
 
 def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds, where: str) -> Entry:
-    """Return an entry of the config, checked against the keys of its kind.
-
-    Raises:
-        FedLoomError: one line that names the key.
-    """
+    """Return an entry of the config, checked against the keys of its kind."""
     named_by, path = NAMED_BY[section], key_path(section, label)
     name = entry.get(named_by)
     try:
-        model = kinds.find(name) if isinstance(name, str) else None
+        model = kinds.get(name) if isinstance(name, str) else None
     except FedLoomError as error:  # of a broken plugin
         raise SchemaError(f"{where}.{named_by}: {error}", [*path, named_by]) from None
     if model is None:
-        line = f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds.names())}"
+        line = f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds)}"
         raise SchemaError(line, [*path, named_by])
     keys = {key: value for key, value in entry.items() if key != named_by}
     return Entry(str(name), checked(model, keys, where, path))
@@ -117,3 +82,61 @@ def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds, w
 def key_path(section: str, label: str) -> list[str]:
     """Return the path of an entry in its file; <label>.parts.<name> is that of a part."""
     return [section, *re.split(r"\.(parts)\.", label)]
+
+
+RESNETS = Literal[
+    "resnet18", "resnet34", "resnet50",
+    "resnet8_wide", "resnet20", "resnet32", "resnet44", "resnet56",
+]  # fmt: skip
+
+
+class BackboneKind(Keys):
+    """The keys of every backbone."""
+
+    cache_format: Literal["bf16", "float16"] | None = None
+    """Number format in which its features and patches are computed and cached; default: float32,
+    and float16 to keep patches."""
+
+
+class Timm(BackboneKind):
+    """any timm vision transformer with a class token"""
+
+    name: str
+    """Timm's name, or micro_vit."""
+    weights: str
+    """Hub, or a .safetensors or .npz file (relative paths start at the checkout)."""
+    image_size: ImageSize | None = None
+    """Default: the model's own."""
+
+
+class OpenClip(BackboneKind):
+    """a CLIP of open_clip whose text tower is causal and read at the EOT
+
+    OpenAI's, LAION's and DataComp's are.
+    """
+
+    name: str
+    """Open_clip's name, as ViT-B-16-quickgelu, or micro_clip."""
+    weights: str
+    """A tag of open_clip's (openai: downloaded from a hub), or a .safetensors file (relative paths
+    start at the checkout)."""
+
+
+class Torchvision(BackboneKind):
+    """a ResNet, for the methods that train one"""
+
+    name: RESNETS
+    """Torchvision's for 224 pixels (18, 34, 50), or the small ones for 32 pixels that CIFAR is
+    trained on; resnet8_wide is four times as wide (CReFF, FEDIC)."""
+    weights: str
+    """None (untrained, drawn alike in all runs), or a .safetensors file in torchvision's names
+    (relative paths start at the checkout)."""
+    image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
+    """Default: 224 or 32."""
+
+
+LIBRARIES: dict[str, type[BackboneKind]] = {
+    "timm": Timm,
+    "open_clip": OpenClip,
+    "torchvision": Torchvision,
+}

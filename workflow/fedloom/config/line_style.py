@@ -1,7 +1,7 @@
 """Colours, markers and lines of a figure's rows: no two look alike.
 
 A plugin may ask for a colour and a marker (`[look]` in method.toml), so that it looks the same in
-every figure that no other row of the same wish stands in.
+every figure in which no other row asks for them.
 """
 
 from collections import Counter

@@ -1,16 +1,35 @@
-"""What the labels of methods mean: plugins with their options, and grids of them."""
+"""What the labels of methods mean: plugins with their options, grids and trials of them.
+
+A trial of `study.tune` is a method with some options set, trained on a partition of the study in
+which a share of every client's training images takes the place of its test images.
+"""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from copy import copy
+from dataclasses import replace
+from itertools import product
+from math import lcm
+from typing import Any
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.config import grids
 from fedloom.config.reading import CONFIG
-from fedloom.config.settings import Backbone, Grid, GridMember, Method, Wrapper
-from fedloom.config.study import MethodEntry, Study, WrapperEntry
-from fedloom.hooks import compatibility
-from fedloom.hooks.manifest import Found, Plugin, discover, find
+from fedloom.config.settings import (
+    VALIDATION,
+    Backbone,
+    Grid,
+    Method,
+    Partition,
+    Settings,
+    Trial,
+    Wrapper,
+)
+from fedloom.config.study import Axes, MethodEntry, Tune, WrapperEntry
+from fedloom.hooks.discovery import Found
+from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.hooks.training import Training
+
+TUNE = f"{CONFIG} study.tune"
 
 
 def implied(labels: list[str], methods: dict[str, MethodEntry]) -> dict[str, MethodEntry]:
@@ -34,9 +53,6 @@ def resolve_methods(
     Args:
         methods: the config's section.
         training: the study's training options.
-
-    Raises:
-        FedLoomError: no such plugin, option or value, or a grid that is none.
     """
     resolved: Found[Method] = Found()
     all_grids: dict[str, Grid] = {}
@@ -50,47 +66,26 @@ def resolve_methods(
         plugin = find(entry.plugin, f"{where}.plugin", "method")
         around, wrappers = _wrappers(entry.wrappers, where)
         options = plugin.options(entry.options, f"{where}.options")
-        title = entry.title or (plugin.title if label == plugin.name else label)
-
-        def method(
-            name: str, title: str, options: dict, member: GridMember | None = None,
-            plugin: Plugin = plugin, wrappers: tuple = wrappers, entry: MethodEntry = entry,
-        ) -> Method:  # fmt: skip
-            swept = grids.of_training(member.options) if member else {}
-            own = entry.training.given | swept
-            return Method(
-                label=name,
-                plugin=plugin.name,
-                title=title,
-                options=options,
-                training=plugin.training(training.given, own),
-                wrappers=wrappers,
-                families=plugin.families,
-                needs=plugin.needs,
-                artefacts=tuple(plugin.artefacts_with(options)),
-                look=cast(dict[str, str], plugin.look),
-                own_training=own,
-                rounds=entry.rounds,
-                member=member,
-            )
-
-        if entry.grid is None:
-            added = {label: method(label, title, options)}
-        else:
-            own = plugin.training(training.given, entry.training.given)
-            at = f"{where}.grid"
-            grid = grid_of(label, title, entry.grid, options, own, plugin, at)
-            all_grids[label] = grid
-            added = {}
-            for name, member_title, member in grids.members(grid):
-                if name in added:
-                    line = f"{where}.grid: '{name}' is another combination too"
-                    raise FedLoomError(f"{line}; leave one of them out")
-                swept = grids.of_method(member.options)
-                checked = plugin.options(options | swept, f"{where}.grid")
-                added[name] = method(name, member_title, checked, member)
+        method = Method(
+            label=label,
+            plugin=plugin.name,
+            title=entry.title or (plugin.title if label == plugin.name else label),
+            options=options,
+            training=plugin.training(training.given, entry.training.given),
+            wrappers=wrappers,
+            families=plugin.families,
+            needs=plugin.needs,
+            artefacts=tuple(plugin.artefacts_with(options)),
+            look=plugin.look.plain,
+            own_training=entry.training.given,
+            rounds=entry.rounds,
+        )
+        added = {label: method}
+        if entry.grid is not None:
+            grid = all_grids[label] = grid_of(method, entry.grid, plugin, f"{where}.grid")
+            added = _members(method, grid, plugin, f"{where}.grid")
         for name, each in added.items():
-            reason = compatibility.refusal(plugin, each.options, around)
+            reason = plugin.refused_wrappers(each.options, around)
             if reason is not None:
                 raise FedLoomError(f"{where}.wrappers: {reason}")
             if name in resolved or (name != label and name in methods):
@@ -106,7 +101,7 @@ def _wrappers(
     """Check a label's wrappers, and return their plugins and their options, filled in."""
     names = [entry.plugin for entry in entries]
     if len(set(names)) < len(names):
-        raise FedLoomError(f"{where}.wrappers: a wrapper stands there twice; name each once")
+        raise FedLoomError(f"{where}.wrappers: the list has a wrapper twice; name each once")
     plugins, wrappers = [], []
     for i, entry in enumerate(entries):
         plugin = find(entry.plugin, f"{where}.wrappers[{i}].plugin", "wrapper")
@@ -116,33 +111,44 @@ def _wrappers(
     return tuple(plugins), tuple(wrappers)
 
 
-def grid_of(
-    label: str,
-    title: str,
-    axes: dict[str, list],
-    options: dict[str, Any],
-    training: dict[str, Any],
-    plugin: Plugin,
-    where: str,
-) -> Grid:
-    """Return a grid, once its axes are checked.
-
-    Args:
-        options, training: the label's, all of them filled in.
-
-    Raises:
-        FedLoomError: an axis is no option, or a value none that it takes; names `where`.
-    """
-    every = dict.fromkeys(Training.model_fields) | training
-    options = options | {f"{grids.TRAINING}{name}": value for name, value in every.items()}
+def grid_of(method: Method, axes: dict[str, list], plugin: Plugin, where: str) -> Grid:
+    """Return the grid around a method, once its axes are checked."""
+    every = dict.fromkeys(Training.model_fields) | method.training
+    options = method.options | {f"{grids.TRAINING}{name}": v for name, v in every.items()}
     grids.check_axes(axes, options, plugin.option_schemas, where)
     touched = dict.fromkeys(grids.split(axis)[0] for axis in axes)
     return Grid(
-        label=label,
-        title=title,
-        axes=tuple((axis, values) for axis, values in axes.items()),
+        label=method.label,
+        title=method.title,
+        axes=tuple(axes.items()),
         options=tuple((option, options[option]) for option in touched),
     )
+
+
+def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
+    """Return a method with another label and other values of some options, training's too."""
+    plugin, swept = find(method.plugin), grids.of_training(options)
+    checked = plugin.options(method.options | grids.of_method(options), where)
+    return replace(
+        method,
+        label=label,
+        title=title,
+        options=checked,
+        training=method.training | swept,
+        own_training=method.own_training | swept,
+        artefacts=tuple(plugin.artefacts_with(checked)),
+    )
+
+
+def _members(method: Method, grid: Grid, plugin: Plugin, where: str) -> dict[str, Method]:
+    """Return the methods that a grid stands for, by label."""
+    added: dict[str, Method] = {}
+    for name, title, member in grids.members(grid):
+        if name in added:
+            line = f"{where}: '{name}' is another combination too"
+            raise FedLoomError(f"{line}; leave one of them out")
+        added[name] = replace(_varied(method, name, title, member.options, where), member=member)
+    return added
 
 
 def method_names(methods: dict[str, Method], all_grids: dict[str, Grid]) -> list[str]:
@@ -151,54 +157,121 @@ def method_names(methods: dict[str, Method], all_grids: dict[str, Grid]) -> list
 
 
 def expand(
-    names: list[str], methods: Found[Method], all_grids: dict[str, Grid], where: str
+    names: Iterable[str], methods: Found[Method], all_grids: dict[str, Grid], where: str
 ) -> list[str]:
-    """Return the labels that `names` stand for: all members of a grid by its own label.
-
-    Raises:
-        FedLoomError: no such label, or one of a broken plugin.
-    """
+    """Return the labels that `names` stand for: all members of a grid by its own label."""
     labels: dict[str, None] = {}
     for name in names:
         if name in all_grids:
             labels |= dict.fromkeys(label for label, *_ in grids.members(all_grids[name]))
         elif name in methods.broken:
             raise methods.broken[name]
-        elif name in methods:
-            labels[name] = None
         else:
-            hint = suggestion(name, method_names(methods, all_grids))
-            raise FedLoomError(f"{where}: no label '{name}'; {hint}")
+            if name not in methods:
+                check_known(name, method_names(methods, all_grids), f"{where}: no label")
+            labels[name] = None
     return list(labels)
 
 
 def check_families(methods: Iterable[Method], backbones: Sequence[Backbone], where: str) -> None:
-    """Check that every method of a table or figure works on every backbone of it.
+    """Check that every method of a table or figure (`where`) works on every backbone of it."""
+    for method, backbone in product(methods, backbones):
+        if backbone.family not in method.families:
+            raise FedLoomError(
+                f"{where}: methods.{method.label} works on a {' or '.join(method.families)}, "
+                f"backbones.{backbone.label} is a {backbone.family}; show them in different "
+                "tables or figures (methods, backbones)"
+            )
 
-    Args:
-        where: how an error names the table or figure.
 
-    Raises:
-        FedLoomError: names the method and the backbone.
+# ---- trials --------------------------------------------------------------------------------------
+
+
+def with_trials(settings: Settings, tune: Tune) -> Settings:
+    """Return the settings with the trials that `study.tune` asks for, and their partitions."""
+    selected = settings.select
+    if tune.seed in settings.study.seeds:
+        raise FedLoomError(f"{TUNE}.seed: {tune.seed} is one of study.seeds; take another")
+    for label in tune.per_method:
+        check_known(label, selected.methods, f"{TUNE}.per_method: the study runs no")
+    methods, trials = copy(settings.methods), {}
+    for label in selected.methods:
+        method = settings.methods[label]
+        if method.member is not None:
+            raise FedLoomError(
+                f"{CONFIG} methods.{method.member.grid}: a grid gives its members their options, "
+                "and study.tune chooses options; put them into different studies"
+            )
+        if not find(method.plugin).trained:
+            continue
+        made = _trials(method, tune)
+        for _, trial in made:
+            if trial.label in methods:
+                line = f"{TUNE}: '{trial.label}' is a trial and another label too; rename that"
+                raise FedLoomError(line)
+            methods[trial.label] = trial
+        trials[label] = tuple(Trial(trial.label, options) for options, trial in made)
+    partitions, protocols = dict(settings.partitions), dict(settings.protocols)
+    for label in selected.partitions:
+        whole, name = settings.partitions[label], label + VALIDATION
+        if name in partitions:
+            raise FedLoomError(f"{CONFIG} partitions.{name}: trials take this label; rename it")
+        # the test images are a share of the clients' training images
+        keys = whole.settings | {"validation": tune.validation}
+        partitions[name] = Partition(name, whole.scheme, keys)
+        protocols[name] = settings.protocols[label]
+    return replace(
+        settings, methods=methods, partitions=partitions, protocols=protocols, trials=trials
+    )
+
+
+def combinations(values: Axes, own: Axes, trials: int, label: str) -> list[dict[str, Any]]:
+    """List the combinations of values that a method tries, by option.
+
+    The values that all methods try take turns, the last option changing fastest, and so do a
+    method's own beside them; no combination comes twice. All are tried as often, or once more.
     """
-    for method in methods:
-        for backbone in backbones:
-            if backbone.family not in method.families:
-                raise FedLoomError(
-                    f"{where}: methods.{method.label} works on a {' or '.join(method.families)}, "
-                    f"backbones.{backbone.label} is a {backbone.family}; show them in different "
-                    "tables or figures (methods, backbones)"
-                )
+    common, others = (
+        [dict(zip(axes, each, strict=True)) for each in product(*axes.values())]
+        for axes in (values, own)
+    )
+    count = len(common) * len(others)
+    if trials < len(common):
+        raise FedLoomError(
+            f"{TUNE}.trials: {trials}, but `values` has {len(common)} combinations, and every "
+            "method tries each of them"
+        )
+    if trials > count:
+        raise FedLoomError(
+            f"{TUNE}.trials: {trials}, but methods.{label} has {count} combinations; give it "
+            f"more values (per_method.{label}), or make fewer trials"
+        )
+    period = lcm(len(common), len(others))  # after it, pairs would come again
+    return [
+        common[number % len(common)] | others[(number + number // period) % len(others)]
+        for number in range(trials)
+    ]
 
 
-def check_parts(methods: Iterable[Method], study: Study) -> None:
-    """Check that every method allows its batches and cohorts to be divided as the study does.
-
-    Raises:
-        FedLoomError: names the method, and what to change.
-    """
-    for method in methods:
-        size = method.training["micro_batch"]
-        reason = find(method.plugin).refused_parts(method.options, size, study.stacked)
+def _trials(method: Method, tune: Tune) -> list[tuple[dict[str, Any], Method]]:
+    """Return a method's trials, each after the options in which the trials differ."""
+    plugin, where = find(method.plugin), f"{TUNE}: methods.{method.label}"
+    around = [find(wrapper.plugin) for wrapper in method.wrappers]
+    values, own = tune.values, tune.per_method.get(method.label, {})
+    both = values.keys() & own.keys()
+    if both:
+        at = f"{TUNE}.per_method.{method.label}"
+        raise FedLoomError(f"{at}: '{min(both)}' is one of study.tune.values; keep one")
+    members = grids.members(grid_of(method, values | own, plugin, where))
+    made = []
+    for wanted in combinations(values, own, tune.trials, method.label):
+        label, title, member = next(each for each in members if each[2].at == wanted)
+        trial = _varied(method, label, title, member.options, where)
+        reason = plugin.refused_wrappers(trial.options, around)
         if reason is not None:
-            raise FedLoomError(f"{CONFIG} methods.{method.label}: {reason}")
+            raise FedLoomError(f"{where}: {reason}")
+        if set(trial.artefacts) != set(method.artefacts):  # a figure might lack its own
+            changed = ", ".join(f"{axis} {grids.text(value)}" for axis, value in wanted.items())
+            raise FedLoomError(f"{where} gives other artefacts with {changed}; leave that out")
+        made.append((member.options, trial))
+    return made

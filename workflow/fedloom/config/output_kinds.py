@@ -20,35 +20,22 @@ Needs = tuple[Callable[["Settings", "Output", str], None], ...]
 
 
 class OutputKind(Keys):
-    """The keys of every table and figure, and what follows its kind.
+    """The keys of every table and figure, and what follows its kind."""
 
-    Attributes:
-        shows: runs, members of one grid or of several (grid, grids), backbones, datasets, or
-            settings, which need no run.
-        artefact_name: the method's table that it is made of; None: evaluations.
-        reads: of a backbone its accuracy by block, or its features; of runs `names`, if it reads
-            those of the datasets' classes.
-        first_seed: True if it shows that seed alone.
-        needs: checks that the study must pass, of fedloom.config.requirements.
-        caption: what the report says below it; {key} is the value of that key.
-    """
-
+    # members of one grid or of several: grid, grids; settings need no run
     shows: ClassVar[Literal["runs", "grid", "grids", "backbones", "datasets", "settings"]] = "runs"
+    # the method's table that it is made of; None: evaluations
     artefact_name: ClassVar[str | None] = None
+    # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
     reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
-    first_seed: ClassVar[bool] = False
-    needs: ClassVar[Needs] = ()
-    caption: ClassVar[str]
+    first_seed: ClassVar[bool] = False  # True if it shows that seed alone
+    needs: ClassVar[Needs] = ()  # checks of the study, of fedloom.config.requirements
+    caption: ClassVar[str]  # in the report; {key} is the value of that key
 
     scenarios: Several[str] | None = None
     """Some of the study's, as <dataset>/<partition>; default: all."""
     backbones: Several[str] | None = None
     """Some of select.backbones; default: all."""
-
-    @property
-    def made_of(self) -> str | None:
-        """The artefact that it is made of; None: evaluations."""
-        return self.artefact_name
 
     @property
     def own(self) -> dict[str, Any]:
@@ -57,17 +44,15 @@ class OutputKind(Keys):
 
     def caption_text(self) -> str:
         """Return the caption, as reStructuredText."""
-        texts = {key: as_rst(_text(value)) for key, value in self.own.items()}
+        texts = {
+            key: as_rst(f"{value:g}" if isinstance(value, float) else str(value))
+            for key, value in self.own.items()
+        }
         return self.caption.format(**texts)
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files."""
         return output
-
-
-def _text(value: Any) -> str:
-    """Write a value of a key in words, a whole number without a point."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def as_rst(text: str) -> str:
@@ -99,37 +84,36 @@ Superclasses = Annotated[
 ]
 
 
-class Published(Keys):
+class OfPaper(Keys):
+    """A table of a paper, of workflow/published/<paper>.yaml."""
+
+    paper: Paper
+    table: int
+    """Its number in the paper."""
+
+
+class Published(OfPaper):
     """Numbers of a paper beside the measured ones.
 
     They are those of workflow/published/<paper>.yaml: table -> rows -> row -> column -> metric.
     """
 
-    paper: Paper
-    table: int
-    """Its number in the paper."""
     rows: Names
     """Method label -> the paper's row; labels left out have no published number."""
     columns: Names
     """<dataset>/<partition>, by their labels -> the paper's column."""
 
 
-class PublishedGrid(Keys):
+class PublishedGrid(OfPaper):
     """Numbers of a paper for the combinations of a grid; its values find the rows."""
 
-    paper: Paper
-    table: int
-    """Its number in the paper."""
     columns: Names
     """<dataset>/<partition>, by their labels, or average -> the paper's column."""
 
 
-class PublishedSizes(Keys):
+class PublishedSizes(OfPaper):
     """Numbers of a paper for data sets."""
 
-    paper: Paper
-    table: int
-    """Its number in the paper."""
     rows: Names
     """Dataset label -> the paper's row."""
 
@@ -185,17 +169,13 @@ class ArtefactFigure(RunsFigure):
     """A logarithmic y axis."""
 
     @property
-    def made_of(self) -> str:
+    def artefact_name(self) -> str:
         """The artefact that it is made of."""
         return self.artefact
 
 
 def with_superclasses(path: str | None, output: "Output", where: str) -> "Output":
-    """Return an output with the superclass of every class, from the file that its key names.
-
-    Raises:
-        FedLoomError: no such file, or a superclass that is no text.
-    """
+    """Return an output with the superclass of every class, from the file that its key names."""
     if path is None:
         return output
     where = f"{where}.superclasses"
@@ -205,5 +185,6 @@ def with_superclasses(path: str | None, output: "Output", where: str) -> "Output
     labels = read(file)
     for name, label in labels.items():
         if not isinstance(label, str):
-            raise FedLoomError(f"{where}: {path}: '{name}: {label}' is no text; put it in quotes")
+            line = f"{path}: {name}: must be text, got {label!r}; put it in quotes"
+            raise FedLoomError(f"{where}: {line}")
     return replace(output, extra=output.extra | {"superclass_of": labels})

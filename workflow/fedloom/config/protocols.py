@@ -1,13 +1,22 @@
-"""A run's own protocol: the study's values, overridden by its partition's, then its method's."""
+"""A run's protocol: the study's values, overridden by its partition's, then its method's."""
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
+from math import ceil
+from typing import Any
 
-from fedloom.config.settings import Method, Settings
+from fedloom.common.errors import FedLoomError
+from fedloom.config.partitions import held_out_count
+from fedloom.config.reading import CONFIG
+from fedloom.config.rounds import job_ends, reported
+from fedloom.config.settings import Method, Output, Settings
 from fedloom.config.study import Protocol, Study
 from fedloom.hooks.manifest import find
 
 NO_PROTOCOL = Protocol()
+STUDY = f"{CONFIG} study"
+LONGEST_CHAIN = 1000  # Snakemake walks along it by recursion: 1,200 jobs went, 2,000 failed
 
 
 def is_trial(settings: Settings, partition: str) -> bool:
@@ -25,10 +34,9 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
     rounds = settings.methods[method].rounds if method is not None else None
     if rounds is not None:
         study = study.model_copy(update={"rounds": rounds})
-    if settings.tuning is None or not is_trial(settings, partition):
+    if study.tune is None or not is_trial(settings, partition):
         return study
-    tuning = settings.tuning
-    changes = {"rounds": tuning.rounds or study.rounds, "seeds": [tuning.seed]}
+    changes = {"rounds": study.tune.rounds or study.rounds, "seeds": [study.tune.seed]}
     return study.model_copy(update=changes | {"global_test": False})
 
 
@@ -41,7 +49,80 @@ def method_of(settings: Settings, partition: str, method: str) -> Method:
     return replace(found, training=find(found.plugin).training(*overrides))
 
 
-def methods_of(settings: Settings, labels: Iterable[str]) -> list[Method]:
-    """List methods with the training options of each of the study's partitions."""
-    partitions = settings.select.partitions
-    return [method_of(settings, partition, label) for label in labels for partition in partitions]
+def check_parts(settings: Settings, labels: Iterable[str]) -> None:
+    """Check that methods allow their batches and cohorts to be divided as the study does."""
+    for label, partition in product(labels, settings.select.partitions):
+        method = method_of(settings, partition, label)
+        size, stacked = method.training["micro_batch"], settings.study.stacked
+        reason = find(method.plugin).refused_parts(method.options, size, stacked)
+        if reason is not None:
+            raise FedLoomError(f"{CONFIG} methods.{method.label}: {reason}")
+
+
+def check_runs(settings: Settings) -> None:
+    """Check the clients, evaluations and jobs of all runs."""
+    if settings.study.evaluate_clients is not None:
+        for label, table in settings.tables.items():
+            if table.settings.get("target") is not None:
+                raise FedLoomError(
+                    f"{CONFIG} tables.{label}.target: a sample of clients reaches it in another "
+                    "round; remove study.evaluate_clients, or leave the table out"
+                )
+    for label in settings.select.partitions:
+        own = settings.protocols[label].model_fields_set - {"training"}
+        where = f"{CONFIG} partitions.{label}.protocol" if own else STUDY
+        studies = {where: study_of(settings, label)}
+        _check_cohort(settings, label, where if "clients_per_round" in own else STUDY)
+        for method in settings.select.methods:
+            if settings.methods[method].rounds is not None:
+                name = f"{CONFIG} methods.{method}: {where}"
+                studies[name] = study_of(settings, label, method)
+        for name, study in studies.items():
+            reported(study, name)
+            chain = len(job_ends(study))
+            if chain > LONGEST_CHAIN:
+                raise FedLoomError(
+                    f"{name}: {study.rounds} rounds are a chain of {chain} jobs, and Snakemake "
+                    f"fails on chains much longer than {LONGEST_CHAIN}; set study.rounds_per_job "
+                    f"to at least {ceil(study.rounds / LONGEST_CHAIN)}"
+                )
+
+
+def _check_cohort(settings: Settings, partition: str, where: str) -> None:
+    """Check that enough clients of a partition train for a round, where the config can tell."""
+    keys = settings.partitions[partition].settings
+    if "clients" not in keys:  # of a partition by domain, they follow from the dataset
+        return
+    training = keys["clients"] - held_out_count(keys["clients"], keys)
+    wanted = study_of(settings, partition).clients_per_round
+    if wanted > training:
+        raise FedLoomError(
+            f"{where}.clients_per_round: {wanted} is more than the {training} participating "
+            f"clients of partitions.{partition}"
+        )
+
+
+def protocol_rows(settings: Settings, output: Output) -> list[dict[str, Any]]:
+    """Return one row per scenario and method, with its settings, which no run is needed for.
+
+    Columns are `dataset`, `partition`, `method`, `title`, `rounds`, `clients` (text: a number, or
+    "5 per domain"), `clients_per_round`, `optimizer`, `lr`, `epochs` and `batch_size`.
+    """
+    rows = []
+    for scenario, label in product(output.scenarios, output.methods):
+        study = study_of(settings, scenario.partition, label)
+        method = method_of(settings, scenario.partition, label)
+        keys = settings.partitions[scenario.partition].settings
+        per_domain = f"{keys.get('clients_per_domain')} per domain"
+        row = {
+            "dataset": scenario.dataset,
+            "partition": scenario.partition,
+            "method": label,
+            "title": method.title,
+            "rounds": study.rounds,
+            "clients": str(keys.get("clients", per_domain)),
+            "clients_per_round": study.clients_per_round,
+        }
+        training = ("optimizer", "lr", "epochs", "batch_size")
+        rows.append(row | {key: method.training.get(key) for key in training})
+    return rows

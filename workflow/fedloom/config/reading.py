@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str, path: Path) -> dict[str, Any]:
-    """Return the mapping that a file's text holds; parsing takes most of the time of a plan."""
+    """Parse a file; the cache saves most of the time of a plan."""
     try:
         plain = _plain(YAML(typ="rt").load(text), path, count(1))
     except MarkedYAMLError as error:
@@ -50,12 +50,11 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     """Read config files, each after those that its key `include` names, which is left out.
 
-    Paths in `include` are relative to the file that they stand in. A file that is named several
-    times is read once, where it is named first.
+    Paths in `include` are relative to the file that names them. A file that is named several times
+    is read once, where it is named first.
 
     Raises:
-        FedLoomError: a file that cannot be read, that includes itself, or whose `include` is no
-            list of paths.
+        FedLoomError: a file cannot be read, or includes itself; `include` is not a list of paths.
     """
     contents: dict[Path, tuple[Path, dict[str, Any]]] = {}
 
@@ -68,7 +67,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
         content = read(path)
         included = content.pop("include", [])
         if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
-            raise FedLoomError(f"{path}: include: {included!r} is no list of paths")
+            raise FedLoomError(f"{path}: include: must be a list of paths, got {included!r}")
         for name in included:
             add(path.parent / name, (*above, key))
         contents[key] = path, content
@@ -79,7 +78,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
-    """Return plain dicts, lists and scalars; refuse keys that are no names.
+    """Return plain dicts, lists and scalars; refuse keys that are not names.
 
     Args:
         values: counts them, each alias as often as it is used.
@@ -130,12 +129,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
     """Merge the contents of config files, later ones over earlier ones, as Snakemake does.
 
     Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.
-    `study.tune` belongs to the study that it stands in: a later file that names another one starts
-    without it.
-
-    Raises:
-        FedLoomError: a label of a shared section that means one thing in one file and another in
-            the next; names both files.
+    `study.tune` belongs to its study: a later file that names another study starts without it.
     """
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, str], Path] = {}
@@ -162,7 +156,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
 
 
 def _names_another(study: Any, before: Any) -> bool:
-    """Return True if a `study` is another one than that before it, which has a `tune`."""
+    """Return True if `study` renames the study before it, which has a `tune`."""
     both = isinstance(study, dict) and isinstance(before, dict)
     return both and "tune" in before and study.get("name", before.get("name")) != before.get("name")
 

@@ -1,9 +1,9 @@
 """Recipes: how published data sets become datasets of the config. Imports no torch.
 
-A recipe is a file of `workflow/datasets`, or of a user's. It says where a data set comes from, what
-its files look like, what is made of them and how many images must come out. A study names it:
-`datasets: {birds: {recipe: domainnet, root: /data/domainnet}}`. It is resolved while the plan is
-read, so that jobs know sources and their keys, and no recipes.
+A recipe is a file of `workflow/datasets`, or of a user's. It says where a data set comes from, how
+its files are laid out and read, and how many images must come out. A study names it: `datasets:
+{birds: {recipe: domainnet, root: /data/domainnet}}`. It is resolved while the plan is read, so that
+jobs know sources and their keys, but not recipes.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, check_known, suggestion
 from fedloom.common.schema import Count, Distinct, Keys, Natural, SchemaError
 from fedloom.config.datasets import Expected
 from fedloom.config.kinds import Entry, Kinds, check_entry, key_path
@@ -53,7 +53,6 @@ class Archive(Keys):
 
     @model_validator(mode="after")
     def _below_the_root(self) -> Self:
-        """Refuse a path that leads out of the root."""
         if self.into is not None and (self.into.startswith("/") or ".." in self.into.split("/")):
             raise ValueError(f"into: must be a folder below the root, got {self.into!r}")
         if self.name in (".", ".."):
@@ -62,17 +61,14 @@ class Archive(Keys):
 
 
 class Get(Keys):
-    """How a data set's files come below the root.
-
-    `manual` beside another key says what is left to do by hand.
-    """
+    """How a data set's files come below the root; `manual` may complete another key."""
 
     torchvision: Literal[True] | None = None
-    """Torchvision downloads it, with checksums of its own."""
+    """Torchvision downloads it, and has its checksums."""
     hub: Hub | None = None
     archives: Annotated[list[Archive], Field(min_length=1)] | None = None
     recipes: Annotated[list[str], Field(min_length=1)] | None = None
-    """It is made of these data sets, each with a root of its own."""
+    """It is made of these data sets, each with its root."""
     manual: Annotated[list[str], Field(min_length=1)] | None = None
     """Steps for a person; {root} stands for the root."""
 
@@ -117,7 +113,7 @@ class RecipeKeys(Keys):
     """The keys of a recipe's file, beside `source` and the keys of that source.
 
     {root} in the latter stands for the folder that the study names (data/<name> by default), which
-    is also the source's own `root` where the recipe does not say another. A fact that nobody has
+    is also the source's `root` where the recipe does not say another. A fact that nobody has
     published is left out.
     """
 
@@ -141,7 +137,6 @@ class RecipeKeys(Keys):
     @field_validator("papers")
     @classmethod
     def _published(cls, papers: list[str]) -> list[str]:
-        """Refuse a paper that workflow/published does not have."""
         known = [file.stem for file in (ROOT / "workflow/published").glob("*.yaml")]
         for paper in papers:
             if paper not in known:
@@ -156,11 +151,11 @@ class Recipe:
     name: str
     file: Path
     title: str
-    papers: tuple[str, ...]
+    papers: list[str]
     homepage: str | None
     licence: str
     citation: str
-    notes: tuple[str, ...]
+    notes: list[str]
     get: dict[str, Any]
     files_of: str | None
     counts: dict[str, Any]
@@ -199,16 +194,13 @@ class Recipe:
         return (*self.notes, *(f"{part.title}: {note}" for part in parts for note in part.notes))
 
     def parts(self) -> "list[tuple[dict[str, Any], Recipe]]":
-        """Return the recipes that it is made of, each after its entry in `parts`.
-
-        A part with a source of its own is of no recipe and is left out.
-        """
+        """Return the recipes that it is made of, each after its entry in `parts`."""
         parts = self.entry.get("parts", {}).values()
         return [(part, find(part["recipe"])) for part in parts if "recipe" in part]
 
 
 def _images_of_part(part: dict[str, Any], recipe: Recipe) -> int:
-    """Return the number of images of a part of several, or 0 if its recipe does not state it."""
+    """Return the number of images of a part of several; 0 if unknown."""
     images, classes, _ = recipe.size()
     caps = [part.get(f"max_{half}_per_class", 0) for half in ("train", "test")]
     capped = sum(caps) * classes if classes and all(caps) else None
@@ -222,32 +214,24 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe of that name, or of that file of the user's.
-
-    Args:
-        name: of a file in workflow/datasets without its suffix, or a path that ends with .yaml.
+    """Return the recipe of a file in workflow/datasets, without its suffix, or of a path to .yaml.
 
     Raises:
         FedLoomError: there is none; suggests the nearest. Or its file is broken.
     """
     if name.endswith((".yaml", ".yml")):
         return _load(resource(name))
-    if name not in names():
-        hint = suggestion(name, names())
-        raise FedLoomError(f"no recipe '{name}'; {hint} (or the path of a .yaml file)")
+    check_known(name, names(), "recipe: must be a .yaml file or a known recipe, got")
     return _load(FOLDER / f"{name}.yaml")
 
 
 def folder_of(recipe: Recipe) -> str:
-    """Return the name of the folder of its files, below the root of a data set that it is part of.
-
-    It is the last part of the recipe's own root: recipes of one data set's files share a folder.
-    """
+    """Return the folder of its files, which all recipes of one data set's files share."""
     return recipe.files_of or recipe.name
 
 
 def _load(file: Path) -> Recipe:
-    """Read a recipe's file and check it, but for the keys of its source."""
+    """Read a recipe's file and check its keys, without those of its source."""
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     keys = schema.checked(RecipeKeys, own, f"{file}: ")
@@ -255,20 +239,8 @@ def _load(file: Path) -> Recipe:
         raise FedLoomError(f"{file}: source: missing; it has no default, so set it")
     if not keys.get.model_fields_set:
         raise FedLoomError(f"{file}: get: must say how its files are got, got nothing")
-    return Recipe(
-        name=file.stem,
-        file=file,
-        title=keys.title,
-        papers=tuple(keys.papers),
-        homepage=keys.homepage,
-        licence=keys.licence,
-        citation=keys.citation,
-        notes=tuple(keys.notes),
-        get=keys.get.plain,
-        files_of=keys.files_of,
-        counts=keys.counts.plain,
-        entry=content,
-    )
+    facts: dict[str, Any] = dict(keys) | {"get": keys.get.plain, "counts": keys.counts.plain}
+    return Recipe(name=file.stem, file=file, entry=content, **facts)
 
 
 def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = "") -> Entry:
@@ -276,10 +248,7 @@ def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = 
 
     Args:
         kinds: sources.
-        where: how an error names it, if not by its label.
-
-    Raises:
-        FedLoomError: one line that names the key.
+        where: begins an error; by default the entry's label.
     """
     where, path = where or f"{CONFIG} datasets.{label}", key_path("datasets", label)
     if "recipe" in entry:
@@ -295,7 +264,7 @@ def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = 
     for name, part in parts.items():
         at = f"{where}.parts.{name}"
         for key in sorted(OF_ALL_PARTS & part.keys()):
-            line = f"{at}.{key}: all parts have it alike; set {where}.{key}"
+            line = f"{at}.{key}: must be the same for all parts; set {where}.{key}"
             raise SchemaError(line, [*path, "parts", name, key])
         if part.get("source") == kind:  # whose image_size is required
             part = part | {"image_size": keys.image_size}
@@ -310,26 +279,19 @@ def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = 
 
 
 def _expanded(entry: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
-    """Return an entry of the config's `datasets` with the keys of its recipe in the recipe's place.
+    """Return an entry that has a `recipe` with the recipe's keys, which the entry's override.
 
-    Keys of the entry go before those of the recipe. `{root}` in the recipe's stands for the entry's
-    root, data/<recipe> by default.
-
-    Args:
-        entry: one that has a `recipe`.
-
-    Raises:
-        FedLoomError: there is no such recipe, or the entry has a source as well.
+    `{root}` in the recipe's keys stands for the entry's root, data/<recipe> by default.
     """
     if "source" in entry:
-        raise FedLoomError("recipe and source; a recipe has a source of its own, so leave one out")
+        raise FedLoomError("recipe and source; a recipe brings its source, so leave one out")
     if not isinstance(entry["recipe"], str):
         raise FedLoomError(f"recipe: must be the name of a recipe, got {entry['recipe']!r}")
     recipe = find(entry["recipe"])
     root = entry.get("root", recipe.root)
     given = {key: value for key, value in entry.items() if key not in ("recipe", "root")}
     own = {"root": root} | {key: _filled_in(value, root) for key, value in recipe.entry.items()}
-    source = kinds.find(recipe.entry["source"])
+    source = kinds.get(recipe.entry["source"])
     if source is None or "root" not in source.model_fields:
         del own["root"]
     return own | given

@@ -1,10 +1,12 @@
 """What a kind of table or figure may need of its study, which its class names in `needs`.
 
-Each check takes the settings of the whole config, the output and how an error names it, and raises
+Each check takes the settings of the whole config, the output and the start of an error, and raises
 a FedLoomError that says what to change.
 """
 
-from fedloom.common.errors import FedLoomError
+from collections.abc import Callable
+
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.config import grids
 from fedloom.config.settings import Output, Settings
 
@@ -23,44 +25,28 @@ def global_test(settings: Settings, output: Output, where: str) -> None:
         raise FedLoomError(f"{where}: metric global needs study.global_test: true")
 
 
-def two_or_three_axes(settings: Settings, output: Output, where: str) -> None:
-    """The grid has two axes, or three."""
-    label, axes = _grid_axes(settings, output)
-    if len(axes) not in (2, 3):
-        raise FedLoomError(
-            f"{where}: a heat map takes two axes, and a third for its panels; the grid {label} has "
-            f"{len(axes)}"
-        )
+def _axes(*numbers: int) -> Callable[[Settings, Output, str], None]:
+    """Return the check that the grid has one of these numbers of axes."""
+
+    def check(settings: Settings, output: Output, where: str) -> None:
+        label, axes = _grid_axes(settings, output)
+        if len(axes) not in numbers:
+            words = " or ".join(map(str, numbers))
+            raise FedLoomError(f"{where}: must have {words} axes; the grid {label} has {len(axes)}")
+
+    return check
 
 
-def three_axes(settings: Settings, output: Output, where: str) -> None:
-    """The grid has three axes."""
-    label, axes = _grid_axes(settings, output)
-    if len(axes) != 3:
-        raise FedLoomError(
-            f"{where}: points in space take three axes; the grid {label} has {len(axes)}"
-        )
-
-
-def two_axes(settings: Settings, output: Output, where: str) -> None:
-    """The grid has two axes."""
-    label, axes = _grid_axes(settings, output)
-    if len(axes) != 2:
-        raise FedLoomError(
-            f"{where}: averages of rows and columns take two axes; the grid {label} has {len(axes)}"
-        )
+two_axes, three_axes, two_or_three_axes = _axes(2), _axes(3), _axes(2, 3)
 
 
 def the_option(settings: Settings, output: Output, where: str) -> None:
     """Every grid that is shown has the axis `option`, if the output names one."""
     option = output.settings.get("option")
-    for label in output.methods if option is not None else ():
+    for label in output.methods:
         member = settings.methods[label].member
-        if member is not None and option not in member.at:
-            known = ", ".join(member.at)
-            raise FedLoomError(
-                f"{where}.option: the grid {member.grid} has no axis '{option}'; it has {known}"
-            )
+        if option is not None and member is not None:
+            check_known(option, member.at, f"{where}.option: the grid {member.grid} has no axis")
 
 
 def one_list(settings: Settings, output: Output, where: str) -> None:

@@ -6,34 +6,40 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import SchemaError, checked
+from fedloom.common.schema import SchemaError, checked, read_yaml
 from fedloom.config import data_plugins, recipes
-from fedloom.config.backbones import LIBRARIES
-from fedloom.config.file_fingerprint import listing
-from fedloom.config.kinds import Catalogue, Entry, Listed, check_entry
-from fedloom.config.method_labels import check_parts, expand, implied, resolve_methods
-from fedloom.config.outputs import published_paper, resolve_output
-from fedloom.config.protocols import methods_of
+from fedloom.config.datasets import listing
+from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
+from fedloom.config.method_labels import (
+    check_families,
+    expand,
+    implied,
+    method_names,
+    resolve_methods,
+    with_trials,
+)
+from fedloom.config.protocols import check_parts, check_runs
 from fedloom.config.reading import CONFIG, locate
 from fedloom.config.settings import (
     Backbone,
     Dataset,
     Grid,
     Method,
+    Output,
     Partition,
     Scenario,
     Selection,
     Settings,
+    local_weights,
 )
 from fedloom.config.study import Config, Protocol, Select
-from fedloom.config.study_checks import check_study
-from fedloom.config.tuning import with_trials
-from fedloom.config.weights import local_weights
-from fedloom.hooks.manifest import Found
+from fedloom.hooks.discovery import Found
 
 Entries = dict[str, dict[str, Entry]]  # by section and label
+GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or of several
 
 
 def resolve(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
@@ -79,14 +85,17 @@ def resolve(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()
         select=selected,
         citation=paper and published_paper(paper, f"{CONFIG} study")["citation"],
     )
-    check_parts(methods_of(settings, selected.methods), settings.study)
+    check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
         for label in getattr(selected, section):
             output = resolve_output(settings, section, label, entries[section][label])
             getattr(settings, section)[label] = output
-    check_study(settings)
-    tune = keys.study.tune
-    return settings if tune is None else with_trials(settings, tune)
+    check_runs(settings)
+    if keys.study.tune is None:
+        return settings
+    settings = with_trials(settings, keys.study.tune)
+    check_parts(settings, [trial.label for each in settings.trials.values() for trial in each])
+    return settings
 
 
 def _entries(keys: Config, kinds: Catalogue) -> Entries:
@@ -97,7 +106,7 @@ def _entries(keys: Config, kinds: Catalogue) -> Entries:
             for label, entry in keys.datasets.items()
         }
     }
-    rooms = {**kinds, "backbones": Listed(LIBRARIES)}
+    rooms = {**kinds, "backbones": LIBRARIES}
     for section in ("partitions", "backbones", "tables", "figures"):
         entries[section] = {
             label: check_entry(section, label, entry, rooms[section], f"{CONFIG} {section}.{label}")
@@ -115,19 +124,12 @@ def _protocol(label: str, entry: dict[str, Any]) -> Protocol:
 def _selection(
     select: Select, entries: Entries, methods: Found[Method], grids: dict[str, Grid]
 ) -> Selection:
-    """Return the labels that the study runs, grids expanded.
-
-    Raises:
-        FedLoomError: a label that is not there.
-    """
+    """Return the labels that the study runs, grids expanded."""
     where = f"{CONFIG} select"
     for section, known in entries.items():
         for label in getattr(select, section):
-            if label not in known:
-                hint = suggestion(label, list(known))
-                raise FedLoomError(f"{where}.{section}: no label '{label}'; {hint}")
-    crossed = product(select.datasets, select.partitions)
-    scenarios = [Scenario(*each) for each in crossed]
+            check_known(label, known, f"{where}.{section}: no label")
+    scenarios = [Scenario(*labels) for labels in product(select.datasets, select.partitions)]
     if select.scenarios is not None:
         scenarios = [_scenario(name, entries, f"{where}.scenarios") for name in select.scenarios]
     return Selection(
@@ -140,18 +142,12 @@ def _selection(
 
 
 def _scenario(name: str, entries: Entries, where: str) -> Scenario:
-    """Return the scenario that "dataset/partition" names.
-
-    Raises:
-        FedLoomError: it is no such pair, or one of the labels is not there.
-    """
+    """Return the scenario that "dataset/partition" names."""
     labels = name.split("/")
     if len(labels) != 2:
         raise FedLoomError(f"{where}: must be <dataset>/<partition>, got '{name}'")
     for section, label in zip(("datasets", "partitions"), labels, strict=True):
-        if label not in entries[section]:
-            hint = suggestion(label, list(entries[section]))
-            raise FedLoomError(f"{where}: '{name}': no label '{label}' of {section}; {hint}")
+        check_known(label, entries[section], f"{where}: '{name}': {section} has no label")
     return Scenario(*labels)
 
 
@@ -177,7 +173,7 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
 
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return number and digest of the files that a dataset is made of (config.file_fingerprint)."""
+    """Return number and digest of the files that a dataset is made of."""
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
@@ -188,7 +184,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
 def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
     """Return a backbone; a selected one with the sha256 of local weights.
 
-    Weights may be too large for Snakemake's own checksums.
+    Weights may be too large for Snakemake's checksums.
     """
     backbone = Backbone(label, entry.kind, entry.keys.plain)
     path = local_weights(backbone) if selected else None
@@ -197,3 +193,119 @@ def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
     if not path.is_file():
         raise FedLoomError(f"{CONFIG} backbones.{label}.weights: no such file '{path}'")
     return replace(backbone, sha256=sha256(path))
+
+
+# ---- tables and figures --------------------------------------------------------------------------
+
+
+def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
+    """Return a table or figure with its runs, and what its kind reads of files and papers.
+
+    Of `scenarios`, `backbones` and `methods`, omitted ones default to all those of the study.
+    """
+    where, keys, select = f"{CONFIG} {section}.{label}", entry.keys, settings.select
+    known = {str(scenario): scenario for scenario in select.scenarios}
+    scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
+    names = _some(keys.backbones, select.backbones, f"{where}.backbones")
+    output = Output(
+        section,
+        label,
+        entry.kind,
+        keys,
+        scenarios=tuple(known[name] for name in scenarios),
+        backbones=tuple(names),
+    )
+    backbones = [settings.backbones[name] for name in names]
+    if keys.shows == "backbones":
+        for backbone in backbones:
+            if backbone.family != "vit":
+                raise FedLoomError(
+                    f"{where}: this figure needs a ViT, but backbones.{backbone.label} is a "
+                    f"{backbone.family}; remove it from select.figures"
+                )
+    elif keys.shows != "datasets":
+        output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
+        check_families([settings.methods[name] for name in output.methods], backbones, where)
+    for need in keys.needs:
+        need(settings, output, where)
+    output = keys.complete(settings, output, where)
+    published = getattr(keys, "published", None)
+    if published is None:
+        return output
+    numbers = _published(settings, output, published.model_dump(), f"{where}.published")
+    return replace(output, published=numbers)
+
+
+def _some(wanted: list[str] | None, known: Any, where: str) -> list[str]:
+    """Return those of the known names that are wanted (None: all), in the order of the known."""
+    for name in wanted or ():
+        check_known(name, known, f"{where}: the study has no")
+    return [name for name in known if wanted is None or name in wanted]
+
+
+def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]:
+    """Return the labels that the output shows, in the order in which they are named."""
+    running, keys = settings.select.methods, output.keys
+    names = getattr(keys, "methods", None)
+    names = list(running) if names is None else names
+    wanted = expand(names, settings.methods, settings.grids, f"{where}.methods")
+    artefact = keys.artefact_name
+    chosen = [
+        label
+        for label in wanted
+        if label in running
+        and (artefact is None or artefact in settings.methods[label].artefacts)
+        and (keys.shows not in GRIDS or settings.methods[label].member is not None)
+    ]
+    if not chosen:
+        lack = f" that gives '{artefact}' with its options (method.toml)" if artefact else ""
+        lack = " that is of a grid (methods.<label>.grid)" if keys.shows in GRIDS else lack
+        raise FedLoomError(
+            f"{where}: the study runs none of its methods{lack}; leave it out of "
+            f"select.{output.section}"
+        )
+    if keys.shows == "grid":
+        members = [settings.methods[label].member for label in chosen]
+        labels = list(dict.fromkeys(member.grid for member in members if member))
+        if len(labels) > 1:
+            line = f"{where}: its methods are of the grids {', '.join(labels)}; name one"
+            raise FedLoomError(line)
+    return chosen
+
+
+def published_paper(paper: str, where: str) -> dict[str, Any]:
+    """Return what workflow/published has of a paper: `citation` and `tables`."""
+    file = ROOT / "workflow/published" / f"{paper}.yaml"
+    if not file.is_file():
+        papers = sorted(path.stem for path in file.parent.glob("*.yaml"))
+        raise FedLoomError(f"{where}.paper: no '{paper}'; known: {', '.join(papers)}")
+    return read_yaml(file)
+
+
+def _published(
+    settings: Settings, output: Output, entry: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """Return the entry with the paper's citation and the values of the rows that it names."""
+    labels, members = method_names(settings.methods, settings.grids), set(settings.methods)
+    if output.keys.shows == "datasets":
+        labels, members = [scenario.dataset for scenario in output.scenarios], set()
+    for name in entry.get("rows", ()):
+        if name not in members:
+            check_known(name, labels, f"{where}.rows: the study has no")
+    for name in entry.get("columns", ()):
+        check_known(
+            name, [*map(str, output.scenarios), "average"], f"{where}.columns: the study has no"
+        )
+    paper = published_paper(entry["paper"], where)
+    if entry["table"] not in paper["tables"]:
+        tables = ", ".join(map(str, paper["tables"]))
+        name = f"workflow/published/{entry['paper']}.yaml"
+        raise FedLoomError(f"{where}.table: no Table {entry['table']} in {name}; known: {tables}")
+    rows = paper["tables"][entry["table"]]["rows"]
+    columns = {column for row in rows.values() for column in row}
+    for key, printed in (("rows", rows), ("columns", columns)):
+        for label, name in entry.get(key, {}).items():
+            check_known(name, printed, f"{where}.{key}.{label}: the paper has no")
+    # a kind that shows a grid finds its rows by the combinations' values
+    values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
+    return entry | {"citation": paper["citation"], "values": values}

@@ -17,6 +17,11 @@ def job_ends(study: Study) -> list[int]:
     return [*range(study.rounds_per_job, study.rounds, study.rounds_per_job), study.rounds]
 
 
+def _wanted_rounds(study: Study) -> list[int]:
+    """List the rounds that study.evaluate_every asks for, and the last."""
+    return [*range(study.evaluate_every, study.rounds, study.evaluate_every), study.rounds]
+
+
 def evaluated_rounds(study: Study) -> list[int]:
     """List the rounds after which clients are evaluated.
 
@@ -30,26 +35,16 @@ def evaluated_rounds(study: Study) -> list[int]:
 class Reported:
     """What tables report of a run.
 
-    Attributes:
-        rounds: evaluated rounds to average.
-        worst_of: evaluated rounds, the lowest mean of which is the worst accuracy; empty: the worst
-            accuracy is that of the worst client, averaged over `rounds`.
+    The worst accuracy is the lowest mean over clients after one of the rounds `worst_of`; without
+    these, that of the worst client, averaged over `rounds`.
     """
 
-    rounds: tuple[int, ...]
+    rounds: tuple[int, ...]  # evaluated rounds to average
     worst_of: tuple[int, ...] = ()
 
 
 def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
-    """Return the evaluated rounds that the tables average.
-
-    Args:
-        study: as a run has it.
-        where: how an error names it.
-
-    Raises:
-        FedLoomError: fewer rounds are evaluated than are to be averaged.
-    """
+    """Return the evaluated rounds that the tables average, of a study as a run has it."""
     evaluated = _wanted_rounds(study)
     counts = {
         "last_evaluations": study.report.last_evaluations,
@@ -66,18 +61,8 @@ def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
 
 
 def sampled_rounds(study: Study) -> list[int]:
-    """List the rounds after which `study.evaluate_clients` clients are evaluated, and not all.
-
-    They are those that no table reports.
-    """
+    """List the evaluated rounds that no table reports, if only a sample of clients answers then."""
     if study.evaluate_clients is None:
         return []
     shown = reported(study)
     return sorted({*evaluated_rounds(study)} - {*shown.rounds, *shown.worst_of})
-
-
-def _wanted_rounds(study: Study) -> list[int]:
-    """List the rounds that study.evaluate_every asks for, and the last."""
-    return sorted(
-        {*range(study.evaluate_every, study.rounds + 1, study.evaluate_every), study.rounds}
-    )

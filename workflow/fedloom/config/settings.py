@@ -1,12 +1,15 @@
 """The config, resolved: labels with what they stand for, and what files and plugins say of it."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedloom.common.checkout import resource
 
 if TYPE_CHECKING:
     from fedloom.config.output_kinds import OutputKind
     from fedloom.config.study import Protocol, Study
-    from fedloom.hooks.manifest import Found
+    from fedloom.hooks.discovery import Found
 
 VALIDATION = ".validation"  # ends the label of a partition that trials are trained on
 # the kind of backbone that a library gives
@@ -15,12 +18,7 @@ FAMILIES = {"timm": "vit", "open_clip": "clip", "torchvision": "resnet"}
 
 @dataclass(frozen=True)
 class FixedSeeds:
-    """Seeds that parts of all runs have in place of the run's own; None: the run's own.
-
-    Attributes:
-        sampling: of the clients of a round.
-        initialisation: of what server and clients start with.
-    """
+    """The seeds of `study.fixed_seeds` that replace the run's, where they are set."""
 
     sampling: int | None = None
     initialisation: int | None = None
@@ -31,44 +29,18 @@ NOTHING_FIXED = FixedSeeds()
 
 @dataclass(frozen=True)
 class Trial:
-    """A combination of options that a method tries, and the label of the method that has them.
-
-    Attributes:
-        options: those in which the trials differ, `training.` before those of training.
-    """
+    """A combination of options that a method tries, and the label of the method that has them."""
 
     label: str
-    options: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The study's `tune`: how every method's options are chosen before its seeds are trained.
-
-    Attributes:
-        rounds: of a trial; None: those of the run that it is for.
-        seed: of all trials.
-        share: of every client's training images, which trials are evaluated on.
-        trials: of every method, by its label; what is not trained has none.
-    """
-
-    rounds: int | None
-    seed: int
-    share: float
-    trials: dict[str, tuple[Trial, ...]]
+    options: dict[str, Any]  # those in which the trials differ, `training.` before training's
 
 
 class Expected(NamedTuple):
-    """The numbers that are known of a dataset before it is read, for estimates; None if unknown.
-
-    Attributes:
-        images, classes: their numbers.
-        test: number of test images among them.
-    """
+    """The numbers that are known of a dataset before it is read, for estimates; None if unknown."""
 
     images: int | None = None
     classes: int | None = None
-    test: int | None = None
+    test: int | None = None  # images among all `images`
 
 
 NOTHING_EXPECTED = Expected()
@@ -76,23 +48,15 @@ NOTHING_EXPECTED = Expected()
 
 @dataclass(frozen=True)
 class Dataset:
-    """A label of the config's `datasets`.
-
-    Attributes:
-        settings: the keys that the source reads.
-        listing: number and digest of the user's files, see fedloom.config.file_fingerprint.
-        expected: numbers that its recipe or its keys state, for estimates.
-        domains: the number of domains that its recipe states, for estimates, or None.
-        notes: what its recipe says of differences from papers, for the report.
-    """
+    """A label of the config's `datasets`."""
 
     label: str
     source: str
-    settings: dict[str, Any]
-    listing: dict[str, Any] | None = None
-    expected: Expected = NOTHING_EXPECTED
-    domains: int | None = None
-    notes: tuple[str, ...] = ()
+    settings: dict[str, Any]  # the keys that the source reads
+    listing: dict[str, Any] | None = None  # of the user's files, see fedloom.config.datasets
+    expected: Expected = NOTHING_EXPECTED  # by its recipe or its keys
+    domains: int | None = None  # their number, if its recipe states it
+    notes: tuple[str, ...] = ()  # where its recipe differs from papers, for the report
 
 
 @dataclass(frozen=True)
@@ -113,16 +77,14 @@ class Partition:
 class Backbone:
     """A label of the config's `backbones`.
 
-    Attributes:
-        settings: name, weights and image size, as the library reads them; of a run whose study
-            sets another `precision` than float32, also that, and `gradient_checkpointing` if true.
-        sha256: of the weights, where they are a local file.
+    `settings` are name, weights and image size, as the library reads them; of a run whose study
+    sets another `precision` than float32, also that, and `gradient_checkpointing` if true.
     """
 
     label: str
     library: str
     settings: dict[str, Any]
-    sha256: str | None = None
+    sha256: str | None = None  # of the weights, where they are a local file
 
     @property
     def family(self) -> str:
@@ -133,6 +95,18 @@ class Backbone:
     def precision(self) -> str:
         """Return the number format in which it computes (see fedloom.common.device)."""
         return self.settings.get("precision", "float32")
+
+
+def local_weights(backbone: Backbone) -> Path | None:
+    """Return the weights file of a backbone, None if a hub has the weights."""
+    return weights_file(backbone.library, backbone.settings["weights"])
+
+
+def weights_file(library: str, weights: str) -> Path | None:
+    """Return the file that `weights` names, None for a hub, a tag of open_clip's, or no weights."""
+    is_tag = library == "open_clip" and "/" not in weights and "." not in weights
+    untrained = library == "torchvision" and weights == "none"
+    return None if weights == "hub" or is_tag or untrained else resource(weights)
 
 
 @dataclass(frozen=True)
@@ -156,59 +130,43 @@ class Look:
 class Grid:
     """A label that stands for one method per combination of option values.
 
-    Attributes:
-        axes: name and values of every axis, in order.
-        options: the options that the axes touch, with the values that the label gives them;
-            training options as `training.lr`.
+    `options` are those that the axes touch, with the values that the label gives them; training
+    options as `training.lr`.
     """
 
     label: str
     title: str
-    axes: tuple[tuple[str, list], ...]
+    axes: tuple[tuple[str, list], ...]  # name and values of each
     options: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class GridMember:
-    """One combination of a grid's values.
-
-    Attributes:
-        at: its value on every axis.
-        options: the options that the axes touch, lists as a whole.
-        title: the grid's.
-    """
+    """One combination of a grid's values."""
 
     grid: str
     position: int
-    at: dict[str, Any]
-    options: dict[str, Any]
-    title: str
+    at: dict[str, Any]  # its value on every axis
+    options: dict[str, Any]  # those that the axes touch, lists as a whole
+    title: str  # the grid's
 
 
 @dataclass(frozen=True)
 class Method:
-    """A label of the config's `methods`: a plugin with its options, or a member of a grid.
-
-    Attributes:
-        look: the colour and marker that the plugin asks for, see fedloom.config.line_style.
-        training: all training options, as the study and the label have them; where the partition
-            has some too, see fedloom.config.protocols.
-        own_training: the label's, which go before those of study and partition.
-        rounds: the label's own number of rounds; None: those of the partition or the study.
-    """
+    """A label of the config's `methods`: a plugin with its options, or a member of a grid."""
 
     label: str
     plugin: str
     title: str
     options: dict[str, Any]
-    training: dict[str, Any]
+    training: dict[str, Any]  # complete, but without that of a partition's protocol
     wrappers: tuple[Wrapper, ...]
     families: tuple[str, ...]
     needs: tuple[str, ...]
     artefacts: tuple[str, ...]
-    look: dict[str, str]
-    own_training: dict[str, Any]
-    rounds: int | None = None
+    look: dict[str, str]  # the colour and marker that the plugin asks for
+    own_training: dict[str, Any]  # the label's, which overrides that of study and partition
+    rounds: int | None = None  # the label's, which override those of the partition
     member: GridMember | None = None
 
 
@@ -225,14 +183,9 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Output:
-    """A label of the config's `tables` or `figures`.
+    """A label of the config's `tables` or `figures` (`section`).
 
-    Attributes:
-        section: tables or figures.
-        keys: those of its kind, and what follows the kind.
-        scenarios, backbones, methods: the runs that it shows, crossed in that order.
-        published: a paper's numbers to put beside the measured ones (tables).
-        extra: what its kind reads of the study and of files, beside its keys.
+    It shows the runs of its scenarios, backbones and methods, crossed in that order.
     """
 
     section: str
@@ -242,8 +195,8 @@ class Output:
     scenarios: tuple[Scenario, ...] = ()
     backbones: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    published: dict[str, Any] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    published: dict[str, Any] | None = None  # a paper's numbers beside the measured ones (tables)
+    extra: dict[str, Any] = field(default_factory=dict)  # what its kind reads beside its keys
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -274,11 +227,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole config; every mapping is by label. Trials and their partitions are in it too.
-
-    Attributes:
-        citation: of the paper that the study is of.
-    """
+    """The whole config; every mapping is by label. Trials and their partitions are in it too."""
 
     study: "Study"
     datasets: dict[str, Dataset]
@@ -290,5 +239,5 @@ class Settings:
     tables: dict[str, Output]
     figures: dict[str, Output]
     select: Selection
-    tuning: Tuning | None = None
-    citation: str | None = None
+    trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)  # of `study.tune`
+    citation: str | None = None  # of the study's paper

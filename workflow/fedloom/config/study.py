@@ -14,20 +14,14 @@ Sentences = dict[str, str]
 
 
 class FixedSeeds(Keys):
-    """Seeds that parts of all runs have in place of the run's own; null: the run's own.
-
-    A paper that repeats the rest alone can so be followed.
-    """
+    """Seeds of parts of all runs, where a paper repeats only the rest; null: the run's seed."""
 
     partition: Natural | None = None
-    """Of partitions that have no `seed` of their own; they divide by it."""
+    """Of partitions without a `seed`; they divide by it."""
     sampling: Natural | None = None
     """Of the clients of a round, and of those whose images make the prototypes."""
     initialisation: Natural | None = None
     """Of what server and clients start with."""
-
-
-NOTHING_FIXED = FixedSeeds()
 
 
 class Report(Keys):
@@ -77,9 +71,9 @@ class Study(Keys):
     shows: list[str] = Field(default=[])
     """What it shows of the paper, as Table 1 or Figure 3."""
     deviations: Sentences = Field(default={})
-    """What it does otherwise than the paper; a word -> a sentence."""
+    """Where it differs from the paper; a word -> a sentence."""
     open_questions: Sentences = Field(default={})
-    """What the paper leaves open, and what is done here; a word -> a sentence."""
+    """What the paper leaves open, and the choice made here; a word -> a sentence."""
     rounds: Rounds
     seeds: Several[Natural]
     """A seed fixes partition, sampling, initialisation and batch order, except those in
@@ -103,10 +97,10 @@ class Study(Keys):
     class were taken for which, per client and evaluated round, and for the global test."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """Of a backbone's arithmetic while training and evaluating; tf32 is a GPU's own, and bf16 keeps
-    what is trained, the residual stream and the norms in float32."""
+    the trained parameters, the residual stream and the norms in float32."""
     stacked: bool = True
     """Train and evaluate the clients of a round as one batch with a client axis; false: one client
-    after another, which takes less memory and more time and gives the same numbers but for
+    after another, which takes less memory and more time and gives the same numbers up to
     rounding."""
     gradient_checkpointing: bool = False
     """Compute the inside of a backbone's blocks a second time in the backward pass instead of
@@ -124,10 +118,7 @@ class ProtocolReport(Keys):
 
 
 class Protocol(Keys):
-    """How runs on a partition differ from the study's others.
-
-    It overrides the keys of `study` of the same names, and the partition itself stays as it is.
-    """
+    """How runs on a partition differ from the study's others: keys of `study` that it overrides."""
 
     rounds: Rounds = Field(default=UNSET)
     clients_per_round: Count = Field(default=UNSET)
@@ -136,7 +127,7 @@ class Protocol(Keys):
     training: Training = Training()
 
     def over(self, study: Study) -> Study:
-        """Return the study as the partition's runs have it, but for training options."""
+        """Return the study as the partition's runs have it, without training options."""
         given = self.model_dump(exclude_unset=True, exclude={"report", "training"})
         report = self.report.model_dump(exclude_unset=True)
         if report:

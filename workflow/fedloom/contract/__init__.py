@@ -6,21 +6,30 @@ FedLoomError that names the method and what it broke.
 
 # ruff: noqa: F401  other modules import these names from here
 
-from fedloom.contract import checks
+from fedloom.contract import checks, driver
 from fedloom.contract.checks import (
     CHECKS,
+    TinyRun,
     aggregates_as_declared,
+    answers_as_declared,
     differences,
-    evaluates_strangers,
+    gives_its_tables,
     ignores_order,
+    keeps_rules,
     keeps_secrets,
     learns,
     leaves_inputs_alone,
-    reads_nothing_private,
     resumes,
     stacks,
 )
-from fedloom.contract.driver import VARIATIONS, check, refusal
+from fedloom.contract.driver import (
+    VARIATIONS,
+    check,
+    other_options,
+    other_values,
+    refusal,
+    shipped_backbone,
+)
 from fedloom.contract.tiny import (
     ALIKE,
     DIFFERENT,
@@ -30,4 +39,3 @@ from fedloom.contract.tiny import (
     tiny_task,
     tiny_vit,
 )
-from fedloom.contract.variations import other_options, other_values, shipped_backbone

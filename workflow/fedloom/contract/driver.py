@@ -1,38 +1,43 @@
-"""Hold a plugin to every rule of the contract."""
+"""Hold a plugin to every rule of the contract, also with other options, cohorts and backbones."""
 
 import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from fedloom.backbones import base
+from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.contract.checks import CHECKS, NotLearningError, TinyRun
-from fedloom.contract.variations import other_options, refuses, shipped_backbone
-from fedloom.hooks import compatibility
+from fedloom.config.reading import read
+from fedloom.config.settings import FAMILIES
+from fedloom.contract.checks import CHECKS, RULES, NotLearningError, TinyRun
+from fedloom.contract.tiny import CLIENTS, tiny_backbone, tiny_task
+from fedloom.federated import checks as results
+from fedloom.federated.evaluate import evaluate, evaluate_globally
+from fedloom.federated.round import initial_state, train_round
+from fedloom.hooks import loader
 from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.manifest import Plugin
 
-VARIATIONS = (other_options, shipped_backbone)
+DIRICHLET = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "held_out": 0.2}
 
 
 def check(plugin: Plugin, known: list[Plugin]) -> str:
     """Run every check; for a wrapper around every known method that it does not refuse.
 
     A wrapper that preserves the sum alone is not checked around methods that declare no
-    aggregation. What is lost in compression or noise may be all that a method learns in the eight
-    rounds of the check: the loss must fall around one method at least, and the others are named.
-
-    Returns:
-        What was done, in words.
-
-    Raises:
-        FedLoomError: the first check that fails, or raises anything, or a wrapper that refuses
-            every method.
+    aggregation. Compression or noise may hide all learning in the eight rounds of the check: the
+    loss must fall around one method at least, and the line that is returned names the others.
     """
+    count = f"{len(RULES + CHECKS + VARIATIONS) - 1} checks"
     if plugin.kind == "method":
         _run_checks(plugin)
-        return f"{len(CHECKS + VARIATIONS)} checks"
+        return count
     methods = [m for m in known if m.kind == "method"]
-    apart = [m for m in methods if compatibility.refusal(m, m.options({}, m.name), [plugin])]
+    apart = [m for m in methods if m.refused_wrappers(m.options({}, m.name), [plugin])]
     around = [m for m in methods if m not in apart and not refusal(plugin, m)]
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
@@ -44,7 +49,7 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
             idle.append(method.name)
             if len(idle) == len(around):
                 raise
-    words = f"{len(CHECKS + VARIATIONS)} checks around {', '.join(m.name for m in around)}"
+    words = f"{count} around {', '.join(m.name for m in around)}"
     if idle:
         words += f"; the loss does not fall in these few rounds around {', '.join(idle)}"
     if apart:
@@ -59,13 +64,12 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
     It may refuse at the start or, when it sees what the method uploads, in the first round.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # what is broken is no refusal
-        made = partial(TinyRun, method, Path(folder), (wrapper,))
+        # a broken plugin does not refuse
+        made = partial(TinyRun, method, Path(folder), wrapper)
         run = guarded(made, [method, wrapper], "check TinyRun")
         try:
-            start = run.start()
-            task, updates = run.upload(1, start, run.task.data.participating[:3])
-            run.aggregate(task, start.server, updates)
+            task, updates = run.uploads
+            run.aggregate(task, run.start.server, updates)
         except FedLoomError as error:
             if refuses([wrapper], error):
                 return str(error)
@@ -83,3 +87,108 @@ def _run_checks(method: Plugin, *wrappers: Plugin) -> None:
                 idle = error
     if idle is not None:
         raise idle
+
+
+def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that the method runs with other values of its options, on cohorts of other clients.
+
+    One option is changed at a time: every other value of a list of values, a neighbour of a number.
+    Values that the plugin itself refuses are passed over. All clients take part at first, then one,
+    two, ...
+    """
+    for number, (words, changed, *around) in enumerate(_variations(method, *wrappers)):
+        if changed.refused_wrappers(changed.options({}, changed.name), around):
+            continue
+        own, cohort = folder / str(number), (number - 1) % (CLIENTS - 1) + 1
+        own.mkdir()
+        partition = DIRICHLET | {"clients": CLIENTS}
+        try:
+            _run(changed, own, around, partition, cohort, tiny_backbone(str(method.family)), number)
+        except FedLoomError as error:
+            if not refuses([changed, *around], error):
+                line = f"{error} (on cohorts of {cohort} clients{words})"
+                raise FedLoomError(line) from error
+
+
+def shipped_backbone(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
+    """Check that the method runs on the micro backbone that ships, whose shapes are other ones."""
+    entries = read(ROOT / "config.yaml")["backbones"]
+    label, entry = next(
+        (label, entry)
+        for label, entry in entries.items()
+        if FAMILIES[entry["library"]] == method.family
+        and entry["weights"].startswith("workflow/resources")
+    )
+    backbone = base.load(str(method.family), entry)
+    partition = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
+    try:
+        _run(method, folder, wrappers, partition, 3, backbone)
+    except FedLoomError as error:
+        raise FedLoomError(f"{error} (on the backbone {label})") from error
+
+
+VARIATIONS = (other_options, shipped_backbone)
+
+
+def _run(
+    method: Plugin,
+    folder: Path,
+    wrappers: Any,
+    partition: dict,
+    clients: int,
+    backbone: base.Backbone,
+    seed: int = 0,
+) -> None:
+    """Train and evaluate a round."""
+    task = tiny_task(method, folder, tuple(wrappers), partition, seed=seed, backbone=backbone)
+    vars(task.training).update(epochs=1)
+    task = replace(task, clients_per_round=clients, seed=seed)
+    hooks = loader.load_hooks(method, wrappers=tuple(wrappers))
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    evaluate(task.at(1), hooks, state)
+    evaluate_globally(task.at(1), hooks, state)
+
+
+def _variations(*plugins: Plugin) -> Iterator[list[Any]]:
+    """Yield words and plugins: as they are, twice, then with one option of one of them changed.
+
+    Around a method, wrappers' options are changed alone: another check changes the method's.
+    """
+    yield from [["", *plugins]] * 2
+    for position, plugin in enumerate(plugins):
+        if position == 0 and len(plugins) > 1:
+            continue
+        for name, option in plugin.option_schemas.items():
+            for value in other_values(option):
+                try:
+                    plugin.options({name: value}, plugin.name)
+                except FedLoomError:
+                    continue  # out of bounds
+                words = f", with {plugin.name}'s option {name}: {value}"
+                changed = plugin.with_defaults({name: value})
+                yield [words, *plugins[:position], changed, *plugins[position + 1 :]]
+
+
+def other_values(option: dict[str, Any]) -> list[Any]:
+    """Return values of an option's JSON Schema beside its default, some of them out of bounds."""
+    default = option["default"]
+    if "enum" in option:
+        return [value for value in option["enum"] if value != default]
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, int):
+        return [default + 1, default - 1]
+    if isinstance(default, float):
+        return [default / 2, (default + 1) / 2]
+    return []
+
+
+def refuses(plugins: list[Plugin], error: FedLoomError) -> bool:
+    """Return True if one of the plugins raised the error itself, or what it called did."""
+    if error.__cause__ is not None:  # an exception of another type, put into words
+        return False
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    inside = any(
+        str(plugin.folder.resolve()) in str(Path(f).resolve()) for plugin in plugins for f in files
+    )
+    return inside and Path(files[-1]).parent != Path(results.__file__).parent

@@ -11,9 +11,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
+from fedloom.common.io import write_table
 from fedloom.config.settings import Backbone
 from fedloom.data import federation
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
@@ -31,19 +32,10 @@ ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
 
 def tiny_vit(width: int = 16) -> FrozenViT:
     """Return a ViT of 12 blocks with random weights."""
+    sizes: dict[str, Any] = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": 12}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return FrozenViT(
-            VisionTransformer(
-                img_size=SIZE,
-                patch_size=8,
-                embed_dim=width,
-                depth=12,
-                num_heads=2,
-                mlp_ratio=1,
-                num_classes=0,
-            )
-        )
+        return FrozenViT(VisionTransformer(**sizes, num_heads=2, mlp_ratio=1, num_classes=0))
 
 
 def tiny_clip(width: int = 16):
@@ -63,6 +55,12 @@ def tiny_clip(width: int = 16):
     numbers = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bilinear"}
     open_clip.set_model_preprocess_cfg(model, numbers | {"size": SIZE})
     return FrozenCLIP(model, _tokenizer(), "tiny")
+
+
+@cache
+def tiny_backbone(family: str, width: int = 16) -> Any:
+    """Return one of these, which checks share: they leave it as it is."""
+    return tiny_vit(width) if family == "vit" else tiny_clip(width)
 
 
 @cache
@@ -87,7 +85,7 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
     write_store(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
     store = ImageStore(path)
     table = divide(store.labels, store.test, store.domains, scheme, seed=seed)
-    write_partition(folder / "partition.parquet", table)
+    write_table(folder / "partition.parquet", table)
     return store, folder / "partition.parquet"
 
 
@@ -103,32 +101,28 @@ def tiny_task(
     """Return a task on which a round takes milliseconds; write its files into `folder`.
 
     Args:
-        partition: how the images are divided; by default clients are of unequal size.
-        seed: of the partition.
+        seed: of the partition, by default of clients of unequal size.
         backbone: of the method's family; default: one with random weights.
-        options: the method's, where they are not the defaults; its wrappers have theirs.
+        options: the method's, where they are not the defaults.
     """
     store, division = _tiny_data(folder, partition, seed)
     images = torch.from_numpy(store.images(np.arange(len(store))).copy())
+    backbone = backbone or (tiny_vit() if method.family == "vit" else tiny_clip())
     if method.family == "vit":
-        backbone = backbone or tiny_vit()
         tokens, patches = backbone.class_tokens(images), torch.empty(0)  # [N, M + 1, d]
     else:
-        backbone = backbone or tiny_clip()
         final, patches = backbone.image_features(images)
         tokens = final[:, None]
 
     def cached(block: int | None) -> Tensor:
         return tokens[:, -1 if block is None else block - 1]
 
-    names = ["alpha", "beta", "gamma", "long delta"]
-    cpu = torch.device("cpu")
     needs = method.needs
     data = federation.load(
         store,
         division,
-        names,
-        cpu,
+        ["alpha", "beta", "gamma", "long delta"],
+        torch.device("cpu"),
         tokens=cached if "features" in needs else None,
         patches=(lambda: patches) if "patches" in needs else None,
     )
@@ -137,8 +131,7 @@ def tiny_task(
     chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
     prototypes = None
     if "prototypes" in needs:
-        warm = warm_start(tokens[:, :-1], data.labels, chosen, CLASSES)
-        prototypes = WarmStart(**warm)
+        prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
     return Task(
         seed=0,
         options=SimpleNamespace(**given),
@@ -174,11 +167,6 @@ def tiny_job(method: Plugin, first: int = 0, last: int = 4) -> TrainJob:
 
 def tiny_outputs(folder: Path, last: int = 4) -> training_job.Outputs:
     """Return paths for the outputs of a tiny job."""
-    return training_job.Outputs(
-        state=folder / f"{last}.state",
-        evaluation=folder / f"{last}.evaluation",
-        rounds=folder / f"{last}.rounds",
-        confusion=folder / f"{last}.confusion",
-        clients=folder / f"{last}.clients",
-        checkpoint=folder / "checkpoint.safetensors",
-    )
+    kinds = ("state", "evaluation", "rounds", "confusion", "clients")
+    files = {kind: folder / f"{last}.{kind}" for kind in kinds}
+    return training_job.Outputs(**files, checkpoint=folder / "checkpoint.safetensors")

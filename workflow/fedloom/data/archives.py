@@ -1,21 +1,22 @@
-"""Archives of data sets: unpacked as a whole, or refused.
+"""Unpack archives of data sets as a whole, or refuse them.
 
-Only files and folders are written, each under a path of its own below the folder. Links, devices,
-owners and permissions of an archive never reach the disk: tarfile's filters let links out of it
-(CVE-2025-4517), and no data set needs one.
+Only plain files and folders are written. Links, devices, owners and permissions of an archive never
+reach the disk: tarfile's filters let links out of the folder (CVE-2025-4517), and no data set needs
+one.
 """
 
-import functools
 import gzip
 import lzma
+import os
 import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError
 
@@ -39,141 +40,47 @@ DAMAGE = (
 
 
 class Member(NamedTuple):
-    """A file or a folder of an archive."""
+    """A file or a folder of an archive; `content` opens a file, and is None for a folder."""
 
     name: str
     size: int
-    refused: str  # why it is not unpacked; empty for a plain file or folder
-    content: Callable[[], IO[bytes] | None] | None  # opens it; None for a folder
+    plain: bool
+    content: Callable[[], IO[bytes] | None] | None
 
 
-def unpack(file: Path, into: Path, trusted: bool) -> list[str]:
-    """Unpack an archive and return the top-level names in it.
-
-    Args:
-        trusted: its digest was compared; else a tar archive is read to its end for its own
-            checksums, which tarfile would not do.
+def unpack(file: Path, into: Path) -> list[str]:
+    """Unpack a zip or tar archive and return the top-level names in it.
 
     Raises:
-        FedLoomError: the archive is broken; then it is deleted, so that another try fetches it
-            anew. Or a member is a link or would lie outside the folder, is encrypted or compressed
-            in an unknown way, or cannot be written; or there is more in it than is likely.
+        FedLoomError: the archive is broken; it is deleted, so that another try fetches it anew. Or
+            it has links, paths out of the folder, encrypted members or improbably many bytes, or
+            cannot be written; then it stays.
     """
     with file.open("rb") as stream:
         start = stream.read(4)
     try:
         if start in ZIP:
-            names = _unzip(file, into)
-        else:
-            names = _untar(file, into, trusted, compressed=start.startswith(GZIP))
+            with zipfile.ZipFile(file) as zipped:
+                return _write(_checked(_zipped(zipped), file), into)
+        compressed = start.startswith(GZIP)
+        with tarfile.open(file, "r:gz" if compressed else "r:") as tarred:
+            members = _checked(_tarred(tarred), file)
+            _read_to_end(file, compressed, tarred.offset)
+            return _write(members, into)
     except DAMAGE as error:
         raise _broken(file, error) from None
-    except RuntimeError as error:
-        raise _by_hand(file, into, error) from None
+    except RuntimeError as error:  # zipfile's, of encrypted members too
+        raise FedLoomError(
+            f"{file}: cannot be unpacked ({error}); if it is what you expect, unpack it by hand "
+            f"into {into} and run `fedloom data check`, or else delete it and run again"
+        ) from None
     except OSError as error:
-        if error.errno is None:  # bz2 and gzip say so that what they read is damaged
+        if error.errno is None:  # of bz2 and gzip, about damage
             raise _broken(file, error) from None
         raise FedLoomError(
             f"{file}: cannot be unpacked into {into} ({error.strerror or error}); mend that and "
             "run it again"
         ) from None
-    return sorted({parts[0] for name in names if (parts := PurePosixPath(name).parts)})
-
-
-def _unzip(file: Path, into: Path) -> list[str]:
-    """Unpack a zip archive and return the names in it; every member's checksum is compared.
-
-    Raises:
-        zipfile.BadZipFile: it is broken, or a part of an archive.
-        RuntimeError: a member is encrypted or compressed in an unknown way.
-        FedLoomError: a member is refused.
-    """
-    with zipfile.ZipFile(file) as archive:
-        infos = archive.infolist()
-        # the index of an archive within a member is taken for the file's own where that is cut off
-        if not all(info.filename for info in infos) or (
-            infos and min(info.header_offset for info in infos) not in (0, 4)
-        ):
-            raise zipfile.BadZipFile("its index is broken or cut off")
-        members = _checked(map(functools.partial(_zipped, archive), infos), file, into)
-        return _write(members, file, into)
-
-
-def _zipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
-    """Return a member of a zip archive, in which a link is a file that its mode calls one."""
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    refused = "" if kind in (0, stat.S_IFREG, stat.S_IFDIR) else "is a link or a device"
-    content = None if info.is_dir() else functools.partial(archive.open, info)
-    return Member(info.filename, info.file_size, refused, content)
-
-
-def _untar(file: Path, into: Path, trusted: bool, compressed: bool) -> list[str]:
-    """Unpack a tar archive and return the names in it.
-
-    Raises:
-        tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError: it is broken.
-        FedLoomError: a member is refused.
-    """
-    with tarfile.open(file, "r:gz" if compressed else "r:") as archive:
-        members = _checked(map(functools.partial(_tarred, archive), archive), file, into)
-        if not trusted:
-            _check_tar(file, compressed, archive.offset)
-        return _write(members, file, into)
-
-
-def _tarred(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
-    """Return a member of a tar archive."""
-    refused = "" if info.isreg() or info.isdir() else "is a link or a device"
-    content = None if info.isdir() else functools.partial(archive.extractfile, info)
-    return Member(info.name, info.size, refused, content)
-
-
-def _checked(members: Iterable[Member], file: Path, into: Path) -> list[Member]:
-    """Return all members once each was found fit to unpack, before the first is written.
-
-    Raises:
-        FedLoomError: a member is not a plain file or folder, or would lie outside the folder; or
-            there are too many of them.
-    """
-    checked, size, room = [], 0, max(SMALL, GROWTH * file.stat().st_size)
-    for member in members:
-        path = PurePosixPath(member.name)
-        if member.refused:
-            raise _by_hand(file, into, f"{member.name!r} {member.refused}")
-        if path.is_absolute() or ".." in path.parts:
-            raise _by_hand(file, into, f"{member.name!r} would lie outside the folder")
-        if "\0" in member.name or member.size < 0:
-            raise _by_hand(file, into, f"{member.name!r} has a name or size that no file can have")
-        checked.append(member)
-        size += member.size
-        if size > room or len(checked) > MEMBERS:
-            raise _by_hand(file, into, f"it holds more than {room} bytes or {MEMBERS} files")
-    return checked
-
-
-def _write(members: list[Member], file: Path, into: Path) -> list[str]:
-    """Write the members and return their names.
-
-    Raises:
-        FedLoomError: a link that was there before leads a member to another place.
-    """
-    top, made = into.resolve(), set[Path]()
-    for member in members:
-        path = top / member.name
-        folder = path if member.content is None else path.parent
-        if folder not in made:  # a look for each file would take as long as writing it
-            if folder.resolve() != folder:
-                raise _by_hand(file, into, f"{member.name!r} would be written through a link")
-            folder.mkdir(parents=True, exist_ok=True)
-            made.add(folder)
-        if member.content is None:
-            continue
-        path.unlink(missing_ok=True)  # what a try before this one wrote, or a link
-        content = member.content()
-        assert content is not None, "a plain file"
-        with content, path.open("xb") as written:
-            shutil.copyfileobj(content, written, PIECE)
-    return [member.name for member in members]
 
 
 def _broken(file: Path, reason: object) -> FedLoomError:
@@ -182,27 +89,75 @@ def _broken(file: Path, reason: object) -> FedLoomError:
     return FedLoomError(f"{file}: cannot be unpacked ({reason}); run it again")
 
 
-def _by_hand(file: Path, into: Path, reason: object) -> FedLoomError:
-    """Return the error that leaves it to a person what becomes of an archive."""
-    return FedLoomError(
-        f"{file}: cannot be unpacked ({reason}); if it is what you expect, unpack it by hand into "
-        f"{into} and run `fedloom data check`, or else delete it and run again"
-    )
+def _zipped(archive: zipfile.ZipFile) -> Iterator[Member]:
+    """Yield the members of a zip archive, in which a file's mode tells that it is a link."""
+    infos = archive.infolist()
+    # where the index is cut off, zipfile takes that of an archive within a member
+    offsets = [info.header_offset for info in infos]
+    stream: Any = archive.fp
+    stream.seek(-12 - len(archive.comment), os.SEEK_END)
+    count = int.from_bytes(stream.read(2), "little")  # 65535 stands for more than it can say
+    if min(offsets, default=0) not in (0, 4) or count not in (len(infos), 65535):
+        raise zipfile.BadZipFile("its index is broken or cut off")
+    for info in infos:
+        plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+        content = None if info.is_dir() else partial(archive.open, info)
+        yield Member(info.filename, info.file_size, plain, content)
 
 
-def _check_tar(file: Path, compressed: bool, seen: int) -> None:
-    """Read an archive to its end; tarfile takes a broken header for the end, and so a part for all.
+def _tarred(archive: tarfile.TarFile) -> Iterator[Member]:
+    for info in archive:
+        content = None if info.isdir() else partial(archive.extractfile, info)
+        yield Member(info.name, info.size, info.isreg() or info.isdir(), content)
 
-    Args:
-        seen: where tarfile saw the end, in bytes.
 
-    Raises:
-        tarfile.ReadError: there is no block of zeros, which ends a whole one.
-        zlib.error, gzip.BadGzipFile, EOFError: the compressed stream is broken.
+def _read_to_end(file: Path, compressed: bool, end: int) -> None:
+    """Check that a tar archive ends with zeros at byte `end`, where tarfile saw its end.
+
+    tarfile takes a broken header for the end, and ignores the checksum behind a compressed stream.
     """
     with gzip.open(file) if compressed else file.open("rb") as stream:
-        stream.seek(seen)
+        stream.seek(end)
         if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError("a header is broken")
-        while stream.read(PIECE):  # a compressed stream has its checksum at the end
+        while stream.read(PIECE):
             pass
+
+
+def _checked(members: Iterable[Member], file: Path) -> list[Member]:
+    """Return all members; raise a RuntimeError if one is unfit to unpack, or they are too many."""
+    checked, size, most = [], 0, max(SMALL, GROWTH * file.stat().st_size)
+    for member in members:
+        path = PurePosixPath(member.name)
+        if not member.plain:
+            raise RuntimeError(f"{member.name!r} is a link or a device")
+        if path.is_absolute() or ".." in path.parts:
+            raise RuntimeError(f"{member.name!r} would lie outside the folder")
+        if "\0" in member.name or member.size < 0:
+            raise RuntimeError(f"{member.name!r} has a name or size that no file can have")
+        checked.append(member)
+        size += member.size
+        if size > most or len(checked) > MEMBERS:
+            raise RuntimeError(f"it holds more than {most} bytes or {MEMBERS} files")
+    return checked
+
+
+def _write(members: list[Member], into: Path) -> list[str]:
+    """Write the members and return their top-level names; follow no link that was there before."""
+    top, made = into.resolve(), set[Path]()
+    for member in members:
+        path = top / member.name
+        folder = path if member.content is None else path.parent
+        if folder not in made:  # a look for each file would take as long as writing it
+            if folder.resolve() != folder:
+                raise RuntimeError(f"{member.name!r} would be written through a link")
+            folder.mkdir(parents=True, exist_ok=True)
+            made.add(folder)
+        if member.content is None:
+            continue
+        path.unlink(missing_ok=True)  # of an earlier try, or a link
+        content = member.content()
+        assert content is not None, "a plain file"
+        with content, path.open("xb") as written:
+            shutil.copyfileobj(content, written, PIECE)
+    return sorted({parts[0] for m in members if (parts := PurePosixPath(m.name).parts)})

@@ -1,8 +1,8 @@
-"""Downloads of data sets: resumed where they were cut, checked by digest, unpacked once.
+"""Get a data set's files as its recipe says: torchvision, Hugging Face's hub, archives, or by hand.
 
-A file lies in <root>/.downloads while it is fetched. When it is in its place, or what it holds is,
-a record with its address, size and sha256 remains there, by which a second call knows that nothing
-is left to do.
+An archive lies in <root>/.downloads while it is fetched. Once it is in place or unpacked, a record
+with its address, size and sha256 remains there, by which a second call knows that nothing is left
+to do.
 """
 
 import hashlib
@@ -15,10 +15,14 @@ from urllib.parse import urlsplit
 import requests
 from filelock import FileLock
 
+from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
 from fedloom.common.logs import download_progress
+from fedloom.config.recipes import Recipe, find, folder_of
 from fedloom.data.archives import unpack
+from fedloom.data.entries import dataset_entry
+from fedloom.data.sources import read
 
 log = logging.getLogger(__name__)
 
@@ -31,29 +35,42 @@ HERE = ("127.0.0.1", "localhost", "::1")  # this machine, to which the way is sh
 PIECE = 1 << 20  # bytes written at once
 
 
-def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
-    """Download files and put them, or what archives hold, below the root.
+def get(recipe: Recipe, root: str | None = None) -> list[str]:
+    """Bring a data set's files below the root, and return the steps that a person must do.
 
-    Args:
-        archives: entries of a recipe's `get.archives`.
+    Files that are there already are not fetched again. The parts of a data set of several are got
+    one by one. The root is the recipe's by default.
 
     Raises:
-        FedLoomError: a server does not answer, or sends something else than the recipe says; or
-            a file without a digest in the recipe would come by plain http.
+        FedLoomError: a download failed, or the root cannot be a folder.
     """
-    (root / FOLDER).mkdir(parents=True, exist_ok=True)
-    with FileLock(root / FOLDER / ".lock"):
-        for archive in archives:
-            _fetch(archive, root)
+    root = root or recipe.root
+    folder, how = resource(root), recipe.get
+    if how.keys() - {"manual"}:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedLoomError(f"{recipe.name}: root {folder}: {error.strerror}") from None
+    steps = []
+    for name in how.get("recipes", ()):
+        part = find(name)
+        steps += get(part, f"{root}/{folder_of(part)}")
+    if how.get("torchvision"):
+        entry = {"recipe": str(recipe.file), "root": root, "download": True}
+        settings = dataset_entry(recipe.name, entry)
+        read(settings.pop("source"), settings)
+    if "hub" in how:
+        fetch_from_hub(**how["hub"], root=folder)
+    if "archives" in how:
+        fetch_archives(how["archives"], folder)
+    return steps + [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
 
 
 def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path) -> None:
     """Download files of a data set on Hugging Face's hub, and compare them with its digests.
 
-    The address of the hub may be set by HF_ENDPOINT, and a token by HF_TOKEN.
-
-    Args:
-        files: names, or patterns with *.
+    `files` are names, or patterns with *. The address of the hub may be set by HF_ENDPOINT, and a
+    token by HF_TOKEN.
 
     Raises:
         FedLoomError: the hub cannot be reached or has no such files, or one came out different.
@@ -82,17 +99,28 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
     except (HTTPError, HFValidationError, OSError, RuntimeError) as error:
         line = str(error).strip().partition("\n")[0].removeprefix("Got: ").rstrip(".")
         raise FedLoomError(
-            f"{where}: {line or type(error).__name__}; run it again to go on from here, or set "
+            f"{where}: {line or type(error).__name__}; run it again to continue, or set "
             "HF_ENDPOINT to a hub that can be reached"
         ) from None
     wrong = sorted(mismatch["path"] for mismatch in compared.mismatches)
     for path in wrong:
         (root / path).unlink()
     if wrong:
-        raise FedLoomError(
-            f"{where}: {', '.join(wrong)} differed from the hub's digest and is deleted; run it "
-            "again"
-        )
+        line = f"{', '.join(wrong)} differed from the hub's digest and is deleted; run it again"
+        raise FedLoomError(f"{where}: {line}")
+
+
+def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
+    """Download the entries of a recipe's `get.archives`, and put or unpack them below the root.
+
+    Raises:
+        FedLoomError: a server does not answer, or sends something else than the recipe says; or
+            a file without a digest in the recipe would come by plain http.
+    """
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    with FileLock(root / FOLDER / ".lock"):
+        for archive in archives:
+            _fetch(archive, root)
 
 
 def _fetch(archive: dict[str, Any], root: Path) -> None:
@@ -101,52 +129,34 @@ def _fetch(archive: dict[str, Any], root: Path) -> None:
     name = archive.get("name") or url.partition("?")[0].rstrip("/").rpartition("/")[2]
     into, file = root / archive.get("into", "."), root / FOLDER / name
     record = file.with_name(f"{name}.done.json")
-    if _is_done(record, archive, into):
+    facts = read_json(record) if record.is_file() else {}
+    stated = {key: archive[key] for key in ("url", "size", "sha256", "md5") if key in archive}
+    if stated.items() <= facts.items() and all((into / name).exists() for name in facts["made"]):
         log.info("%s: is here already", name)
         return
     compared = "sha256" in archive or "md5" in archive
     if not file.exists():
         _download(url, file, compared)
-    facts = {"url": url} | _checked(file, archive)
+    facts = _checked(file, archive)
     if not compared:
         line = "%s: %d bytes with sha256 %s; the recipe has no digest to compare it with"
         log.info(line, name, facts["size"], facts["sha256"])
     into.mkdir(parents=True, exist_ok=True)
     if name.endswith(ARCHIVES):
         log.info("%s: unpacking it into %s", name, into)
-        made = unpack(file, into, trusted=compared)
+        made = unpack(file, into)
         file.unlink()
     else:
         made = [name]
         file.replace(into / name)
-    write_text(record, canonical(facts | {"made": made}) + "\n")
-
-
-def _is_done(record: Path, archive: dict[str, Any], into: Path) -> bool:
-    """Return True if a record says that this file was put in place, and what it made is there.
-
-    Raises:
-        FedLoomError: the record is damaged.
-    """
-    if not record.is_file():
-        return False
-    facts = read_json(record)
-    if not isinstance(facts.get("made"), list):
-        raise FedLoomError(f"{record}: not what FedLoom wrote; delete it and run again")
-    stated = {key: archive[key] for key in ("url", "size", "sha256", "md5") if key in archive}
-    there = all((into / name).exists() for name in facts["made"])
-    return there and stated.items() <= facts.items()
+    write_text(record, canonical(facts | {"url": url, "made": made}) + "\n")
 
 
 def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
-    """Return size and digests of a downloaded file, which must be those that the recipe states.
-
-    Raises:
-        FedLoomError: they are others. The file is deleted, so that another try fetches it anew.
-    """
+    """Return size and digests of a file; delete it if the recipe states others, and raise."""
     with file.open("rb") as stream:
-        start = stream.read(1000).lstrip().lower()
-    if start.startswith((b"<!doctype html", b"<html")):
+        page = stream.read(1000).lstrip().lower().startswith((b"<!doctype html", b"<html"))
+    if page:
         file.unlink()
         raise FedLoomError(
             f"{archive['url']}: the server sent a web page in its place; open the address in a "
@@ -158,7 +168,7 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
             with file.open("rb") as stream:
                 facts[kind] = hashlib.file_digest(stream, kind).hexdigest()
     for key, value in facts.items():
-        if key in archive and archive[key] != value:
+        if archive.get(key, value) != value:
             file.unlink()
             raise FedLoomError(
                 f"{archive['url']}: its {key} is {value}, but the recipe says {archive[key]}; it "
@@ -168,62 +178,43 @@ def _checked(file: Path, archive: dict[str, Any]) -> dict[str, Any]:
 
 
 def _download(url: str, file: Path, compared: bool) -> None:
-    """Download a file; what an earlier call or try left behind is gone on from.
+    """Download a file, and continue the part of it that an earlier call or try left behind.
 
-    Args:
-        compared: there is a digest to compare the file with.
-
-    Raises:
-        FedLoomError: the server refuses, or several tries in a row brought no more of the file than
-            an earlier one did; or without a digest, it comes by plain http.
+    Without a digest to be `compared` with, it must not come by plain http.
     """
     part, failed = file.with_name(f"{file.name}.part"), 0
+    version = part.with_name(f"{part.name}.version")  # the server's, so that versions do not mix
     longest = _size(part)
     while True:
         try:
-            refusal = _go_on(url, part, compared)
-            if refusal is None:
-                break
-            reason = f"the server says {refusal.status_code} ({refusal.reason})"
-            if refusal.status_code < 500 and refusal.status_code != 429:
-                raise FedLoomError(f"{url}: {reason}")
+            _continue(url, part, version, compared)
+            break
         except requests.RequestException as error:
-            reason = type(error).__name__
+            answer, reason = error.response, type(error).__name__
+        if answer is not None:
+            reason = f"the server says {answer.status_code} ({answer.reason})"
+            if answer.status_code < 500 and answer.status_code not in (416, 429):
+                raise FedLoomError(f"{url}: {reason}")
         # a server that knows no ranges starts anew each time, and may always end early
         failed = 0 if _size(part) > longest else failed + 1
         longest = max(longest, _size(part))
         if failed == TRIES:
-            raise FedLoomError(f"{url}: {reason}, {TRIES} times; run it again to go on from here")
+            raise FedLoomError(f"{url}: {reason}, {TRIES} times; run it again to continue")
         log.info("%s: %s; trying again", url, reason)
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
     part.replace(file)
-    _tag_of(part).unlink(missing_ok=True)
+    version.unlink(missing_ok=True)
 
 
 def _size(part: Path) -> int:
-    """Return how many bytes there are of a file; 0 if it is not there."""
     return part.stat().st_size if part.exists() else 0
 
 
-def _tag_of(part: Path) -> Path:
-    """Return where the server's name for a file's version is noted, so that versions do not mix."""
-    return part.with_name(f"{part.name}.version")
-
-
-def _go_on(url: str, part: Path, compared: bool) -> requests.Response | None:
-    """Ask for what a partial file lacks and append it; start anew if the server's file is another.
-
-    Returns:
-        The server's answer if it refuses; then nothing is appended.
-
-    Raises:
-        requests.RequestException: the connection ended early.
-        FedLoomError: it comes by plain http, and nothing tells what was changed on the way.
-    """
-    start, tag, headers = _size(part), _tag_of(part), {}
-    if start and tag.exists():
-        headers = {"Range": f"bytes={start}-", "If-Range": tag.read_text()}
-    headers |= {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
+def _continue(url: str, part: Path, version: Path, compared: bool) -> None:
+    """Ask for the rest of a partial file and append it; start anew if the file has changed."""
+    start, headers = _size(part), {"Accept-Encoding": "identity"}  # sizes are those of the file
+    if start and version.exists():
+        headers |= {"Range": f"bytes={start}-", "If-Range": version.read_text()}
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         ways = [urlsplit(hop.url) for hop in (*answer.history, answer)]
         if not compared and any(w.scheme == "http" and w.hostname not in HERE for w in ways):
@@ -231,27 +222,20 @@ def _go_on(url: str, part: Path, compared: bool) -> requests.Response | None:
                 f"{url}: comes by plain http, so that anyone on the way can change it; state its "
                 f"sha256 in the recipe, or put a file that you trust at {part.with_suffix('')}"
             )
-        if answer.status_code == 416:  # there is no more of it
-            if answer.headers.get("Content-Range", "").rpartition("/")[2] == str(start):
-                return None
+        if answer.status_code == 416:  # it ends where the part does, or before
             part.unlink()
-            raise requests.ConnectionError("the file has changed")
-        if not answer.ok:
-            return answer
-        goes_on = answer.status_code == 206
-        version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-        if version is not None and not version.startswith("W/"):
-            tag.write_text(version)
-        else:
-            tag.unlink(missing_ok=True)
-        start = start if goes_on else 0
+        answer.raise_for_status()
+        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "W/"
+        version.unlink(missing_ok=True)
+        if not tag.startswith("W/"):
+            version.write_text(tag)
+        start = start if answer.status_code == 206 else 0
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         with (
-            part.open("ab" if goes_on else "wb") as stream,
+            part.open("ab" if start else "wb") as stream,
             download_progress(url, start, total) as bar,
         ):
             for piece in answer.iter_content(PIECE):
                 stream.write(piece)
                 bar.update(len(piece))
-    return None

@@ -21,13 +21,11 @@ IMAGES_AT_ONCE = 1024  # copied to it
 
 
 def unasked(cache: str) -> Callable[..., torch.Tensor]:
-    """Return a reader that refuses, for a cache that the method's needs do not name."""
+    """Return a reader that refuses, for a cache that the method does not need."""
 
     def read(*block: int | None) -> torch.Tensor:
-        raise FedLoomError(
-            f"the method reads {cache}, which its method.toml does not ask for; "
-            f'add "{cache}" to needs'
-        )
+        line = f"the method reads {cache}, which its method.toml does not ask for"
+        raise FedLoomError(f'{line}; add "{cache}" to needs')
 
     return read
 
@@ -43,13 +41,13 @@ class Federation:
         labels: class of every image, int64 [N].
         priors: [clients, C], each client's share of every class in its training images
             (PEP-FedPT, Eq. 14).
-        tokens: gives the class tokens [N, d] of the unprompted backbone at the input of a block
+        tokens: returns the class tokens [N, d] of the unprompted backbone at the input of a block
             (from 1), or the final ones for None, from the cache; of a CLIP, image features.
-        patches: gives a CLIP's projected patch tokens [N, T, d], from the cache. Both are in its
+        patches: returns a CLIP's projected patch tokens [N, T, d], from the cache. Both are in its
             format, and a batch's are float32.
         domains: name of every client's domain; of several, joined by +.
         classes: names of the C classes.
-        device: where tensors of a batch are.
+        device: of a batch's tensors.
     """
 
     store: ImageStore
@@ -98,8 +96,7 @@ class Federation:
     def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
         """Return rows of K clients as one batch [K, B], B the longest; shorter ones are masked.
 
-        Args:
-            fill: row of each client that stands where the mask is false; default: its first.
+        `fill` is the row of each client that stands where the mask is false; default: its first.
         """
         return next(self.batches([rows], fill))
 
@@ -121,7 +118,7 @@ class Federation:
 
 
 def fits(size: int, device: torch.device) -> bool:
-    """Return True if so many bytes may be kept on a GPU; a CPU keeps none and reads files."""
+    """Return True if a number of bytes may be kept on a GPU; a CPU keeps none and reads files."""
     if device.type != "cuda":
         return False
     free, _ = torch.cuda.mem_get_info(device)
@@ -134,7 +131,6 @@ def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def _pinned(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return the values where a GPU can fetch them by itself."""
     tensor = torch.from_numpy(values)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
@@ -142,7 +138,7 @@ def _pinned(values: np.ndarray, device: torch.device) -> torch.Tensor:
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
     """Yield the batches; where images come from disk to a GPU, it works while the next are read.
 
-    That begins when somebody has asked for a batch's images: a method may do without.
+    That begins when a batch's images are first used: a method may do without.
     """
     reads, coming, following = False, None, next(batches, None)
     with ThreadPoolExecutor(1) as reader:
@@ -170,14 +166,14 @@ def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray,
 
 @dataclass
 class Batch:
-    """B examples of each of K clients; where `mask` is false, one of the client's own fills up.
+    """B examples of each of K clients.
 
     Attributes:
         source: the data that the batch is of.
         index: rows of the image store [K, B].
         counts: number of each client's examples [K], without those that fill up.
         rows: the same as `index`, on the device.
-        mask: bool [K, B], false where an example fills up.
+        mask: bool [K, B], false where an example of the client fills up.
         seen: while training, how many examples each client [K] has had in this phase before.
     """
 
@@ -206,14 +202,11 @@ class Batch:
 
     @cached_property
     def features(self) -> torch.Tensor:
-        """Return the unprompted backbone's final class token [K, B, d], from the cache."""
+        """Return the unprompted backbone's final class tokens [K, B, d], from the cache."""
         return self.class_tokens(None)
 
     def class_tokens(self, block: int | None) -> torch.Tensor:
-        """Return the unprompted backbone's class tokens [K, B, d] at the input of block `block`.
-
-        Blocks count from 1; None stands for the final class token.
-        """
+        """Return the class tokens [K, B, d] at the input of a block (from 1), or the final ones."""
         return self.source.tokens(block)[self.rows].float()
 
     @cached_property
@@ -238,7 +231,7 @@ class Batch:
             yield self.part(slice(start, start + size))
 
     def part(self, columns: slice) -> "Batch":
-        """Return the images of these columns as a batch of their own."""
+        """Return the images of these columns as a batch."""
         return BatchPart(**self._columns(columns), whole=self, columns=columns)
 
     def _columns(self, columns: slice) -> dict[str, Any]:
@@ -276,14 +269,7 @@ def load(
     tokens: Callable[[int | None], torch.Tensor] | None = None,
     patches: Callable[[], torch.Tensor] | None = None,
 ) -> Federation:
-    """Read a partition's Parquet file over its image store.
-
-    Args:
-        classes, tokens, patches: see Federation; None: the method does not need them.
-
-    Raises:
-        FedLoomError: the file is truncated or damaged.
-    """
+    """Read a partition's Parquet file over its image store; unused caches may be None."""
     table = read_table(partition)
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
     train_rows, test_rows = (_rows_of_clients(client, half) for half in (~test, test))
@@ -305,12 +291,7 @@ def load(
 
 
 def _rows_of_clients(client: np.ndarray, half: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of the image store of every client, ascending.
-
-    Args:
-        client: the client of every row [N].
-        half: True for the rows to return [N].
-    """
+    """Return the rows of every client, ascending, among the `half` [N] of all rows."""
     rows = np.flatnonzero(half & (client != UNASSIGNED))
     rows = rows[np.argsort(client[rows], kind="stable")]
     counts = np.bincount(client[rows], minlength=int(client.max()) + 1)
@@ -322,8 +303,8 @@ def shuffled_batches(
 ) -> Iterator[np.ndarray]:
     """Yield one client's minibatches of `size` rows, in a fresh order for every epoch.
 
-    The last batch of an epoch may be smaller. With `drop_last` it is left out then, but for a
-    client that has fewer rows than a batch.
+    The last batch of an epoch may be smaller. `drop_last` leaves it out, except for a client that
+    has fewer rows than a batch.
     """
     whole = len(rows) - len(rows) % size if drop_last and len(rows) >= size else len(rows)
     for epoch in range(epochs):

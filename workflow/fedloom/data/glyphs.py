@@ -2,8 +2,13 @@
 
 Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
 backbones; *target* classes are the dataset `glyphs`, whose domains are four font families (each
-with a regular, a bold and an italic face). `workflow/pretraining/glyph_classes.py` chose them.
-Digits are in neither set.
+with a regular, a bold and an italic face), or styles of drawing. `workflow/pretraining` chose the
+classes. Digits are in neither set.
+
+The styles are so strong that features of the shipped micro ViT, which was trained on plain glyphs
+alone, leave something to learn. A linear probe on 900 of 1,200 images of 100 letters is right for
+94 % of plain ones, 86 % of outlines, 84 % of noisy ones, 76 % of turned ones, 58 % of inverted
+ones, and 61 % of those that a square of 12 pixels covers; `COVER` is less.
 """
 
 import unicodedata
@@ -14,13 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from PIL import Image, ImageFont
 
-from fedloom.data.glyph_classes import SOURCE, TARGET
+from fedloom.common.checkout import ROOT
+from fedloom.common.io import read_json
+from fedloom.common.seeds import numpy_generator
 
-CLASSES = {"source": SOURCE, "target": TARGET}
+# source and target characters, as pretraining.glyph_classes chose them
+CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
+SIZE = 32  # pixels of a side of the canvas
 FILL = 0.8  # the longer side of a glyph, as a share of the canvas
 _EM = 64  # px at which a face is rasterised before it is fitted into its box
+TURN = 45  # degrees, each way
+NOISE = 60  # deviation, of 255
+COVER = 10  # side of the square that hides a part, in pixels of 32
 
 # face -> (family, file). The family is the domain.
 _FACES = {
@@ -47,7 +60,7 @@ class Glyph:
 
     @property
     def name(self) -> str:
-        """Its Unicode name, lower case."""
+        """Return its Unicode name, lower case."""
         return unicodedata.name(self.char).lower()
 
 
@@ -61,29 +74,31 @@ def has(glyph: Glyph, face: str) -> bool:
     return ord(glyph.char) in codes(face)
 
 
-def draw(
-    glyph: Glyph, face: str, size: int = 32, affine: Sequence[Sequence[float]] | None = None
-) -> np.ndarray:
-    """Draw a glyph in white on black, centred, its longer side `FILL` of the canvas.
+def draw(glyph: Glyph, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
+    """Draw a glyph in white on black, uint8 [32, 32], its longer side `FILL` of the canvas.
 
     Args:
-        size: of the canvas, in pixels.
         affine: matrix [2, 3] from output to input positions, both in [-1, 1] from edge to edge as
             in `torch.nn.functional.affine_grid`.
 
-    Returns:
-        uint8 [size, size]
-
     Raises:
-        KeyError: an unknown face.
-        ValueError: a character that the face does not have.
+        ValueError: the face does not have the character.
     """
     if not has(glyph, face):
         raise ValueError(f"{face} has no glyph for U+{ord(glyph.char):04X}")
-    canvas = _fitted(glyph.char, face, 2 * size)  # drawn at twice the size, against jaggedness
+    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))  # twice the size, against jaggedness
+    ink: Any = _font(face).getmask(glyph.char, "L")  # Pillow's annotation lacks that it gives bytes
+    cut = Image.frombytes("L", ink.size, bytes(ink))
+    box = cut.getbbox()
+    if box is not None:
+        cut = cut.crop(box)
+        scale = FILL * 2 * SIZE / max(cut.size)
+        width, height = (max(1, round(scale * side)) for side in cut.size)
+        cut = cut.resize((width, height), Image.Resampling.BILINEAR)
+        canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
     if affine is not None:
         (a, b, c), (d, e, f) = affine
-        half = float(size)  # Pillow counts pixels from the corner
+        half = float(SIZE)  # Pillow counts pixels from the corner
         canvas = canvas.transform(
             canvas.size,
             Image.Transform.AFFINE,
@@ -94,10 +109,7 @@ def draw(
 
 
 def classes(split: str, limit: int | None = None) -> list[Glyph]:
-    """Return the first `limit` classes of a split, source or target, or all.
-
-    The order is fixed, so that a smaller set is the beginning of a larger one.
-    """
+    """Return the first `limit` classes, or all, of the split source or target, in a fixed order."""
     return [Glyph(char) for char in CLASSES[split][:limit]]
 
 
@@ -153,12 +165,8 @@ def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndar
     return np.stack([np.stack(row, -1) for row in rows], 1)
 
 
-# ---- fonts ------------------------------------------------------------------------------------
-
-
 @cache
 def _path(face: str) -> Path:
-    """Return the font file of a face."""
     import matplotlib  # late: takes a moment, and only its folder is needed
 
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{_FACES[face][1]}.ttf"
@@ -176,22 +184,31 @@ def codes(face: str) -> frozenset[int]:
 
 @cache
 def _font(face: str) -> ImageFont.FreeTypeFont:
-    """Return the font of a face, at `_EM` pixels."""
     # the basic layout draws one code point as it is, whether or not raqm is installed
     return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
 
 
-def _fitted(char: str, face: str, size: int) -> Image.Image:
-    """Draw a glyph scaled into the middle of a size x size canvas, mode L."""
-    canvas = Image.new("L", (size, size))
-    ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
-    cut = Image.frombytes("L", ink.size, bytes(ink))
-    box = cut.getbbox()
-    if box is None:
-        return canvas  # no ink
-    cut = cut.crop(box)
-    scale = FILL * size / max(cut.size)
-    width, height = (max(1, round(scale * side)) for side in cut.size)
-    cut = cut.resize((width, height), Image.Resampling.BILINEAR)
-    canvas.paste(cut, ((size - width) // 2, (size - height) // 2))
-    return canvas
+def restyled(images: np.ndarray, style: str, code: int) -> np.ndarray:
+    """Draw a class's images, uint8 [N, H, W], in a style; `code` seeds the random numbers."""
+    rng = numpy_generator(0, f"glyph style {style}", code)
+    return np.stack([_in_style(image, style, rng) for image in images])
+
+
+def _in_style(image: np.ndarray, style: str, rng: np.random.Generator) -> np.ndarray:
+    """Return an image, uint8 [H, W], in a style."""
+    match style:
+        case "outline":
+            return scipy.ndimage.morphological_gradient(image, size=3)
+        case "inverted":
+            return 255 - image
+        case "turned":
+            angle = rng.uniform(-TURN, TURN)
+            return np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.BILINEAR))
+        case "noisy":
+            noise = rng.normal(0, NOISE, image.shape)
+            return (image + noise).round().clip(0, 255).astype(np.uint8)
+        case "covered":
+            top, left = rng.integers(0, np.array(image.shape) - COVER + 1)
+            image = image.copy()
+            image[top : top + COVER, left : left + COVER] = 0
+    return image

@@ -1,39 +1,36 @@
-"""What a source returns: the images that there are, none of them read yet, with their labels."""
+"""What a source returns: its images, none of them read yet, with their labels."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
+from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_regular, is_folder, printable
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-# domain of test images that are of none: in a partition by domains they go to clients by class
+# domain of test images without one: in a partition by domains they go to clients by class
 NO_DOMAIN = ""
 
 
 class Item(NamedTuple):
-    """One image that has not been read yet.
+    """One image that has not been read yet."""
 
-    Attributes:
-        name: how an error names it, such as its path.
-        load: reads and decodes it.
-    """
-
-    name: str
-    load: "Callable[[], Image.Image]"
+    name: str  # for errors, such as its path
+    load: Callable[[], Image.Image]  # reads and decodes it
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """What a source returns: its images with their labels, none of them read yet.
+    """The N images that a source lists.
 
     Attributes:
-        items: returns the N images in order; called again if the first ones are grey and a later
-            one is not.
+        items: returns the images in order; called again if the first ones are grey and a later one
+            is not.
         labels: int [N], the class of each image.
         classes: the classes' names, in the order of their numbers.
         provenance: where the images come from, for the store's receipt.
@@ -55,75 +52,49 @@ class ImageList:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The images of a dataset, none of them read yet, as `fedloom.data.preparation` chose them.
-
-    Attributes:
-        items, classes, provenance, named, test_split: see ImageList.
-        labels: int [N].
-        domains: str [N].
-        test: bool [N].
-    """
+    """The images of which a store is made; fields are those of ImageList."""
 
     items: Callable[[], Iterable[Item]]
-    labels: np.ndarray
+    labels: np.ndarray  # int [N]
     classes: list[str]
     provenance: str
-    domains: np.ndarray
-    test: np.ndarray
+    domains: np.ndarray  # str [N]
+    test: np.ndarray  # bool [N]
     named: bool
     test_split: str
 
 
-def check_list(listed: ImageList) -> None:
-    """Require columns of the right types and of one length.
+def root_folder(path: str, expected: str) -> Path:
+    """Return the folder that a path of the config names, with the files that are `expected`."""
+    root = resource(path)
+    if not is_folder(root):
+        raise FedLoomError(f"{printable(str(root))}: no such folder; put {expected} there")
+    return root
 
-    Raises:
-        FedLoomError: names the column of the list.
-    """
+
+def file_items(paths: Sequence[str]) -> Callable[[], Iterator[Item]]:
+    """Return the `items` of an ImageList of image files."""
+    return lambda: (Item(printable(path), partial(_load, path)) for path in paths)
+
+
+def _load(path: str) -> Image.Image:
+    check_regular(path)
+    with Image.open(path) as image:
+        image.load()
+        return image
+
+
+def check_columns(listed: ImageList) -> None:
+    """Check types and lengths of a list's columns."""
+    count = len(listed.labels)
     kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
     for name, (kind, words) in kinds.items():
         column = getattr(listed, name)
         if column is None and name != "labels":
             continue
         column = np.asarray(column)
-        if column.ndim != 1 or (len(column) and column.dtype.kind not in kind):
+        if column.shape != (count,) or (count and column.dtype.kind not in kind):
             raise FedLoomError(
-                f"the source's {name} are an array {[*column.shape]} of {column.dtype}; expected "
-                f"{words} [N]"
+                f"the source's {name} must be {words} [{count}], got an array {[*column.shape]} of "
+                f"{column.dtype}"
             )
-        if len(column) != len(listed.labels):
-            raise FedLoomError(
-                f"the source lists {len(listed.labels)} labels, but {len(column)} {name}"
-            )
-    if not all(isinstance(name, str) for name in listed.classes):
-        raise FedLoomError("the source's classes are not all text; name them, if by numbers")
-
-
-def counted(listed: ImageList) -> Iterator[Item]:
-    """Yield the items of a list.
-
-    Raises:
-        FedLoomError: they are more or fewer than the labels.
-    """
-    count = 0
-    for item in listed.items():
-        count += 1
-        if count > len(listed.labels):
-            break
-        yield item
-    if count != len(listed.labels):
-        more = "more" if count > len(listed.labels) else str(count)
-        raise FedLoomError(f"the source lists {len(listed.labels)} labels, but {more} items")
-
-
-def check_labels(listed: ImageList, classes: int) -> None:
-    """Require that every label is the number of a class.
-
-    Raises:
-        FedLoomError: names the first image of which it is not.
-    """
-    outside = np.flatnonzero((listed.labels < 0) | (listed.labels >= classes))
-    if len(outside):
-        item = next(item for row, item in enumerate(listed.items()) if row == outside[0])
-        label = listed.labels[outside[0]]
-        raise FedLoomError(f"{item.name}: label {label} is not in 0..{classes - 1}")

@@ -1,10 +1,10 @@
-"""Turn images as people have them into a store: decoded, of one shape, in one pass."""
+"""Turn the images that a source lists into a store: decoded, of one shape, in one pass."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -12,7 +12,7 @@ from PIL import Image
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import progress
 from fedloom.data import store
-from fedloom.data.image_list import ImageList, Item
+from fedloom.data.image_list import ImageList, Item, Prepared
 from fedloom.data.preparation import prepared
 
 log = logging.getLogger(__name__)
@@ -30,13 +30,8 @@ class _ColourAfterGreyError(Exception):
     """A coloured image follows grey ones, which were written with one channel."""
 
 
-class _Row(NamedTuple):
-    """One image of a list, with all that is known before it is read."""
-
-    item: Item
-    label: int
-    test: bool
-    domain: str
+class _UnreadableError(FedLoomError):
+    """An image that cannot be read."""
 
 
 def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None:
@@ -45,134 +40,120 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
     Grey images stay grey and coloured ones become RGB; where both occur, all are RGB. Transparency
     and EXIF orientation are ignored, as torchvision does.
 
-    Args:
-        settings: of the dataset; the keys that `prepared` reads, `image_size`, `resize` and
-            `skip_unreadable` are read, where they are there.
-
     Raises:
         FedLoomError: names the first image that is unreadable (unless skipped), or of another size
-            than the first one; or the class of which no image (no training image) can be read; or
-            nothing is left, or no test image; or see `prepared`.
+            than the first one; or the class without a readable (training) image; or nothing is
+            left, or no test image; or see `prepared`.
     """
     ready = prepared(listed, settings)
-    rgb = False
-    while True:
-        rows = (
-            _Row(item, int(label), bool(test), str(domain))
-            for item, label, test, domain in zip(
-                ready.items(), ready.labels, ready.test, ready.domains, strict=True
-            )
-        )
-        skipped: list[_Row] = []
-        try:
-            examples = _examples(rows, len(ready.labels), ready.classes, settings, rgb, skipped)
-            first = next(examples, None)
-            if first is None:
-                raise FedLoomError(
-                    f"none of {len(ready.labels)} images can be read, the first is "
-                    f"{skipped[0].item.name}"
-                )
-            store.write(
-                path,
-                chain([first], examples),
-                first.image.shape,
-                ready.classes,
-                ready.provenance,
-                skipped,
-                ready.named,
-                ready.test_split,
-            )
-            return
-        except _ColourAfterGreyError:
-            log.info("grey and coloured images: starting again, all as RGB")
-            rgb = True
+    try:
+        _write(ready, settings, path, rgb=False)
+    except _ColourAfterGreyError:
+        log.info("grey and coloured images: starting again, all as RGB")
+        _write(ready, settings, path, rgb=True)
+
+
+def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
+    skipped: dict[int, str] = {}  # row -> name
+    examples = _examples(ready, settings, rgb, skipped)
+    first = next(examples, None)
+    if first is None:
+        raise FedLoomError(f"none of {len(skipped)} images can be read, the first is {skipped[0]}")
+    store.write(
+        path,
+        chain([first], examples),
+        first.image.shape,
+        ready.classes,
+        ready.provenance,
+        skipped,
+        ready.named,
+        ready.test_split,
+    )
 
 
 def _examples(
-    rows: Iterable[_Row],
-    total: int,
-    classes: list[str],
-    settings: dict[str, Any],
-    rgb: bool,
-    skipped: list[_Row],
+    ready: Prepared, settings: dict[str, Any], rgb: bool, skipped: dict[int, str]
 ) -> Iterator[store.Example]:
-    """Yield the rows' images, all in the shape of the first; append unreadable to `skipped`."""
-    first: tuple[str, tuple] | None = None
-    read: set[tuple[int, bool]] = set()
-    with progress(total, "images") as bar:
-        for row in rows:
+    """Yield the images, all in the shape of the first; note unreadable ones in `skipped`."""
+    first, shape = "", ()
+    with progress(len(ready.labels), "images") as bar:
+        for row, item in enumerate(ready.items()):
             bar.update()
             try:
-                image = row.item.load()
-                if not isinstance(image, Image.Image):
-                    kind = type(image).__name__
-                    raise FedLoomError(f"{row.item.name}: the source loads {kind}, no PIL image")
-                squash = settings.get("resize") == "squash"
-                pixels = to_pixels(image, rgb, settings.get("image_size"), squash)
-            except FedLoomError:
-                raise
-            except UNREADABLE as error:
-                reason = _reason(row.item, error)
+                pixels = _pixels(item, settings, rgb)
+            except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
                     raise FedLoomError(
-                        f"{reason}; mend or remove it, or set skip_unreadable: true"
+                        f"{error}; mend or remove it, or set skip_unreadable: true"
                     ) from None
-                log.warning("skipped %s", reason)
-                skipped.append(row)
+                log.warning("skipped %s", error)
+                skipped[row] = item.name
                 continue
-            first = first or (row.item.name, pixels.shape)
-            read.add((row.label, row.test))
-            pixels = _like(first, row.item.name, pixels)
-            yield store.Example(pixels, row.label, row.test, row.domain)
-    if skipped:
-        log.warning("%d of %d images were unreadable and are left out", len(skipped), total)
-    if first is not None:
-        _check_classes(classes, read, skipped)
+            if not shape:
+                first, shape = item.name, pixels.shape
+            if pixels.shape[:2] != shape[:2]:
+                raise FedLoomError(
+                    f"{item.name} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but {first} is "
+                    f"{shape[1]} x {shape[0]}: a store has one size; set image_size"
+                )
+            if pixels.shape[2] > shape[2]:
+                raise _ColourAfterGreyError
+            pixels = np.repeat(pixels, shape[2] // pixels.shape[2], axis=2)
+            yield store.Example(
+                pixels, int(ready.labels[row]), bool(ready.test[row]), str(ready.domains[row])
+            )
+    if skipped and shape:
+        log.warning(
+            "%d of %d images were unreadable and are left out", len(skipped), len(ready.labels)
+        )
+        _check_classes(ready, skipped)
 
 
-def _reason(item: Item, error: Exception) -> str:
-    """Return a line that says which image cannot be read, and why."""
-    return f"{item.name}: unreadable image ({' '.join(str(error).split())})"
+def _check_classes(ready: Prepared, skipped: dict[int, str]) -> None:
+    """Require that images left out take no class, nor its training images, with them."""
+    left = np.ones(len(ready.labels), bool)
+    left[[*skipped]] = False
+    for row, name in skipped.items():
+        own = left & (ready.labels == ready.labels[row])
+        if (own if ready.test[row] else own & ~ready.test).any():
+            continue
+        images = "training images" if own.any() else "images"
+        raise FedLoomError(
+            f"class '{ready.classes[ready.labels[row]]}': none of its {images} can be read, among "
+            f"them {name}; mend them or remove the class"
+        )
+
+
+def _pixels(item: Item, settings: dict[str, Any], rgb: bool) -> np.ndarray:
+    """Read an image and return its pixels, see `to_pixels`."""
+    try:
+        image = item.load()
+        if not isinstance(image, Image.Image):
+            kind = type(image).__name__
+            raise FedLoomError(f"{item.name}: the source loads {kind}, no PIL image")
+        squash = settings.get("resize") == "squash"
+        return to_pixels(image, rgb, settings.get("image_size"), squash)
+    except FedLoomError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())
+        raise _UnreadableError(f"{item.name}: unreadable image ({reason})") from None
 
 
 def unreadable(item: Item) -> str | None:
     """Return why an image cannot be read, in a line that names it; None if it can."""
     try:
-        to_pixels(item.load(), False, None)
-    except FedLoomError:
-        raise
-    except UNREADABLE as error:
-        return _reason(item, error)
+        _pixels(item, {}, False)
+    except _UnreadableError as error:
+        return str(error)
     return None
-
-
-def _check_classes(classes: list[str], read: set[tuple[int, bool]], skipped: list[_Row]) -> None:
-    """Require that images left out take no class, nor its training images, with them.
-
-    Args:
-        read: class and half (True for test) of the images that could be read.
-
-    Raises:
-        FedLoomError: names the class.
-    """
-    for row in skipped:
-        readable = [half for half in (False, True) if (row.label, half) in read]
-        if readable and (row.test or False in readable):
-            continue
-        images = "training images" if readable else "images"
-        raise FedLoomError(
-            f"class '{classes[row.label]}': none of its {images} can be read, among them "
-            f"{row.item.name}; mend them or remove the class"
-        )
 
 
 def to_pixels(image: Image.Image, rgb: bool, size: int | None, squash: bool = False) -> np.ndarray:
     """Return pixels uint8 [H, W, channels], 1 or 3 channels, H = W = `size` if there is one.
 
-    The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out.
-
-    Args:
-        squash: resize the whole image to the square instead, whatever its shape.
+    The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out; or
+    `squash` resizes the whole image to the square.
 
     Raises:
         ValueError: no pixels, pixels without a known range (32-bit integers and floats), or so
@@ -197,16 +178,3 @@ def to_pixels(image: Image.Image, rgb: bool, size: int | None, squash: bool = Fa
         image = image.crop((left, top, left + size, top + size))
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
-
-
-def _like(first: tuple[str, tuple], name: str, pixels: np.ndarray) -> np.ndarray:
-    """Return `pixels` in the shape of the first image."""
-    other, (height, width, channels) = first
-    if pixels.shape[:2] != (height, width):
-        raise FedLoomError(
-            f"{name} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but {other} is {width} x "
-            f"{height}: a store has one size; set image_size"
-        )
-    if pixels.shape[2] > channels:
-        raise _ColourAfterGreyError
-    return np.repeat(pixels, channels // pixels.shape[2], axis=2)

@@ -1,28 +1,25 @@
 """Divide a dataset over clients, and write the client of every image as Parquet.
 
 A scheme (`fedloom.data.schemes`) divides the training images. The test images follow: those of a
-class go to the clients in proportion to the training images of that class that they hold, so that
-every client is tested on the label distribution that it trains on, and never on a class it has not
-seen. In a partition by domains this holds within each domain: its clients divide its test images.
-Test images of no domain are divided over all clients.
+class go to the clients in proportion to their training images of that class, so that every client
+is tested on the label distribution that it trains on, and never on a class it has not seen. In a
+partition by domains this holds within each domain: its clients divide its test images. Test images
+of no domain are divided over all clients.
 """
 
 import importlib
 import importlib.util
 import logging
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import UNASSIGNED
-from fedloom.common.io import write_table
 from fedloom.common.seeds import numpy_generator
-from fedloom.config.held_out import held_out_count
+from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
 from fedloom.data.schemes.base import Group
-from fedloom.data.validation import validation_split
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +35,8 @@ COLUMNS = pa.schema(
 )
 
 
-def groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
-    """Return what the scheme divides by itself, the whole dataset unless it says otherwise.
-
-    Args:
-        domains: str [N] of the dataset's images.
-        scheme: the name of a module of `fedloom.data.schemes`, or of a plugin.
-    """
+def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
+    """Return the groups of images that a scheme divides by themselves."""
     name = f"fedloom.data.schemes.{scheme}"
     if importlib.util.find_spec(name) is None:
         return plugins.groups(scheme, domains, settings)
@@ -74,22 +66,15 @@ def _test_owners(
     rng: np.random.Generator,
     where: str,
 ) -> np.ndarray:
-    """Divide the test images of each class in proportion to the training images of it.
+    """Return the client [M] of every test image, in proportion to the training images of its class.
 
     What rounding gives a client too much or too little of one class is made good with the next,
     so that its number of test images is in proportion to its training images as well.
 
     Args:
         labels: [M] of the test images.
-        train: [N] labels of the training images.
-        owner: [N] client of every training image.
-        where: words that name the group of images in an error, as " of domain 'ink'".
-
-    Returns:
-        [M] the client of every test image.
-
-    Raises:
-        FedLoomError: some classes have test images but no training image.
+        train, owner: [N] label and client of the training images.
+        where: the group of images in an error, as " of domain 'ink'".
     """
     untrained = np.setdiff1d(labels, train)
     if len(untrained):
@@ -113,15 +98,9 @@ def _test_owners(
 
 
 def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Draw the training images that are kept: at most `shots` of every class that a client holds.
+    """Draw the training images that are kept, bool [N]: `shots` of every class of a client.
 
     Where a client holds fewer of a class, all of them are kept, and the log says so.
-
-    Args:
-        labels, owner: [N] class and client of the training images.
-
-    Returns:
-        bool [N]
     """
     rng = numpy_generator(seed, "few shots")
     kept = np.zeros(len(labels), bool)
@@ -144,6 +123,39 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
     return kept
 
 
+def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Draw the images that are held back to choose options by, bool [N].
+
+    Of a client's images lined up by class, every 1/share-th is drawn, but one image of each class
+    is left to train on, and one at least is drawn.
+
+    Args:
+        labels: [N] class of every image.
+        owner: [N] client of every training image; UNASSIGNED for all others.
+
+    Raises:
+        FedLoomError: a client has no two training images of one class.
+    """
+    rng = numpy_generator(seed, "validation")
+    held = np.zeros(len(labels), bool)
+    for client in np.unique(owner[owner != UNASSIGNED]):
+        rows = rng.permutation(np.flatnonzero(owner == client))
+        rows = rows[np.argsort(labels[rows], kind="stable")]
+        _, starts, counts = np.unique(labels[rows], return_index=True, return_counts=True)
+        if counts.max() < 2:
+            raise FedLoomError(
+                f"client {client} has no two training images of one class, so that none can be "
+                "held back for study.tune; leave tune out, use fewer clients, or raise shots"
+            )
+        steps = np.diff(np.floor(np.arange(len(rows) + 1) * share + 0.5))
+        taken = np.minimum(np.add.reduceat(steps, starts), counts - 1).astype(int)
+        if not taken.any():
+            taken[counts.argmax()] = 1
+        position = np.arange(len(rows)) - np.repeat(starts, counts)  # within its class
+        held[rows[position < np.repeat(taken, counts)]] = True
+    return held
+
+
 def divide(
     labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
 ) -> pa.Table:
@@ -157,9 +169,9 @@ def divide(
 
     Returns:
         One row per image with the columns `COLUMNS`, sorted by index. `participating` is False for
-        the clients held out of training. With `shots`, the client of a training image that is not
-        kept is UNASSIGNED; with `validation`, a share of every client's training images are its
-        test images, and the client of the dataset's own is UNASSIGNED.
+        the clients held out of training. `shots` leaves the other training images UNASSIGNED;
+        `validation` makes a share of every client's training images its test images, and leaves
+        those of the dataset UNASSIGNED.
 
     Raises:
         FedLoomError: the scheme does not fit the dataset, or a client is left with no data.
@@ -169,7 +181,7 @@ def divide(
     owner = np.full(len(labels), UNASSIGNED)
     clients = 0
     of_client: list[str] = []  # the name of each client's group
-    for name, here, divide_group, inner in groups(domains, spec["scheme"], spec):
+    for name, here, divide_group, inner in _groups(domains, spec["scheme"], spec):
         train, held = here & ~test, here & test
         each = inner["clients"]
         if train.sum() < each:
@@ -203,27 +215,4 @@ def divide(
         held = validation_split(labels, np.where(test, UNASSIGNED, owner), spec["validation"], seed)
         owner, training, test = np.where(test, UNASSIGNED, owner), training & ~test, held
     columns = [np.arange(len(labels)), owner, labels, test, training, domains]
-    arrays = [pa.array(c, t) for c, t in zip(columns, COLUMNS.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=COLUMNS)
-
-
-def check_labels(table: pa.Table) -> None:
-    """Require that a client is tested only on classes of which it holds training images.
-
-    Raises:
-        FedLoomError: names the client and the class.
-    """
-    client, label, test = (table[c].to_numpy() for c in ("client_id", "label", "test"))
-    pairs = client.astype(np.int64) * (label.max() + 1) + label
-    stray = np.setdiff1d(pairs[test], pairs[~test])
-    if len(stray):
-        who, what = divmod(int(stray[0]), int(label.max()) + 1)
-        raise FedLoomError(
-            f"client {who} is tested on class {what} but has no training image of it"
-        )
-
-
-def write_partition(path: Path, table: pa.Table) -> None:
-    """Write a partition's table as Parquet, its labels checked."""
-    check_labels(table)
-    write_table(path, table)
+    return pa.table(dict(zip(COLUMNS.names, columns, strict=True)), schema=COLUMNS)

@@ -1,4 +1,4 @@
-"""Sources and schemes of plugins: what they raise, or return amiss, becomes one line."""
+"""Call sources and schemes of plugins: what they raise, or return amiss, becomes one line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.data_plugins import DataPlugin, find
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.schemes.base import Divide, Group
 from fedloom.hooks.hook_caller import guarded
@@ -16,13 +16,21 @@ from fedloom.hooks.loader import import_plugin
 
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:
-    """Return the images that a plugin's source lists; what it raises while listing is one line.
+    """Return the images that a plugin's source lists.
 
     Raises:
-        FedLoomError: there is no such plugin, or what it raises, with its file and line.
+        FedLoomError: there is no such plugin; or a line on what it raises, with its file and line,
+            or on a value that is no ImageList.
     """
     plugin = find("source", source)
-    images = guarded(lambda: _listed(plugin, settings), [plugin], "read")
+    function = _function_of(plugin, "read", "settings")
+    images = guarded(lambda: function(settings), [plugin], "read")
+    if not isinstance(images, ImageList):
+        kind = type(images).__name__
+        raise FedLoomError(f"{plugin.file}: read must return an ImageList, got {kind}")
+    if plugin.paths:
+        about = described(settings, plugin.paths)
+        images = replace(images, provenance=f"{images.provenance}: {about}")
 
     def items() -> Iterator[Item]:
         iterator = iter(guarded(images.items, [plugin], "read"))
@@ -55,43 +63,19 @@ def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[G
             raise FedLoomError(f"{plugin.file}: settings of a Group need `clients`, their number")
         held += group.images
     if (held != 1).any():
-        raise FedLoomError(
-            f"{plugin.file}: image {(held != 1).argmax()} is in {held[held != 1][0]} groups; must "
-            "be in one"
-        )
+        image = (held != 1).argmax()
+        line = f"image {image} must be in one group, got {held[image]} groups"
+        raise FedLoomError(f"{plugin.file}: {line}")
     return [group._replace(divide=_checked(plugin, group.divide)) for group in groups]
 
 
 def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[..., Any]:
-    """Import a plugin and return its function of that name.
-
-    Args:
-        arguments: those that it takes, for the error.
-
-    Raises:
-        FedLoomError: the import raises, or there is no such function.
-    """
+    """Import a plugin and return its function of that name, which takes these arguments."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):
         line = f"{plugin.file}: a {plugin.kind} needs the function {name}({arguments})"
         raise FedLoomError(line)
     return function
-
-
-def _listed(plugin: DataPlugin, settings: dict[str, Any]) -> ImageList:
-    """Return the images that a source lists.
-
-    Raises:
-        FedLoomError: it returns something else.
-    """
-    images = _function_of(plugin, "read", "settings")(settings)
-    if not isinstance(images, ImageList):
-        kind = type(images).__name__
-        raise FedLoomError(f"{plugin.file}: read must return an ImageList, not {kind}")
-    if plugin.paths:
-        about = described(settings, plugin.paths)
-        return replace(images, provenance=f"{images.provenance}: {about}")
-    return images
 
 
 def _checked(plugin: DataPlugin, divide: Divide) -> Divide:
@@ -101,13 +85,13 @@ def _checked(plugin: DataPlugin, divide: Divide) -> Divide:
         owner = np.asarray(guarded(lambda: divide(labels, settings, rng), [plugin], "divide"))
         if owner.shape != labels.shape or owner.dtype.kind not in "iu":
             raise FedLoomError(
-                f"{plugin.file}: divide returns an array {[*owner.shape]} of {owner.dtype}, not a "
-                f"client for each of {len(labels)} training images"
+                f"{plugin.file}: divide must return a client for each of {len(labels)} training "
+                f"images, got an array {[*owner.shape]} of {owner.dtype}"
             )
         clients = settings["clients"]
         outside = owner[(owner < 0) | (owner >= clients)]
         if len(outside):
-            line = f"divide returns client {outside[0]}, which is not in 0..{clients - 1}"
+            line = f"divide must return clients in 0..{clients - 1}, got client {outside[0]}"
             raise FedLoomError(f"{plugin.file}: {line}")
         return owner
 

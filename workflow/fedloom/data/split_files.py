@@ -11,52 +11,33 @@ Three formats, told apart by the file's suffix:
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, printable
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Where a list has its facts: names of a .csv file's columns, numbers from 0 of a text file's.
-
-    Attributes:
-        label: None where the list has none that counts.
-        domain: None where the list has none; images of a test list that lacks the column are of no
-            domain.
-    """
+class Columns(NamedTuple):
+    """The columns of a list: names in a .csv file, numbers from 0 in a text file."""
 
     path: str | int = 0
-    label: str | int | None = 1
-    domain: str | int | None = None
+    label: str | int | None = 1  # None where labels do not count
+    domain: str | int | None = None  # a test list without it has images of no domain
 
 
-@dataclass(frozen=True)
-class Row:
-    """An image that a list names.
+class Row(NamedTuple):
+    """An image that a list names."""
 
-    Attributes:
-        where: the list's file and line, or the entry of JSON, for errors.
-        label: the class as the list has it; "" where it has none that counts.
-        name: the class's name, where the list has one beside the label.
-        domain: "" where the list has none.
-    """
-
-    where: str
+    where: str  # the list's file and line, or the entry of JSON, for errors
     path: str
-    label: str
-    name: str | None = None
+    label: str  # "" where labels do not count
     domain: str = ""
+    name: str | None = None  # the class's name, where the list has one beside the label
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:
-    """Read a list.
-
-    Args:
-        half: train, val or test: the part of a .json file.
+    """Read a list; of a .json file the part `half`: train, val or test.
 
     Raises:
         FedLoomError: it is missing, not UTF-8, empty, or a line is not as its format has it.
@@ -71,7 +52,7 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
         raise FedLoomError(f"{file}: not UTF-8 ({error.reason} at byte {error.start})") from None
     if half == "test" and file.suffix.lower() == ".csv" and columns.domain is not None:
         header = next(csv.reader(text.splitlines()), [])
-        columns = replace(columns, domain=columns.domain if columns.domain in header else None)
+        columns = columns._replace(domain=columns.domain if columns.domain in header else None)
     match file.suffix.lower():
         case ".json":
             images = list(_json(file, text, half))
@@ -85,7 +66,6 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
 
 
 def _text(file: Path, text: str, columns: Columns) -> Iterator[Row]:
-    """Yield the lines of a text file."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -101,7 +81,6 @@ def _text(file: Path, text: str, columns: Columns) -> Iterator[Row]:
 
 
 def _csv(file: Path, text: str, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a CSV file."""
     reader = csv.DictReader(text.splitlines())
     try:
         for line in reader:
@@ -112,25 +91,14 @@ def _csv(file: Path, text: str, columns: Columns) -> Iterator[Row]:
 
 
 def _row(where: str, cells: dict[Any, str], columns: Columns) -> Row:
-    """Return a line's columns as a Row.
-
-    Raises:
-        FedLoomError: it lacks one.
-    """
-    values = []
-    for column in (columns.path, columns.label, columns.domain):
-        value = "" if column is None else cells.get(column, "")
-        if column is not None and not value:
-            what = f"column '{column}'" if isinstance(column, str) else f"column {column} (from 0)"
-            there = ", ".join(map(str, cells)) if isinstance(column, str) else len(cells)
-            raise FedLoomError(f"{where}: no {what}; the columns are: {there}")
-        values.append(value)
-    path, label, domain = values
-    return Row(where, path, label, domain=domain)
+    """Return a line's columns as a Row, all of which it must have."""
+    for column in columns:
+        if column is not None and not cells.get(column):
+            raise FedLoomError(f"{where}: no column {column!r} among {[*cells]}")
+    return Row(where, *("" if column is None else cells[column] for column in columns))
 
 
 def _json(file: Path, text: str, half: str) -> Iterator[Row]:
-    """Yield the entries of a part of a .json file."""
     advice = 'expected {"train": [[path, label, class name], ...], "test": ...} as of CoOp'
     try:
         content = json.loads(text)
@@ -143,6 +111,6 @@ def _json(file: Path, text: str, half: str) -> Iterator[Row]:
         where = f"{file}, {half}[{number}]"
         match entry:
             case [str(path), int(label), str(name)]:
-                yield Row(where, path, str(label), name)
+                yield Row(where, path, str(label), name=name)
             case _:
                 raise FedLoomError(f"{where}: {str(entry)[:60]!r}; {advice}")

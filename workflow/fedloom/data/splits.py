@@ -9,32 +9,20 @@ from fedloom.common.seeds import numpy_generator
 
 
 class Split(NamedTuple):
-    """A test split.
+    """A test split."""
 
-    Attributes:
-        test: bool [N], True for test images.
-        rule: how they were chosen, in words.
-    """
-
-    test: np.ndarray
-    rule: str
+    test: np.ndarray  # bool [N]
+    rule: str  # how they were chosen, in words
 
 
 class _Cells(NamedTuple):
-    """The cells of a dataset, each the images of one class in one domain, class by class.
+    """The images of one class in one domain are a cell; cells are ordered by class."""
 
-    Attributes:
-        starts: [cells] position of each cell's first image in `order`.
-        sizes: [cells] number of images.
-        label, domain: [cells] number of the class and of the domain.
-        order: [N] images, in order of cells and within a cell at random.
-    """
-
-    starts: np.ndarray
-    sizes: np.ndarray
-    label: np.ndarray
-    domain: np.ndarray
-    order: np.ndarray
+    order: np.ndarray  # [N] images, within a cell at random
+    starts: np.ndarray  # [cells] position of each cell's first image in `order`
+    sizes: np.ndarray  # [cells] number of images
+    label: np.ndarray  # [cells] number of the class
+    domain: np.ndarray  # [cells]
 
 
 def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -> Split:
@@ -42,18 +30,15 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
 
     By class and domain, where that is possible: images are lined up by class, within it by domain,
     within that at random, and every 1/fraction-th is taken, but one image of each class in each
-    domain is left to train on. The test images of every class, and of every class in a domain, are
-    then within one of `fraction`.
+    domain is left to train on.
 
-    Leaving one image to train on may cost a class more test images than one, or leave a large
-    domain with none (writers, say, who wrote every letter once). Then `fraction` holds for every
-    class by itself, within one image, and for every domain by itself as nearly as the classes allow
-    (see `_by_class_and_by_domain`). A class keeps at least one training image, not every domain of
-    it. If any class has two images, there is at least one test image.
+    This may cost a class more test images than one, or leave a large domain with none (writers,
+    say, who wrote every letter once). Then `fraction` holds for every class by itself, within one
+    image, and for every domain by itself as nearly as the classes allow. A class keeps at least
+    one training image, not every domain of it. If any class has two images, there is a test image.
 
     Args:
-        labels: int [N].
-        domains: str [N].
+        labels, domains: class, int [N], and domain, str [N], of every image.
         fraction: in (0, 1).
 
     Raises:
@@ -62,23 +47,25 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
     if len(np.unique(labels)) == len(labels):
         raise FedLoomError(
             f"each of {len(labels)} classes has one image, to train on, which leaves none to test "
-            "on; add images, or take a dataset with a test split of its own"
+            "on; add images, or take a dataset with an official test split"
         )
     cells = _cells(labels, domains)
-    counts = _by_cells(cells, fraction)
-    chosen = counts.astype(bool)
+    # every 1/fraction-th image in order, but not the last one of a cell
+    chosen = np.diff(np.floor(np.arange(len(labels) + 1) * fraction + 0.5)) > 0
+    full = np.minimum.reduceat(chosen, cells.starts)
+    chosen[cells.starts[full]] = False
     share, several = f"{fraction:.6g} of", np.ptp(cells.domain) > 0
-    rule = f"{share} every class in every domain" if several else f"{share} every class"
-    if not _is_sound(cells, np.add.reduceat(counts, cells.starts), fraction):
+    rule = f"{share} every class" + (" in every domain" if several else "")
+    if not _is_sound(cells, np.add.reduceat(chosen.astype(int), cells.starts), fraction):
         taken = _by_class_and_by_domain(cells, fraction)
         position = np.arange(len(labels)) - np.repeat(cells.starts, cells.sizes)
         chosen = position < np.repeat(taken, cells.sizes)
-        rule = (
-            f"{share} every class and {fraction:.6g} of every domain, but not of every class in "
-            "every domain, where there are too few images"
-            if several
-            else f"{share} all images, but not of every class, where there are too few images"
-        )
+        rule = f"{share} all images, but not of every class, where there are too few images"
+        if several:
+            rule = (
+                f"{share} every class and {share} every domain, but not of every class in every "
+                "domain, where there are too few images"
+            )
     test = np.zeros(len(labels), bool)
     test[cells.order] = chosen
     return Split(test, rule)
@@ -92,28 +79,11 @@ def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
     _, domain = np.unique(domains[order], return_inverse=True)
     starts = np.flatnonzero(np.r_[True, (np.diff(label) != 0) | (np.diff(domain) != 0)])
     sizes = np.diff(np.r_[starts, len(order)])
-    return _Cells(starts, sizes, label[starts], domain[starts], order)
-
-
-def _by_cells(cells: _Cells, fraction: float) -> np.ndarray:
-    """Take every 1/fraction-th of the images in `cells.order`, except the last one of a cell.
-
-    Returns:
-        int [N], 1 for test images.
-    """
-    steps = np.floor(np.arange(len(cells.order) + 1) * fraction + 0.5)
-    chosen = np.diff(steps) > 0
-    full = np.minimum.reduceat(chosen, cells.starts)  # cells that would be left without training
-    chosen[cells.starts[full]] = False
-    return chosen.astype(int)
+    return _Cells(order, starts, sizes, label[starts], domain[starts])
 
 
 def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
-    """Return True if every class has its share of test images, and every domain has some.
-
-    Args:
-        taken: [cells] number of test images.
-    """
+    """Return True if `taken` [cells] gives every class its share, and every domain some images."""
     short = np.bincount(cells.label, fraction * cells.sizes - taken)
     due = np.bincount(cells.domain, fraction * cells.sizes) >= 1
     spare = np.bincount(cells.domain, cells.sizes - 1) >= 1  # images beside one of each class
@@ -124,13 +94,9 @@ def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:
 def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
     """Choose how many images of each cell are test images, so that margins come before cells.
 
-    Every class gives its share, rounded so that the whole set gives its own, at least one image;
-    what a class of one image cannot give, others give (see `_of_classes`). A cell gives its share
-    rounded down or up: down first, then up in the order of what its domain is still owed from the
-    classes before, cells that keep a training image before those that do not.
-
-    Returns:
-        int [cells]; a class has a training image left.
+    A cell gives its share rounded down or up: down first, then up in the order of what its domain
+    is still owed from the classes before, cells that keep a training image before those that do
+    not.
     """
     exact = fraction * cells.sizes
     taken = np.floor(exact).astype(int)
@@ -149,13 +115,10 @@ def _by_class_and_by_domain(cells: _Cells, fraction: float) -> np.ndarray:
 
 
 def _of_classes(sizes: np.ndarray, fraction: float) -> np.ndarray:
-    """Choose how many test images each class gives, within one of its share.
+    """Choose how many test images each class gives, int [C] less than `sizes` [C].
 
-    Args:
-        sizes: int [C], one of them at least 2.
-
-    Returns:
-        int [C], less than `sizes`, of which one at least is not 0.
+    Shares are rounded so that the whole set gives its own, at least one image; what a class of one
+    image cannot give, others give.
     """
     shares = np.diff(np.floor(np.r_[0, np.cumsum(sizes)] * fraction + 0.5)).astype(int)
     total = max(1, shares.sum())

@@ -7,8 +7,7 @@ image, or Groups that are divided by themselves.
 from fedloom.common.checkout import matching, resource
 from fedloom.common.errors import FedLoomError
 from fedloom.data.image_list import ImageList, Item
-from fedloom.data.schemes.base import Group
-from fedloom.data.schemes.shares import deal, deal_classes, largest_remainder
+from fedloom.data.schemes.base import Group, deal, deal_classes, largest_remainder
 
 __all__ = [
     "FedLoomError",

@@ -2,10 +2,8 @@
 
 Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022: torchvision's
 RandomResizedCrop (8 to 100% of the area, bicubic) and RandomHorizontalFlip. Or shifted and flipped,
-as CIFAR is trained on: RandomCrop with a border of an eighth of the side. What the feature cache
-holds of an image is of no use then, so the images of every step are encoded anew (twice, if a
-method reads a CLIP's features and its patches). Only training steps are augmented: evaluation, and
-passes over a client's images before it trains, read the images as they are.
+as CIFAR is trained on: RandomCrop with a border of an eighth of the side. The images of every
+training step are encoded anew; all other passes read them as they are.
 """
 
 from collections.abc import Sequence
@@ -27,11 +25,7 @@ BICUBIC = InterpolationMode.BICUBIC
 def training_batch(
     task: Task, clients: Sequence[int], batch: Batch, phase: int, step: int
 ) -> Batch:
-    """Return the batch [K, B] of these K clients, augmented if the training options say so.
-
-    Args:
-        phase, step: of training within the round; each step draws anew.
-    """
+    """Return the batch [K, B] of K clients in a step, augmented if the training options say so."""
     if not task.training.augment:
         return batch
     streams = [
@@ -43,13 +37,7 @@ def training_batch(
 
 @dataclass
 class AugmentedBatch(Batch):
-    """A batch whose images are cropped and flipped at random.
-
-    Each client draws from a separate stream, so that its images do not depend on its cohort.
-
-    Attributes:
-        streams: the clients' seeds [K].
-    """
+    """A batch whose images are cropped and flipped at random, by a seed per client (`streams`)."""
 
     task: Task
     streams: list[int]

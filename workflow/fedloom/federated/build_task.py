@@ -25,12 +25,9 @@ def build_task(
 ) -> tuple[Task, Hooks]:
     """Return the task of a run, and its method's hooks.
 
-    Args:
-        files: the run's data files by name, see fedloom.study.paths.run_inputs.
-
     Raises:
-        FedLoomError: an input is not the file that its receipt describes, the cohort is larger
-            than the federation, or a CLIP method is to train on classes without names.
+        FedLoomError: a file of `files` (fedloom.study.paths.run_inputs) is not the one that its
+            receipt describes, see also `check_names` and `check_cohort`.
     """
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
@@ -71,11 +68,7 @@ def build_task(
 
 
 def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:
-    """Return a function that reads class tokens [N, d] of a cache when they are asked for.
-
-    Its argument is the number of a block, 1 to M, whose input is read, or None for the output of
-    the last (see `Federation.tokens`).
-    """
+    """Return `Federation.tokens`, which reads class tokens [N, d] of a cache on first use."""
 
     @lru_cache
     def tokens(block: int | None) -> Tensor:
@@ -101,14 +94,7 @@ def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
 
 
 def check_names(facts: dict, dataset: str) -> None:
-    """Check that classes have names, which a CLIP's prompts are made of.
-
-    Args:
-        facts: the receipt of the image store.
-
-    Raises:
-        FedLoomError: they have numbers alone.
-    """
+    """Check that classes have names, by the receipt of the image store."""
     if not facts.get("named", True):
         raise FedLoomError(
             f"datasets.{dataset}: its {len(facts['classes'])} classes have numbers and no names, "
@@ -119,11 +105,7 @@ def check_names(facts: dict, dataset: str) -> None:
 def check_cohort(task: Task) -> None:
     """Check that a cohort is at most all participating clients.
 
-    The config cannot tell for a partition by domains, whose clients follow from the dataset, and
-    the partition's rule must not: studies with other cohorts share its file.
-
-    Raises:
-        FedLoomError: it is larger.
+    The config cannot tell for a partition by domains, whose clients follow from the dataset.
     """
     clients = len(task.data.participating)
     if task.clients_per_round > clients:

@@ -2,13 +2,11 @@
 
 The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
 holds the states of the clients that took part in round 7, and the round's rows. A round writes its
-part first and then the head. A job that is killed between the two resumes from the round before,
-which the head still names, and writes the part again. So a round writes as much as its own clients
-take, however many took part before.
+part first and then the head: a job that is killed between the two resumes from the round before.
 
-States that later parts replace still take space. When all parts would take FOLD times the space of
-the current states, or would be more than MOST_PARTS, the round writes all of these to one part. On
-average, at most three times the bytes that change are written then.
+When all parts would take FOLD times the space of the current states, or would be more than
+MOST_PARTS, the round writes the current states to one part: on average at most three times the
+bytes that change.
 """
 
 from collections.abc import Iterable
@@ -29,12 +27,11 @@ REMEMBERED = 64  # approximate bytes of what the server remembers of a client
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         round: the last finished round.
-        changes: the server's state after it, and the states of the clients that took part since
-            the job began.
+        changes: the server's state after it, and those of the clients that took part in the job.
         rows: of all rounds since the job began.
         digests: of the parts, by their names.
         size: bytes that the parts hold, as `_size` counts.
@@ -52,16 +49,8 @@ def read_checkpoint(
 ) -> Saved | str | None:
     """Return what a checkpoint holds, or why no job can resume from it.
 
-    A checkpoint that lacks a part is useless: the part was deleted because it was damaged.
-
-    Args:
-        first: the round that the job starts after.
-
-    Returns:
-        None if it is not there, or of the rounds before the job's, as the job before leaves it.
-
-    Raises:
-        FedLoomError: the head or a part is truncated or damaged.
+    It is None if there is no checkpoint of a round after `first`, the one that the job starts
+    after. A part is missing where the user deleted it, because it was damaged.
     """
     if not head.exists():
         return None
@@ -89,12 +78,7 @@ class Checkpoint:
     """The checkpoint of a job that trains, written after every round."""
 
     def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
-        """Resume from the saved checkpoint, or begin a new one.
-
-        Args:
-            head: the file that names the parts.
-            fingerprint: see `training_job.fingerprint_of`.
-        """
+        """Resume from the saved checkpoint, or begin a new one; `head` names its parts."""
         self._head, self._fingerprint = head, fingerprint
         self._rows: list[Rows] = []
         self._digests: dict[str, str] = {}
@@ -113,16 +97,7 @@ class Checkpoint:
         return Rows.join(self._rows)
 
     def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
-        """Write what round `number` changed.
-
-        Args:
-            state: after the round.
-            clients: ids of those that took part in it.
-            rows: of the round.
-
-        Raises:
-            FedLoomError: a file cannot be written.
-        """
+        """Write the state and the rows of round `number`, and the `clients` that it changed."""
         changed = {client: _size(state, client) for client in clients}
         replaced = sum(self._sizes.get(client, 0) for client in changed)
         new = rows.size + sum(changed.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from fedloom.federated.groups import (
     groups,
     groups_by_images,
     images_at_once,
+    iterate_examples,
 )
-from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import download_to, personal_state
 from fedloom.federated.rows import Confusion
 from fedloom.federated.state import State
@@ -32,8 +33,7 @@ class Score:
     """How a client, or the server's model, answered its images.
 
     Attributes:
-        images: rows of the image store [n].
-        predicted: the predicted class of each image [n].
+        images, predicted: rows of the image store [n], and the class predicted for each.
         correct: number of correct answers.
         loss: sum of the cross-entropies.
     """
@@ -62,11 +62,7 @@ def evaluate(
     Args:
         ids: the clients to evaluate; default: all, whether they participate or not.
         global_test: also evaluate the server's model on all test images.
-        confusion: counts the answers by class and predicted class; of a method that personalises,
-            those of the personalised clients.
-
-    Raises:
-        FedLoomError: a hook raises, or returns a value that it must not return.
+        confusion: counts the answers, of a method that personalises those of personalised clients.
     """
     rows, answers = list[dict](), list[list[Score]]()
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
@@ -76,13 +72,13 @@ def evaluate(
     for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]
         # scored before `personalize`, which may write to the states that it gets
-        scores = _scores_of_clients(task, hooks, received, clients, images)
+        scores = _score(task, hooks, received, clients, images)
         answers.append(scores)
         rows += _client_rows(task, clients, scores, personalized=False)
         one_model = one_model and server is not None and _is_copied(server[0], received)
         personal = _personalize(task, hooks, received, clients)
         if personal is not None:
-            scores = _scores_of_clients(task, hooks, received, personal, images)
+            scores = _score(task, hooks, received, personal, images)
             rows += _client_rows(task, clients, scores, personalized=True)
         if confusion is not None:
             for client, score in zip(clients.ids, scores, strict=True):
@@ -90,7 +86,12 @@ def evaluate(
     rows.sort(key=lambda row: (row["client_id"], row["personalized"]))
     if server is not None:
         answers = answers if one_model else _answers_to_all(task, hooks, state, ids, *server)
-        rows.append(_global_row(task, answers, confusion))
+        rows.append(_row(task, SERVER_MODEL, answers))
+        if confusion is not None:
+            scores = [score for of_cohort in answers for score in of_cohort]
+            predicted = np.concatenate([score.predicted for score in scores])
+            images = np.concatenate([score.images for score in scores])
+            confusion.add(task, SERVER_MODEL, images, predicted)
     return rows
 
 
@@ -100,11 +101,10 @@ def evaluate_globally(
 ) -> dict:
     """Return the row of the global test, which `evaluate` makes with fewer passes where it can.
 
-    Args:
-        ids: see `_answers_to_all`.
+    If the server has no model, the clients `ids` answer instead, see `_answers_to_all`.
     """
     server = received_by(task, hooks, state, [SERVER_MODEL])
-    return _global_row(task, _answers_to_all(task, hooks, state, ids, *server))
+    return _row(task, SERVER_MODEL, _answers_to_all(task, hooks, state, ids, *server))
 
 
 def _answers_to_all(
@@ -117,22 +117,16 @@ def _answers_to_all(
 ) -> list[list[Score]]:
     """Return how the server's model answers all test images.
 
-    If the method has no such model, every participating client's own model answers all of them
-    instead (SGPT's protocol).
-
-    Args:
-        ids: the clients that answer instead, if they participate; None: all.
-        received, server_model: see `received_by`.
+    If the method has no such model, the participating clients' models (of `ids`, if given) answer
+    all of them instead (SGPT's protocol).
     """
     images = np.sort(np.concatenate(task.data.test))
     scores = _score(task, hooks, received, server_model, [images])
-    if scores is None:
-        scores = []
+    if not scores:
         chosen = [k for k in ids or task.data.participating if k in task.data.position]
         for group in groups(len(chosen), _width(task, state)):
             received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
-            copies = [images] * len(clients)
-            scores += _scores_of_clients(task, hooks, received, clients, copies)
+            scores += _score(task, hooks, received, clients, [images] * len(clients))
     return [scores]
 
 
@@ -140,34 +134,22 @@ def _client_rows(
     task: Task, clients: Cohort, scores: list[Score], personalized: bool
 ) -> list[dict]:
     """Return the clients' rows of evaluation.parquet."""
-    return [
-        {
-            "round": task.round,
-            "client_id": client,
-            "domain": task.data.domains[client],
-            "participating": client in task.data.position,
-            "personalized": personalized,
-            "num_test": len(score.images),
-            "num_correct": score.correct,
-            "loss": score.loss / len(score.images),
-        }
-        for client, score in zip(clients.ids, scores, strict=True)
-    ]
+    pairs = zip(clients.ids, scores, strict=True)
+    return [_row(task, client, [[score]], personalized) for client, score in pairs]
 
 
-def _global_row(task: Task, answers: list[list[Score]], confusion: Confusion | None = None) -> dict:
-    """Return the row of client SERVER_MODEL, from answers by cohort; count them in `confusion`."""
+def _row(
+    task: Task, client: int, answers: list[list[Score]], personalized: bool = False
+) -> dict[str, Any]:
+    """Return a row of evaluation.parquet from the answers of a client, or by cohort of several."""
     scores = [score for of_cohort in answers for score in of_cohort]
     images = sum(len(score.images) for score in scores)
-    if confusion is not None:
-        rows, predicted = ([getattr(s, name) for s in scores] for name in ("images", "predicted"))
-        confusion.add(task, SERVER_MODEL, np.concatenate(rows), np.concatenate(predicted))
     return {
         "round": task.round,
-        "client_id": SERVER_MODEL,
-        "domain": "",
-        "participating": False,
-        "personalized": False,
+        "client_id": client,
+        "domain": "" if client == SERVER_MODEL else task.data.domains[client],
+        "participating": client in task.data.position,
+        "personalized": personalized,
         "num_test": images,
         "num_correct": sum(score.correct for score in scores),
         "loss": sum(sum(score.loss for score in of_cohort) for of_cohort in answers) / images,
@@ -176,11 +158,7 @@ def _global_row(task: Task, answers: list[list[Score]], confusion: Confusion | N
 
 @torch.no_grad()
 def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, list]:
-    """Compute a method's own table for figures, by column.
-
-    Raises:
-        FedLoomError: the method has no such table, or returns a malformed one.
-    """
+    """Compute a method's own table for figures, by column."""
 
     def batches() -> Iterator[tuple[Tree, Cohort, Batch]]:
         for received, clients in cohorts(task, hooks, state):
@@ -195,11 +173,7 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
 def cohorts(
     task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
 ) -> Iterator[tuple[Tree, Cohort]]:
-    """Yield what clients receive, and the clients, in cohorts of about equally many test images.
-
-    Args:
-        ids: of the clients; default: all, whether they participate or not.
-    """
+    """Yield what clients (default: all) receive, and the clients, in cohorts of similar size."""
     ids = range(task.data.num_clients) if ids is None else ids
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
@@ -238,28 +212,24 @@ def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, rece
 
 def _is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
+
+    def equal(one: Tensor, several: Tensor) -> bool:
+        if one.shape[1:] != several.shape[1:]:
+            return False
+        expanded = one.data_ptr() == several.data_ptr() and several.stride(0) == 0  # not copied
+        return expanded or torch.equal(several, one.expand_as(several))
+
     of_clients = dict(leaves(received))
     return all(
-        _equal(value, of_clients[path]) if isinstance(value, Tensor) else value == of_clients[path]
+        equal(value, of_clients[path]) if isinstance(value, Tensor) else value == of_clients[path]
         for path, value in leaves(server)
     )
-
-
-def _equal(one: Tensor, several: Tensor) -> bool:
-    """Return True if each of K tensors [K, ...] equals the one [1, ...]."""
-    if one.shape[1:] != several.shape[1:]:
-        return False
-    shared = one.data_ptr() == several.data_ptr() and several.stride(0) == 0  # expanded, not copied
-    return shared or torch.equal(several, one.expand_as(several))
 
 
 def _personalize(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
     """Return the clients with the states that `personalize` gives; None if the method has none.
 
     The hook may train, so that it gets at most as many clients at once as train as one batch.
-
-    Raises:
-        FedLoomError: personalize raises, or returns a value that it must not return.
     """
     trees = []
     first = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
@@ -275,32 +245,20 @@ def _personalize(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> C
     return replace(clients, state=tensor_map(lambda *values: torch.cat(values), *trees))
 
 
-def _scores_of_clients(
-    task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
-) -> list[Score]:
-    """Return `_score` of clients, who always have a model."""
-    scores = _score(task, hooks, received, clients, images)
-    assert scores is not None, "None stands for a missing model of the server"
-    return scores
-
-
 def _score(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
-) -> list[Score] | None:
+) -> list[Score]:
     """Let K clients predict the classes of their images.
 
     Returns:
-        A score per client; None if the cohort is the server's model and the method has none.
-
-    Raises:
-        FedLoomError: predictions are missing, of another shape or not finite.
+        A score per client; none if the cohort is the server's model and the method has none.
     """
     answers = []
     correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each
     for batch in iterate_examples(task, images):
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.is_server_model:
-            return None
+            return []
         logits = checks.check_logits(task, clients, batch.labels, logits)
         bad += ~logits.isfinite().all(-1).all(-1)
         answers.append(logits.argmax(-1))

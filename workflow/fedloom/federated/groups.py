@@ -3,26 +3,26 @@
 How much fits is in `fedloom.common.memory`.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedloom.common import memory
 from fedloom.common.memory import ClientStep
 from fedloom.common.tensors import Tree, count_bytes
+from fedloom.data.federation import Batch, read_ahead
 from fedloom.federated.task import Task
 
 FEATURES_AT_ONCE = 4096  # logits of 1000 classes are then 16 MB
 
 
 def clients_at_once(task: Task[Any], *states: Tree) -> int:
-    """Return how many clients may train as one batch, at least one.
+    """Return how many clients, who receive and keep `states` each, may train as one batch.
 
     Clients that depend on each other (`task.whole_cohorts`) are never divided.
-
-    Args:
-        states: what one client receives and keeps.
     """
     if not task.stacked:
         return 1
@@ -43,11 +43,7 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
 
 
 def clients_evaluated_at_once(task: Task[Any], *states: Tree) -> int:
-    """Return how many clients may be evaluated as one batch, however few images they have.
-
-    Args:
-        states: see `clients_at_once`.
-    """
+    """Return how many clients may be evaluated as one batch, however few images they have."""
     if not task.stacked:
         return 1
     step = ClientStep(sum(count_bytes(s) for s in states), text_floats=_text_floats(task))
@@ -77,12 +73,10 @@ def groups(count: int, width: int) -> list[range]:
 
 
 def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
-    """Divide clients in order into groups of at most `width`, each of which is one batch.
+    """Divide clients in order into groups of at most `width`, each a batch of at most `images`.
 
-    Args:
-        sizes: number of images of each client, ascending.
-        images: size of a batch, in which every client has as many images as the last one; a client
-            with more is alone in its group.
+    Every client of a batch has as many images as the last; `sizes` are ascending. A client with
+    more images is alone in its group.
     """
     result, start = [], 0
     for stop in range(1, len(sizes) + 1):
@@ -91,3 +85,17 @@ def groups_by_images(sizes: list[int], width: int, images: int) -> list[range]:
             result.append(range(start, stop))
             start = stop
     return result
+
+
+def iterate_examples(task: Task, rows: list[np.ndarray]) -> Iterator[Batch]:
+    """Yield all rows of K clients in order, as batches [K, B] of at most `images_at_once` images.
+
+    Where a client has run out of images, `batch.mask` is false and the client's first image fills
+    the batch. `rows` has rows of the image store of each of the K clients, not empty.
+    """
+    longest = max(map(len, rows))
+    number = -(-longest // max(1, images_at_once(task) // len(rows)))
+    width = -(-longest // number)  # batches of about equal size
+    first = [int(row[0]) for row in rows]
+    batches = [[row[k : k + width] for row in rows] for k in range(0, longest, width)]
+    yield from read_ahead(task.data.batches(batches, first))

@@ -1,18 +1,16 @@
 """Local training of a whole cohort as one batch with an explicit client axis.
 
-Every client gets exactly its own gradient, since the sum of the clients' losses is what is
-differentiated and no parameter is shared between them. What stacking could mix is kept apart:
-gradient clipping is by the norm of each client, momentum and Adam are elementwise, ragged batches
-are masked, and a client that has done its steps is left out of those that follow.
-
-With `training.micro_batch`, a step adds up the gradients of the micro-batches of its batch, so that
-the activations of one micro-batch are in memory at a time.
+Every client gets exactly its own gradient: the sum of the clients' losses is differentiated, and no
+parameter is shared. Gradients are clipped by the norm of each client, momentum and Adam are
+elementwise, ragged batches are masked, and a client that has done its steps is left out of later
+ones. With `training.micro_batch`, a step adds up the gradients of the parts of its batch.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -23,7 +21,6 @@ from fedloom.common.tensors import Tree, leaves, tensor_map
 from fedloom.data.federation import Batch, read_ahead, shuffled_batches, to_device
 from fedloom.federated import checks
 from fedloom.federated.augmentation import training_batch
-from fedloom.federated.optimizers import clip_gradients, learning_rate, make_optimizer
 from fedloom.federated.task import Cohort, Task
 
 # loss(task, params, received, clients, batch) -> losses [K, B], or (losses, extras) with
@@ -39,8 +36,7 @@ class Trained:
         params: all parameters [K, ...], those that were trained and those that were not.
         loss: mean reported loss of each client over its steps [K].
         steps: number of optimiser steps of each client [K].
-        counters: the counters [K, ...] after training: their start, plus what the loss added for
-            every example of every step.
+        counters: the counters [K, ...] after training.
     """
 
     params: Tree
@@ -49,15 +45,51 @@ class Trained:
     counters: Tree
 
 
+def make_optimizer(
+    training: SimpleNamespace, params: list[Tensor], lr: float
+) -> torch.optim.Optimizer:
+    """Build the optimiser that the training options name.
+
+    All of them work element by element, so that parameters [K, ...] of K clients stay apart.
+    """
+    decay = training.weight_decay
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[training.optimizer]
+    return kind(params, lr, betas=tuple(training.betas), eps=training.eps, weight_decay=decay)
+
+
+def learning_rate(task: Task) -> float:
+    """Return the learning rate of round `task.round` (from 1).
+
+    It is `lr`; exponential: `lr * decay ** (round - 1)`; cosine: from `lr` in round 1 towards 0.
+    """
+    t = task.training
+    if t.schedule == "constant":
+        return t.lr
+    if t.schedule == "exponential":
+        return t.lr * t.decay ** (task.round - 1)
+    return t.lr * (1 + math.cos(math.pi * (task.round - 1) / t.rounds)) / 2  # cosine
+
+
+def clip_gradients(params: list[Tensor], limit: float) -> None:
+    """Scale each client's gradient down to an L2 norm of `limit`, as torch's clip_grad_norm_ does.
+
+    A client's norm is taken over its part of all parameters [K, ...].
+    """
+    gradients = [p.grad for p in params if p.grad is not None]
+    if not gradients:
+        return
+    norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()  # [K]
+    scale = (limit / (norm + 1e-6)).clamp(max=1)
+    for g in gradients:
+        g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
+
+
 def _steps(
     task: Task, clients: Cohort, epochs: int | None, purpose: int, fewest: int
 ) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
-    """Yield for every step the positions of the clients still training, and their rows.
-
-    Args:
-        epochs: None: `task.training.local_steps` steps, or if there are none, its `epochs`.
-        fewest: images of a batch that makes a step.
-    """
+    """Yield for every step the positions of the clients still training, and their rows."""
     count = task.training.local_steps if epochs is None else None
     # an epoch has a step or more
     passes = (count or task.training.epochs) if epochs is None else epochs
@@ -80,29 +112,16 @@ def _steps(
         yield active, [rows[k] for k in active]
 
 
-@dataclass
-class _Active:
-    """The clients of a cohort that are still training.
-
-    Attributes:
-        positions, finished: positions in the cohort (int64), of these and of the others.
-    """
-
-    positions: Tensor
-    finished: Tensor
-    clients: Cohort
-    received: Tree
-
-    @classmethod
-    def of(cls, clients: Cohort, received: Tree, active: tuple[int, ...]) -> "_Active":
-        """Take those at the positions `active` out of the cohort."""
-        device = clients.priors.device
-        others = [k for k in range(len(clients)) if k not in active]
-        positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
-        if not others:
-            return cls(positions, finished, clients, received)
-        received = tensor_map(lambda v: v[positions], received)
-        return cls(positions, finished, clients.subset(active), received)
+def _take(
+    clients: Cohort, received: Tree, active: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Cohort, Tree]:
+    """Return active and other positions (int64), and of the active clients what they received."""
+    device = clients.priors.device
+    others = [k for k in range(len(clients)) if k not in active]
+    positions, finished = (to_device(np.array(k, np.int64), device) for k in (active, others))
+    if others:
+        clients, received = clients.subset(active), tensor_map(lambda v: v[positions], received)
+    return positions, finished, clients, received
 
 
 def train_locally(
@@ -134,23 +153,17 @@ def train_locally(
         received: what the clients received from the server [K, ...].
         params: the parameters to start from [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
-        epochs: number of passes over a client's images; default: `task.training.local_steps` steps,
-            or if that is null, `task.training.epochs`.
-        lr: learning rate; default: `learning_rate(task)`.
-        phase: number of the training phase within the round, for methods with several phases: each
-            draws a separate order of batches.
-        fewest: a batch of fewer images, which an epoch may end with, makes no step, for losses that
-            compare images. A client that has no other trains nothing, at a loss of 0.
+        epochs: default: `task.training.local_steps` steps, or if null, `task.training.epochs`.
+        lr: default: `learning_rate(task)`.
+        phase: number of the training phase within the round; each draws its own order of batches.
+        fewest: a batch of fewer images makes no step, for losses that compare images. A client
+            that has no other trains nothing, at a loss of 0.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
-            that parameter, momentum and Adam's scaling included, is multiplied by its matrix.
-        clip_apart: top-level names of `params` that are separate models, merely trained in
-            the same steps: the gradient of each is clipped by its own norm, and those of all other
-            names by theirs together.
-
-    Raises:
-        FedLoomError: the loss adds to a counter that is not among `counters`.
+            that parameter is multiplied by its matrix.
+        clip_apart: top-level names of `params` that are separate models: the gradient of each is
+            clipped by its own norm, and those of all other names by theirs together.
     """
     start = received["params"] if params is None else params
     names = tuple(start) if train is None else train
@@ -160,38 +173,38 @@ def train_locally(
     }
     current = {**start, **trained}
     flat, projections = [value for _, value in leaves(trained)], project or {}
-    rest = {name: value for name, value in trained.items() if name not in clip_apart}
-    apart = [trained[name] for name in clip_apart]
-    models = [[value for _, value in leaves({"": tree})] for tree in (rest, *apart)]
+    together = [name for name in trained if name not in clip_apart]
+    models = [  # whose gradients are clipped each by its norm
+        [value for _, value in leaves({name: trained[name] for name in part})]
+        for part in (together, *([name] for name in clip_apart))
+    ]
     optimizer = make_optimizer(task.training, flat, learning_rate(task) if lr is None else lr)
     total = torch.zeros(len(clients), device=flat[0].device)
     steps, seen = np.zeros((2, len(clients)), int)
     counted = tensor_map(torch.clone, counters or {})
     # Build and start transferring every step's inputs first, so that no step waits for the host.
     steps_ahead = list(_steps(task, clients, epochs, phase, fewest))
-    members_of = {
-        ids: _Active.of(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}
-    }
+    taken = {ids: _take(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}}
     batches = read_ahead(task.data.batches([rows for _, rows in steps_ahead]))
     for step, ((active, _), batch) in enumerate(zip(steps_ahead, batches, strict=True)):
-        members, everyone = members_of[active], len(active) == len(clients)
+        positions, finished, members, sent = taken[active]
+        everyone = len(active) == len(clients)
         batch.seen = tuple(seen[[*active]].tolist())
-        batch = training_batch(task, members.clients.ids, batch, phase, step)
+        batch = training_batch(task, members.ids, batch, phase, step)
         images, additions = batch.mask.sum(1), []
         optimizer.zero_grad(set_to_none=True)
         for micro_batch in batch.parts(task.training.micro_batch):
             inputs = current if counters is None else {**current, "counters": counted}
             if not everyone:
-                inputs = tensor_map(lambda v: v[members.positions], inputs)  # noqa: B023
-            result = loss(task, inputs, members.received, members.clients, micro_batch)
+                inputs = tensor_map(lambda v: v[positions], inputs)  # noqa: B023
+            result = loss(task, inputs, sent, members, micro_batch)
+            values, extras = result, {}
             if isinstance(result, tuple) and len(result) == 2:
                 values, extras = result
-            else:
-                values, extras = result, {}
-            values = checks.check_loss(task, members.clients.ids, micro_batch.mask, values, extras)
+            values = checks.check_loss(task, members.ids, micro_batch.mask, values, extras)
             (values.where(micro_batch.mask, 0).sum(1) / images).sum().backward()
             reported = extras.get("reported_loss", values).detach()
-            total[members.positions] += reported.where(micro_batch.mask, 0).sum(1) / images
+            total[positions] += reported.where(micro_batch.mask, 0).sum(1) / images
             additions.append(_sums(task, extras, micro_batch.mask, counted))
         if task.training.clip is not None:
             for model in models:
@@ -206,9 +219,9 @@ def train_locally(
         if before is not None:  # momentum would carry those that have finished on
             with torch.no_grad():
                 for p, old in zip(flat, before, strict=True):
-                    p[members.finished] = old[members.finished]
+                    p[finished] = old[finished]
         for name, add in (item for sums in additions for item in sums.items()):
-            counted[name][members.positions] += add
+            counted[name][positions] += add
         steps[[*active]] += 1
         seen[[*active]] += batch.counts
     return Trained(
@@ -220,24 +233,16 @@ def train_locally(
 
 
 def _sums(task: Task, extras: Tree, mask: Tensor, counted: Tree) -> Tree:
-    """Return what a loss adds to each counter, summed over real images [K, ...].
-
-    Args:
-        extras: what each image adds, by counter [K, B, ...].
-        mask: false for the images that only fill up the batch [K, B].
-        counted: the counters there are; `reported_loss` is none.
-
-    Raises:
-        FedLoomError: there is no such counter.
-    """
-    added = {name: add for name, add in extras.items() if name != "reported_loss"}
-    for name in added:
+    """Return what a loss adds to each counter, summed over real images [K, ...]."""
+    sums = {}
+    for name, add in extras.items():
+        if name == "reported_loss":
+            continue
         if name not in counted:
             raise FedLoomError(
                 f"{task.method}: its loss adds to '{name}', which train_locally was not given "
                 "among its counters"
             )
-    return {
-        name: add.detach().where(mask.view(*mask.shape, *[1] * (add.dim() - 2)), 0).sum(1)
-        for name, add in added.items()
-    }
+        real = mask.view(*mask.shape, *[1] * (add.dim() - 2))
+        sums[name] = add.detach().where(real, 0).sum(1)
+    return sums

@@ -19,13 +19,7 @@ from fedloom.hooks.hook_caller import Hooks
 
 
 def initial_state(task: Task, hooks: Hooks) -> State:
-    """Return the state before round 1.
-
-    The wrappers have seen `side_channel` by now, and nobody else reads it: it is dropped.
-
-    Raises:
-        FedLoomError: init_server raises, or returns what it may not.
-    """
+    """Return the state before round 1, without `side_channel`, which only wrappers read."""
     server = hooks.init_server(task=task)
     checks.check_server(task, server)
     public = {key: value for key, value in server.items() if key != "side_channel"}
@@ -35,11 +29,7 @@ def initial_state(task: Task, hooks: Hooks) -> State:
 def download_to(
     task: Task, hooks: Hooks, state: State, ids: list[int]
 ) -> tuple[list[Tree], list[Tree]]:
-    """Return what the server sends to each client, and what the client makes of it.
-
-    Raises:
-        FedLoomError: download or deliver raises, or returns what it may not.
-    """
+    """Return what the server sends to each client, and what the client makes of it."""
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
     checks.check_downloads(task, state.server, ids, sent)
     pairs = zip(ids, sent, strict=True)
@@ -49,11 +39,7 @@ def download_to(
 
 
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
-    """Return a client's personal state, made by `init_client` if it never took part.
-
-    Raises:
-        FedLoomError: init_client raises, or returns what it may not.
-    """
+    """Return a client's personal state, made by `init_client` if it never took part."""
     if client in state.clients:
         return state.clients[client]
     new = hooks.init_client(task=task.at(0), client=client)
@@ -65,12 +51,8 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     """Train round `task.round`.
 
     Returns:
-        The next state and a row of rounds.parquet; its entry `updates` holds the rows of
-        clients.parquet. Wall seconds depend on what else runs on the machine; `processor_seconds`
-        are those of all threads of this process.
-
-    Raises:
-        FedLoomError: a hook raises, or returns what it may not: another shape, say, or NaN.
+        The next state and a row of rounds.parquet, whose entry `updates` holds the rows of
+        clients.parquet; `processor_seconds` are those of all threads of this process.
     """
     started, processor = time.perf_counter(), time.process_time()
     ids = select(task, hooks, state)
@@ -134,21 +116,14 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     changes = State(
         server,
         {update.client: update.client_state for update in updates},
-        {
-            entry["client_id"]: _remember(state.participation.get(entry["client_id"]), entry)
-            for entry in rows
-        },
+        {entry["client_id"]: _remember(state, entry) for entry in rows},
         {update.client: update.wrapper_state for update in updates if update.wrapper_state},
     )
     return state.after(changes), row
 
 
 def select(task: Task, hooks: Hooks, state: State) -> list[int]:
-    """Return the ids of the clients that take part in round `task.round`, ascending.
-
-    Raises:
-        FedLoomError: available_clients or select_clients raises, or returns what it may not.
-    """
+    """Return the ids of the clients that take part in round `task.round`, ascending."""
     task = task.selecting()
     available = hooks.available_clients(task=task)
     checks.check_available(task, available)
@@ -159,8 +134,8 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     return sorted(chosen)
 
 
-def _remember(before: Participation | None, row: dict) -> Participation:
+def _remember(state: State, row: dict) -> Participation:
     """Return what the server remembers of a client after a round, from its row."""
-    before = before or Participation()
+    before = state.participation.get(row["client_id"], Participation())
     loss = float(row["train_loss"]) if row["received"] else before.train_loss
     return Participation(before.rounds + 1, row["round"], loss)

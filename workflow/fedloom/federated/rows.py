@@ -54,14 +54,6 @@ CONFUSION = pa.schema(
 )
 
 
-SCHEMAS = {
-    "evaluation": EVALUATION,
-    "rounds": ROUNDS,
-    "clients": CLIENTS,
-    "confusion": CONFUSION,
-}
-
-
 @dataclass(frozen=True)
 class Rows:
     """What one round, or several, added to the job's tables.
@@ -69,9 +61,8 @@ class Rows:
     Attributes:
         evaluation: a row per client that was evaluated (two if it is personalised), and one of the
             global test.
-        rounds: a row per round: the columns of ROUNDS, then the server's metrics by name.
-        clients: a row per round and client: the columns of CLIENTS, then every metric by name; one
-            that a client did not report is null.
+        rounds: the columns of ROUNDS, then the server's metrics by name.
+        clients: the columns of CLIENTS, then every metric by name, null if it was not reported.
         confusion: a row per evaluated client, class and predicted class.
     """
 
@@ -82,12 +73,7 @@ class Rows:
 
     @classmethod
     def of(cls, row: dict, evaluated: list[dict], confusion: pa.Table) -> "Rows":
-        """Return the rows of one round.
-
-        Args:
-            row: what `train_round` returns.
-            evaluated: rows of the evaluation after the round.
-        """
+        """Return the rows of one round: `train_round`'s row, and those of its evaluation."""
         own = {key: value for key, value in row.items() if key != "updates"}
         return cls(
             pa.Table.from_pylist(evaluated, schema=EVALUATION),
@@ -100,7 +86,10 @@ class Rows:
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Return the rows of all `parts`, in their order."""
         return cls(
-            **{k: _join((getattr(rows, k) for rows in parts), v) for k, v in SCHEMAS.items()}
+            _join([rows.evaluation for rows in parts], EVALUATION),
+            _join([rows.rounds for rows in parts], ROUNDS),
+            _join([rows.clients for rows in parts], CLIENTS),
+            _join([rows.confusion for rows in parts], CONFUSION),
         )
 
     @property
@@ -110,7 +99,13 @@ class Rows:
 
     def pack(self) -> dict[str, Tensor]:
         """Return the tables as Arrow streams, uint8 [bytes], for a safetensors file."""
-        return {field.name: _packed(getattr(self, field.name)) for field in fields(self)}
+        packed = {}
+        for field in fields(self):
+            table, sink = getattr(self, field.name), pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            packed[field.name] = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+        return packed
 
     @classmethod
     def unpack(cls, packed: dict[str, Tensor]) -> "Rows":
@@ -142,37 +137,23 @@ def with_metrics(rows: list[dict], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=full)
 
 
-def _join(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return the rows of tables that have the columns of a schema, and any further metrics."""
     table = pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
     metrics = sorted(set(table.column_names) - set(schema.names))
     return table.select([*schema.names, *metrics]).combine_chunks()
 
 
-def _packed(table: pa.Table) -> Tensor:
-    """Return a table as an Arrow stream, uint8 [bytes]."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
-
-
 class Confusion:
-    """Count the answers of an evaluation by client, class and predicted class.
-
-    Pairs of classes that never occur have no row.
-    """
+    """Count the answers of an evaluation by client, class and predicted class, if there are any."""
 
     def __init__(self) -> None:
-        # one per client, int32 [n, 5], in the columns' order
-        self._rows = [np.empty((0, len(CONFUSION)), np.int32)]
+        self._rows = [np.empty((0, len(CONFUSION)), np.int32)]  # [n, columns] of each client
 
     def add(self, task: Task, client: int, images: np.ndarray, predicted: np.ndarray) -> None:
         """Count the answers of a client, or of SERVER_MODEL, in round `task.round`.
 
-        Args:
-            images: rows of the image store [n].
-            predicted: the class that each of them was taken for [n].
+        `images` are rows of the image store [n], `predicted` the class [n] given to each.
         """
         pairs = np.stack([task.data.store.labels[images], predicted])
         (labels, answers), counts = np.unique(pairs, axis=1, return_counts=True)
@@ -180,10 +161,7 @@ class Confusion:
         self._rows.append(np.stack([*columns, counts], 1).astype(np.int32))
 
     def table(self) -> pa.Table:
-        """Return the rows, by round, client, class and predicted class.
-
-        The global test is that of client SERVER_MODEL.
-        """
+        """Return the rows, by round, client, class and predicted class."""
         rows = np.concatenate(self._rows)
         rows = rows[np.lexsort(rows[:, 3::-1].T)]
         return pa.Table.from_arrays(list(rows.T), schema=CONFUSION)

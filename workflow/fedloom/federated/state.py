@@ -14,12 +14,9 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class Participation:
-    """What the server remembers of one client.
+    """What the server remembers of a client: rounds that it was selected in, and the last of them.
 
-    Attributes:
-        rounds: number of rounds that it was selected in.
-        last_round: the last of them.
-        train_loss: of its last update that `aggregate` got; None if there was none.
+    `train_loss` is that of its last update that `aggregate` got; None if there was none.
     """
 
     rounds: int = 0
@@ -31,14 +28,14 @@ class PersonalStates(dict[int, Tree]):
     """Personal states of the clients that trained, by client id, ascending."""
 
     def __init__(self, states: dict[int, Tree]):
-        """Take the states; their means are computed when they are asked for."""
+        """Take the states, of which means are computed when they are first read."""
         super().__init__(states)
         self._means: dict[str, Any] = {}
 
     def mean(self, key: str) -> Any:
         """Return the mean over clients of the tensor, or of the tree of tensors, at a key.
 
-        It is computed once, however many clients that never trained are evaluated with it.
+        It is computed once for all clients that never trained.
 
         Raises:
             KeyError: no client has trained, or one has no such key.
@@ -47,8 +44,7 @@ class PersonalStates(dict[int, Tree]):
             if not self:
                 raise KeyError(f"{key}: no client has trained")
             states = [{key: state[key]} for state in self.values()]
-            means = tensor_map(lambda *values: torch.stack(values).mean(0), *states)
-            self._means |= means
+            self._means |= tensor_map(lambda *values: torch.stack(values).mean(0), *states)
         return self._means[key]
 
 
@@ -60,8 +56,7 @@ class State:
         server: what `init_server` and `aggregate` return, without the side channel.
         clients: personal states of the clients that took part so far, by client id.
         participation: what the server remembers of them, by client id.
-        wrappers: what wrappers keep on those clients, by client id and wrapper; only of clients on
-            which one keeps something.
+        wrappers: what wrappers keep on clients, by client id and wrapper, where it is something.
     """
 
     server: Tree
@@ -85,15 +80,17 @@ class State:
 
     def of_clients(self, ids: Iterable[int]) -> "State":
         """Return the part of the state that belongs to these clients, without the server's."""
-        ids = tuple(ids)
-        clients, wrappers = (_some(entries, ids) for entries in (self.clients, self.wrappers))
-        return State({}, clients, _some(self.participation, ids), wrappers)
+        ids = set(ids)
+
+        def some(entries: dict[int, Entry]) -> dict[int, Entry]:
+            return {k: entries[k] for k in ids & entries.keys()}
+
+        return State({}, some(self.clients), some(self.participation), some(self.wrappers))
 
     def after(self, changes: "State") -> "State":
-        """Return the state after a round, in canonical form (see `of`).
+        """Return the state, in canonical form (see `of`), with a round's `changes`.
 
-        Args:
-            changes: the server's state, and what changed of clients: those that took part.
+        They are the server's new state, and those of the clients that took part.
         """
         new = State.of(changes.tree())
         return State(
@@ -122,15 +119,8 @@ class State:
         )
 
 
-def _some(entries: dict[int, Entry], ids: Iterable[int]) -> dict[int, Entry]:
-    """Return the entries of these clients that have one."""
-    return {k: entries[k] for k in ids if k in entries}
-
-
 def _merged(old: dict[int, Entry], new: dict[int, Entry]) -> dict[int, Entry]:
-    """Return entries by client id, ascending; the new ones replace the old.
-
-    Without a new client the order stays, and sorting thousands of ids every round is left out.
-    """
+    """Return entries by client id, ascending; the new ones replace the old."""
     merged = old | new
+    # sorting thousands of ids every round is left out
     return merged if new.keys() <= old.keys() else dict(sorted(merged.items()))

@@ -21,6 +21,8 @@ from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
     from fedloom.backbones.base import Backbone
+    from fedloom.backbones.clip.model import FrozenCLIP  # noqa: F401  the name in CLIPTask
+    from fedloom.backbones.vit import FrozenViT  # noqa: F401  the name in ViTTask
 
 FrozenBackbone = TypeVar("FrozenBackbone", bound="Backbone")
 
@@ -129,6 +131,10 @@ class Task(Generic[FrozenBackbone]):
         return self if self.fixed.sampling is None else replace(self, seed=self.fixed.sampling)
 
 
+ViTTask = Task["FrozenViT"]
+CLIPTask = Task["FrozenCLIP"]
+
+
 class History:
     """What the server knows of every participating client, before a round. Never test data.
 
@@ -217,10 +223,7 @@ def cohort(
     """Return the clients `ids` with their personal states as one cohort.
 
     The server's model (`ids == [SERVER_MODEL]`) gets uniform class priors and no training images.
-
-    Args:
-        work: share of its local steps that each client completes; default: all do all.
-        wrapper_states: what wrappers keep on each client; default: nothing.
+    By default, clients do all their `work` and wrappers keep nothing on them.
     """
     kept = ({},) * len(ids) if wrapper_states is None else tuple(wrapper_states)
     priors = task.data.priors

@@ -1,30 +1,28 @@
 """A job's rounds: resumed from the last finished one, written whole or not at all.
 
-A run has one checkpoint (`checkpoint.py`), written after every round and never deleted. It belongs
-to a run's configuration and to the job that it was written in; any other is left alone until a
-round is finished.
+A run has one checkpoint (`checkpoint.py`), written after every round. It belongs to a configuration
+and a job; one of another is left alone until a round is finished.
 """
 
 import logging
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import requires, version
 from pathlib import Path
 
-import pyarrow as pa
 import torch
 from packaging.requirements import Requirement
 
 from fedloom.common import tensor_files
-from fedloom.common.errors import FedLoomError, NotFiniteError
+from fedloom.common.errors import FedLoomError, NotFiniteError, StoppedError
 from fedloom.common.io import write_table
 from fedloom.common.locks import held
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
-from fedloom.federated import stopping
+from fedloom.common.seeds import torch_generator
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
-from fedloom.federated.eval_sampling import evaluated_clients
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion, Rows
@@ -34,6 +32,8 @@ from fedloom.hooks.hook_caller import Hooks
 from fedloom.study.jobs import TrainJob
 
 log = logging.getLogger(__name__)
+
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
@@ -47,11 +47,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a job writes, and the checkpoint that it overwrites after every round.
-
-    Attributes:
-        confusion: written only if the job asks for it.
-    """
+    """The files that a job writes (`confusion` if the job asks for it), and its checkpoint."""
 
     state: Path
     checkpoint: Path
@@ -64,46 +60,71 @@ class Outputs:
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
     """Digest everything that the numbers after the job's first round depend on.
 
-    That is its spec with its weights and sources (else a job that is rerun because a plugin was
-    edited would resume from what the plugin computed before), its inputs, the versions of the
-    packages that FedLoom requires, and the kind of GPU, whose kernels add in an order of their own;
-    where the job ends and what it evaluates does not matter.
-
-    Args:
-        files: receipts of the inputs.
+    That is its spec with its weights and sources (an edited plugin reruns the job), the receipts
+    `files` of its inputs, the versions of the packages that FedLoom requires, and the kind of GPU,
+    whose kernels differ in the order of sums; neither the job's end nor what it evaluates.
     """
-    asked = ("last", "evaluate", "sampled", "evaluate_clients")
-    fixed = {key: value for key, value in asdict(job).items() if key not in asked}
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return digest([fixed, [sha256(file) for file in files], _packages(), hardware])
-
-
-def _packages() -> dict[str, str]:
-    """Return the versions of the packages that pyproject.toml names for all users."""
+    varying = ("last", "evaluate", "sampled", "evaluate_clients")
+    fixed = {key: value for key, value in asdict(job).items() if key not in varying}
     required = [Requirement(line) for line in requires("fedloom") or []]
-    return {need.name: version(need.name) for need in required if need.marker is None}
+    packages = {need.name: version(need.name) for need in required if need.marker is None}
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return digest([fixed, [sha256(file) for file in files], packages, hardware])
+
+
+def evaluated_clients(task: Task, job: TrainJob) -> Sequence[int]:
+    """Return the ids of the clients that are evaluated after round `task.round`, ascending.
+
+    All of them, or in a round of `job.sampled` `job.evaluate_clients`: participating and held-out
+    ones in proportion, but at least one that participates. They depend on seed and round alone.
+    """
+    everyone, count = range(task.data.num_clients), job.evaluate_clients
+    if task.round not in job.sampled or count is None or count >= len(everyone):
+        return everyone
+    participating = task.data.participating
+    held_out = [client for client in everyone if client not in task.data.position]
+    first = max(1, round(count * len(participating) / len(everyone)))
+    generator = torch_generator(task.seed, "evaluate", task.round)
+    chosen: list[int] = []
+    for group, number in ((participating, first), (held_out, count - first)):
+        order = torch.randperm(len(group), generator=generator)
+        chosen += [group[position] for position in order[:number].tolist()]
+    return sorted(chosen)
+
+
+@contextmanager
+def _remembered_signals() -> Iterator[list[str]]:
+    """Only remember the names of signals with which a scheduler ends a process.
+
+    SIGTERM takes an allocation away; SIGUSR1 can be sent minutes before a time limit.
+    """
+    names: list[str] = []
+
+    def remember(number: int, _: object) -> None:
+        names.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, remember) for number in STOPPING}
+    try:
+        yield names
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
-    """Return what the checkpoint holds, if this job can resume from it.
-
-    Raises:
-        FedLoomError: the checkpoint is truncated or damaged.
-    """
+    """Return what the checkpoint holds, if this job can resume from it."""
     try:
         saved = read_checkpoint(head, fingerprint, job.first, task.data.device)
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
-    if saved is None:
-        return None
-    if isinstance(saved, str):
-        reason = saved
-    else:
+    if isinstance(saved, Saved):
         reason = _why_unusable(saved, task, job)
         if reason is None:
             return saved
-    log.info("%s %s; starting after round %d", head, reason, job.first)
+        saved = reason
+    if saved is not None:
+        log.info("%s %s; starting after round %d", head, saved, job.first)
     return None
 
 
@@ -136,8 +157,7 @@ def train(
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
 
     Raises:
-        FedLoomError: an unusable checkpoint, a start that is missing, or numbers that are not
-            finite in a run other than a trial.
+        FedLoomError: a damaged checkpoint, or numbers that are not finite, except in a trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device
@@ -156,14 +176,23 @@ def train(
     ahead = [] if diverged else range(done + 1, job.last + 1)
     with (
         progress(total=job.last - job.first, initial=done - job.first, what=name) as bar,
-        stopping.after_round() as stop,
+        _remembered_signals() as signals,
     ):
         for number in ahead:
             log.debug("%s: round %d", name, number)
             now = task.at(number)
             try:
                 after, row = train_round(now, hooks, current)
-                evaluated, confusion = _evaluate(now, hooks, job, after)
+                evaluated, confusion = list[dict](), Confusion()
+                if number in job.evaluate:
+                    evaluated = evaluate(
+                        now,
+                        hooks,
+                        after,
+                        evaluated_clients(now, job),
+                        global_test=job.global_test,
+                        confusion=confusion if job.confusion else None,
+                    )
             except NotFiniteError as error:
                 if not job.trial:
                     raise
@@ -172,10 +201,15 @@ def train(
                 break
             current = after
             selected = [update["client_id"] for update in row["updates"]]
-            checkpoint.write(number, current, selected, Rows.of(row, evaluated, confusion))
+            rows = Rows.of(row, evaluated, confusion.table())
+            checkpoint.write(number, current, selected, rows)
             bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
             bar.update()
-            stop.check(name, number, job.last)
+            if signals and number < job.last:
+                raise StoppedError(
+                    f"{name}: stopped by {signals[-1]} after round {number} of {job.last}; start "
+                    "the job again to resume from there"
+                )
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
     tables = {
@@ -189,22 +223,3 @@ def train(
         write_table(path, table)
     facts = {"run": name, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, current.tree(), **facts)
-
-
-def _evaluate(task: Task, hooks: Hooks, job: TrainJob, state: State) -> tuple[list[dict], pa.Table]:
-    """Return the rows of the evaluation after this round; none after most rounds.
-
-    Returns:
-        Rows of evaluation.parquet; and of confusion.parquet, if the job asks for them.
-    """
-    rows, confusion = list[dict](), Confusion()
-    if task.round in job.evaluate:
-        rows = evaluate(
-            task,
-            hooks,
-            state,
-            evaluated_clients(task, job),
-            global_test=job.global_test,
-            confusion=confusion if job.confusion else None,
-        )
-    return rows, confusion.table()

@@ -68,13 +68,13 @@ def local_work(task: "Task", client: int) -> float:
 
 @hookimpl
 def download(task: "Task", server: Tree, client: int) -> Tree:
-    """Send what is trained, and what is sent without being trained."""
+    """Send the trained parameters, and the constants."""
     return {key: server[key] for key in ("params", "constants") if key in server}
 
 
 @hookimpl
 def deliver(task: "Task", sent: Tree, client: int) -> Tree:
-    """Take what was sent as it is."""
+    """Take the download as it is."""
     return sent
 
 

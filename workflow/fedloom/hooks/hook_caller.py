@@ -11,8 +11,8 @@ import pluggy
 
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.hooks.discovery import Located
 from fedloom.hooks.hookspecs import UNPACKING
-from fedloom.hooks.manifest import Located, Plugin
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Hooks:
     """
 
     def __init__(
-        self, relay: pluggy.HookRelay, unpacking: pluggy.HookRelay, plugins: Sequence[Plugin]
+        self, relay: pluggy.HookRelay, unpacking: pluggy.HookRelay, plugins: Sequence[Located]
     ):
         """Call the hooks of `relay`, but those that unpack in the order of `unpacking`."""
         self._relay = relay
@@ -57,7 +57,7 @@ class Hooks:
 
 
 def _round_and_clients(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the round and the client ids that a hook was called with, as far as it was."""
+    """Return the round and the client ids that a hook was called with, if any."""
     ids = [arguments["client"]] if "client" in arguments else []
     if "clients" in arguments:
         ids = list(arguments["clients"].ids)
@@ -70,7 +70,7 @@ def describe(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int
     Args:
         names: the method's, then its wrappers'.
         number: the round; 0 before training.
-        ids: the clients that the call was about.
+        ids: the clients of the call.
     """
     words = [hook] + ([f"round {number}"] if number else [])
     if list(ids) == [SERVER_MODEL]:
@@ -88,40 +88,30 @@ def guarded(
     hook: str,
     about: Callable[[], dict[str, Any]] = dict,
 ) -> Result:
-    """Return what `call` returns; whatever a plugin raises in it leaves as a FedLoomError.
+    """Return what `call` returns; an exception of a plugin leaves as a one-line FedLoomError.
+
+    The plugin and the line that it names are those of the innermost frame that is a plugin's: what
+    a plugin calls in the wrong way raises elsewhere. The traceback goes to the log file.
 
     Args:
         plugins: those that may be at fault, the method first.
         hook: the plugin's function, for the error.
         about: gives the arguments of `describe` beyond those.
-
-    Raises:
-        FedLoomError: one line; the traceback is in the log file.
     """
     try:
         return call()
     except (FedLoomError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plugin may raise SystemExit or GeneratorExit too
-        raise _blame(plugins, error, hook, **about()) from error
-
-
-def _blame(
-    plugins: Sequence[Located], error: BaseException, hook: str, **about: Any
-) -> FedLoomError:
-    """Return the one line for an exception in a plugin, and write its traceback to the log file.
-
-    The plugin and its line are those of the innermost frame that is a plugin's: what a plugin calls
-    in the wrong way raises elsewhere.
-    """
-    where, names = "", [plugin.name for plugin in plugins]
-    for plugin, file, line in _frames(plugins, error):
-        where, names = f"{file}:{line}: ", [plugin.name]
-    reason = in_words(error)
-    if isinstance(error, SystemExit):
-        reason = f"it ends the process with {reason}"
-    log.debug("an exception in a plugin:", exc_info=error)
-    return FedLoomError(f"{describe(names, hook, **about)}: {where}{reason}")
+        where, names = "", [plugin.name for plugin in plugins]
+        for plugin, file, line in _frames(plugins, error):
+            where, names = f"{file}:{line}: ", [plugin.name]
+        reason = in_words(error)
+        if isinstance(error, SystemExit):
+            reason = f"it ends the process with {reason}"
+        log.debug("an exception in a plugin:", exc_info=error)
+        line = f"{describe(names, hook, **about())}: {where}{reason}"
+        raise FedLoomError(line) from error
 
 
 def _frames(plugins: Sequence[Located], error: BaseException) -> list[tuple[Located, str, int]]:

@@ -1,18 +1,17 @@
-"""The contract between FedLoom and a plugin: its hooks.
+"""The contract between FedLoom and a plugin: its hooks, which docs/writing-a-method.md teaches.
 
 Shapes: K clients in a cohort, B batch, T tokens, P prompts, d width, C classes.
 
 A state (`Tree`) is a nested dict of tensors and plain numbers. In the server's state, `params` are
 trained and `constants` are sent but not trained; anything else is the server's own. The runtime
-owns all state: hooks return new state, and a plugin keeps none between calls. A hook may leave out
-arguments that it does not need. The first plugin that gives a result other than None is the one
-that counts (`firstresult`).
+owns all state: hooks return new state, change none in place, and a plugin keeps none between calls.
+A hook may leave out arguments that it does not need. The first plugin that gives a result other
+than None is the one that counts (`firstresult`).
 
 A wrapper (kind = "wrapper" in method.toml) implements hooks with `@hookimpl(wrapper=True)`: it
 yields for what the method gives, and returns it changed. Of several wrappers the first is
 innermost: it sees what the method gives, the next what the first makes of it. `receive` and
-`deliver`, which only wrappers have, run the other way round: what was packed last is unpacked
-first.
+`deliver`, which only wrappers have, run the other way round: the last wrapper unpacks first.
 """
 
 # pyright: reportReturnType=false
@@ -40,16 +39,14 @@ UNPACKING = ("receive", "deliver")  # of wrappers alone, the last wrapper first
 
 @hookspec(firstresult=True)
 def init_server(task: "Task") -> "Tree":
-    """Return the server's state before round 1.
+    """Return the server's state before round 1, tensors without a client axis.
+
+    `params` {name: [...]}, `constants` {name: [...]}, and whatever else the server needs. `metrics`
+    {name: number} are columns of rounds.parquet, with the values after each round. The key
+    `side_channel` is for wrappers: they see it, then it is dropped.
 
     Args:
         task: everything that is fixed; `task.round` is 0.
-
-    Returns:
-        Tensors without a client axis: `params` {name: [...]}, `constants` {name: [...]}, and
-        whatever else the server needs. `metrics` {name: number} are columns of rounds.parquet, with
-        the values after each round. The key `side_channel` is for wrappers: they see it, then it is
-        dropped.
     """
 
 
@@ -73,9 +70,8 @@ def unseen_client_state(
     Default: what `init_client` gives.
 
     Args:
-        states: personal states of the clients that did train, by id, and `states.mean(key)`, which
-            is computed once for all clients. They exist for evaluation alone: neither the server
-            nor a client of a real federation would see them.
+        states: personal states of the clients that did train, by id, and `states.mean(key)`. They
+            exist for evaluation alone: nobody in a real federation would see them.
         received: what the server sends the client after the round, without a client axis.
     """
 
@@ -113,23 +109,19 @@ def local_work(task: "Task", client: int) -> float:
 
 @hookspec(firstresult=True)
 def download(task: "Task", server: "Tree", client: int) -> "Tree":
-    """Return what the server sends to `client`, which may be SERVER_MODEL.
+    """Return what the server sends to `client`, which may be SERVER_MODEL; counted as bytes down.
 
-    Default: `params` and `constants` of the server's state. It is counted as bytes down. Every
-    client must get the same keys and shapes, without a client axis; the runtime stacks them over
-    the cohort, so that a hook that takes `received` sees tensors [K, ...].
+    Default: `params` and `constants` of the server's state. Every client must get the same keys and
+    shapes, without a client axis; the runtime stacks them, so that `received` has tensors [K, ...].
     """
 
 
 @hookspec(firstresult=True)
 def deliver(task: "Task", sent: "Tree", client: int) -> "Tree":
-    """Return what `client` makes of what it was sent: what all its hooks get as `received`.
+    """Return what `client` makes of its download `sent`: what all its hooks get as `received`.
 
-    For wrappers that pack what `download` returns, so that its bytes are counted as they are sent.
-    Default: as sent. It is called wherever `download` is, for SERVER_MODEL too.
-
-    Args:
-        sent: what `download` returned, as all wrappers left it.
+    For wrappers that pack in `download`, which it follows everywhere, for SERVER_MODEL too.
+    Default: as sent.
     """
 
 
@@ -147,16 +139,13 @@ def client_update(task: "Task", received: "Tree", clients: "Cohort") -> "list[Up
 def receive(task: "Task", server: "Tree", updates: "list[Update]") -> "list[Update]":
     """Return what `aggregate` gets of the updates that the clients of the round sent.
 
-    For wrappers: they unpack payloads whose bytes were counted as sent, or leave updates out.
-    Default: the updates as they are. A wrapper yields for what those outside of it make of them,
-    and changes no update: `dataclasses.replace(update, payload=...)` returns a new one.
+    For wrappers: they unpack payloads whose bytes were counted as sent, or leave updates out, but
+    not all. Default: the updates as they are. A wrapper yields for what those outside of it make of
+    them; `dataclasses.replace(update, payload=...)` returns a new update.
 
     Args:
         server: the state before the round.
         updates: as sent, sorted by client id.
-
-    Returns:
-        Updates of different clients of the round, at least one.
     """
 
 
@@ -168,11 +157,9 @@ def aggregate(task: "Task", server: "Tree", updates: "list[Update]") -> "Tree":
     else of the state as it was.
 
     Args:
-        server: the state before the round; it must not be changed in place.
+        server: the state before the round.
         updates: those that `receive` returns; without wrappers one per client of the round. A run
-            sorts them by client id, so that sums have the same bits in every run; the contract
-            shuffles them, since their order may bear on the result by rounding alone. A method
-            that rounding can turn over (k-means) sorts them itself.
+            sorts them by client id; their order may change the result by rounding alone.
     """
 
 
@@ -181,15 +168,13 @@ def personalize(task: "Task", received: "Tree", clients: "Cohort") -> "Tree | No
     """Return the personal states [K, ...] with which the cohort's clients answer their test images.
 
     Every client is asked, those that never trained too, once per evaluation and before its test
-    images. The hook may train on the clients' training images, with `train_locally` or by itself;
-    what it returns becomes `clients.state` in `predict`, and is thrown away after the evaluation.
-    Its keys need not be those of `clients.state`. Clients are evaluated with it and without it
-    (column `personalized` of evaluation.parquet); the global test is without it. Default: None,
-    which stands for no such step.
+    images. The hook may train on the clients' training images; its result becomes `clients.state`
+    in `predict`, and is thrown away after the evaluation. Its keys need not be those of
+    `clients.state`. Clients are evaluated with it and without it (column `personalized` of
+    evaluation.parquet); the global test is without it. Default: None, no such step.
 
     Args:
-        received: what each client downloads after the round, [K, ...]; it must not be changed in
-            place.
+        received: what each client downloads after the round, [K, ...].
         clients: with the personal states that they have, or that `unseen_client_state` gives.
     """
 
@@ -199,14 +184,13 @@ def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -
     """Return logits [K, B, C] of a batch of each client's images.
 
     A client comes with its personal state, that of `unseen_client_state` if it never trained, and
-    in a second pass with that of `personalize`, if the method has this hook. On the
-    global test set the server's model is asked as a cohort of one client (SERVER_MODEL,
-    `clients.is_server_model`), whose class priors are uniform; return None if there is no such
-    model, and the clients' own are averaged.
+    in a second pass with that of `personalize`, if the method has this hook. On the global test set
+    the server's model is asked as a cohort of one client (SERVER_MODEL, `clients.is_server_model`),
+    whose class priors are uniform; return None if there is no such model, and the clients' own are
+    averaged.
 
     Leave out the argument `clients` if the logits follow from `received` and the images alone:
-    where all clients receive the same, the global test then takes over their answers, and no image
-    is predicted twice.
+    where all clients receive the same, the global test then takes over their answers.
 
     Args:
         received: what each client downloads after the round, [K, ...].

@@ -17,8 +17,9 @@ import pluggy
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.folders import read_text
 from fedloom.hooks import defaults, hookspecs
+from fedloom.hooks.discovery import PACKAGE, Located
 from fedloom.hooks.hook_caller import Hooks, guarded
-from fedloom.hooks.manifest import PACKAGE, Located, Plugin
+from fedloom.hooks.manifest import Plugin
 
 HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom_spec"))
 
@@ -26,11 +27,8 @@ HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom
 def import_plugin(plugin: Located) -> ModuleType:
     """Import a plugin's plugin.py as a module of a package, so that `from . import x` works.
 
-    A folder of the checkout becomes the package `fedloom_plugins.<name>`; an installed one keeps
-    its own name. If it was imported before, this is the same module.
-
-    Raises:
-        FedLoomError: the import raises, or ends the process.
+    A folder of the checkout becomes the package `fedloom_plugins.<name>`. If it was imported
+    before, this is the same module.
     """
     module = sys.modules.get(f"{plugin.package}.plugin")
     if module is not None and module.__file__ == str(plugin.file):
@@ -52,7 +50,6 @@ def _import_anew(plugins: Sequence[Located]) -> list[ModuleType]:
 
 
 def _import_module(plugin: Located) -> ModuleType:
-    """Import plugin.py, with whatever it raises."""
     if plugin.module is None:
         _check_imports(plugin)
         folders = {PACKAGE: plugin.folder.parent, plugin.package: plugin.folder}
@@ -70,20 +67,13 @@ def _forget(plugin: Located) -> None:
     but compiled ones stay, since Python cannot load them twice.
     """
     package = plugin.package if plugin.module is None else plugin.module.partition(".")[0]
-    for name, module in list(sys.modules.items()):
-        compiled = not (getattr(module, "__file__", None) or ".py").endswith(".py")
-        if f"{name}.".startswith(f"{package}.") and not compiled:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        if (getattr(sys.modules[name], "__file__", None) or ".py").endswith(".py"):
             del sys.modules[name]
 
 
 def _check_imports(plugin: Located) -> None:
-    """Refuse a plugin of the checkout that imports another one.
-
-    A run depends on the files of the plugins that its label names, and on no other's.
-
-    Raises:
-        FedLoomError: names the file and the line.
-    """
+    """Refuse a plugin of the checkout that imports another one, on whose files no run depends."""
     for file in sorted(plugin.folder.rglob("*.py")):
         inside = len(file.relative_to(plugin.folder).parts)  # levels up to the plugin's own package
         for node in ast.walk(ast.parse(read_text(file), str(file))):
@@ -101,11 +91,7 @@ def _check_imports(plugin: Located) -> None:
 
 
 def check_hooks(module: ModuleType, plugin: Plugin) -> None:
-    """Refuse mistakes that pluggy lets pass, or refuses with a traceback.
-
-    Raises:
-        FedLoomError: a hook is missing, misspelt, unmarked or has an argument that it may not have.
-    """
+    """Refuse mistakes that pluggy lets pass, or refuses with a traceback."""
     file, kind = plugin.file, plugin.kind
     functions = inspect.getmembers(module, inspect.isfunction)
     own = {name: f for name, f in functions if f.__module__ == module.__name__}
@@ -114,8 +100,8 @@ def check_hooks(module: ModuleType, plugin: Plugin) -> None:
         if name in HOOKS and not marked:
             raise FedLoomError(f"{file}: '{name}' has a hook's name but no @hookimpl above it")
         if marked and name not in HOOKS:
-            hint = suggestion(name, list(HOOKS))
-            raise FedLoomError(f"{file}: '{name}' is no hook; {hint}")
+            hint = suggestion(name, HOOKS)
+            raise FedLoomError(f"{file}: '{name}' is not a hook; {hint}")
         if marked:
             _check_hook(name, function, file, kind)
     for name in hookspecs.REQUIRED if kind == "method" else ():
@@ -151,7 +137,7 @@ def _check_hook(name: str, function: Any, file: Path, kind: str) -> None:
         if parameter.name not in allowed:
             raise FedLoomError(
                 f"{file}: hook '{name}' has no argument '{parameter.name}'; "
-                + suggestion(parameter.name, list(allowed))
+                + suggestion(parameter.name, allowed)
             )
 
 
@@ -166,21 +152,12 @@ def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
     modules = _import_anew(plugins)
     for each, module in zip(plugins, modules, strict=True):
         check_hooks(module, each)
-    behind = _defaults_behind(modules[0])
-    packing = _relay(behind, *modules)
-    unpacking = _relay(behind, *reversed(modules))
+    behind = {name: getattr(defaults, name) for name in HOOKS if hasattr(defaults, name)}
+    if hasattr(modules[0], "aggregate"):  # if it lacks a `return`, the default would replace it
+        del behind["aggregate"]
+    packing = _relay(SimpleNamespace(**behind), *modules)
+    unpacking = _relay(SimpleNamespace(**behind), *reversed(modules))
     return Hooks(packing, unpacking, plugins)
-
-
-def _defaults_behind(method: ModuleType) -> SimpleNamespace:
-    """Return the default hooks, without `aggregate` if the method has its own.
-
-    The default would take its place where it returns None: one that lacks a `return` is an error.
-    """
-    hooks = {name: getattr(defaults, name) for name in HOOKS if hasattr(defaults, name)}
-    if hasattr(method, "aggregate"):
-        del hooks["aggregate"]
-    return SimpleNamespace(**hooks)
 
 
 def _relay(*modules: object) -> pluggy.HookRelay:

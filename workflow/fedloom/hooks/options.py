@@ -1,4 +1,4 @@
-"""Check the options of a plugin by the JSON Schemas that its TOML file gives them.
+"""Check the options of a plugin by the JSON Schemas of its TOML file.
 
 A schema has few keys on purpose: a `$ref` may lead nowhere, and to match a `pattern` may take
 longer than a person waits.
@@ -11,8 +11,8 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError, shortened, suggestion
 
-# a number is finite, since no digest and no optimiser can take infinity; 1.0 is no integer, since
-# it would become a path and a tensor's size; no file can hold half a character (a lone surrogate)
+# a number is finite, since no digest and no optimiser can take infinity; 1.0 is not an integer,
+# since it would become a path and a tensor's size; files cannot hold a lone surrogate
 TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str) and not any("\ud800" <= c <= "\udfff" for c in v),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
@@ -75,15 +75,10 @@ def _check_schema(schema: Any, where: str) -> None:
 
 
 def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: str) -> dict[str, Any]:
-    """Check options, and return them with the defaults of those that are left out.
-
-    Raises:
-        FedLoomError: unknown option, wrong type or out of bounds; names `where`.
-    """
+    """Check options, and return them with the defaults of those that are left out."""
     for name, value in options.items():
         if name not in schemas:
-            hint = suggestion(name, list(schemas))
-            raise FedLoomError(f"{where}.{name}: unknown key; {hint}")
+            raise FedLoomError(f"{where}.{name}: unknown key; {suggestion(name, schemas)}")
         check_value(value, schemas[name], f"{where}.{name}")
     return {name: option.get("default") for name, option in schemas.items()} | options
 
@@ -102,7 +97,7 @@ def check_value(value: Any, schema: dict[str, Any], where: str) -> None:
 
 
 def _broken_rule(value: Any, schema: dict[str, Any]) -> str | None:
-    """Return the rule of a schema that a value breaks, but for those of a list's items."""
+    """Return the first broken rule of a schema, without those of a list's items."""
     kinds = schema.get("type", list(TYPES))
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if not any(TYPES[kind](value) for kind in kinds):

@@ -48,7 +48,7 @@ class Training(Keys):
     with fewer images than a batch trains on all of them."""
     micro_batch: Count | None = None
     """Go through a batch this many images per client at a time and add up the gradients, which
-    takes less memory and gives the same step but for rounding; null: all at once."""
+    takes less memory and gives the same step up to rounding; null: all at once."""
 
     @property
     def given(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Divide a dataset's images over clients."""
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.io import write_table
 from fedloom.common.receipts import write_receipt
-from fedloom.data.partition import divide, write_partition
+from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.study import paths
 from fedloom.study.jobs import PartitionJob
@@ -17,7 +18,7 @@ def run(job: PartitionJob, threads: int) -> None:
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
     try:
         table = divide(images.labels, images.test, images.domains, spec, seed)
-        write_partition(out, table)
+        write_table(out, table)
     except FedLoomError as error:
         raise FedLoomError(f"partition '{label}': {error}") from None
     write_receipt(out)

@@ -8,17 +8,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
+from fedloom.common.memory import training_bytes
 from fedloom.config.settings import Backbone
 from fedloom.study import paths
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
-SIZED_BY = ("name", "image_size", "gradient_checkpointing")  # settings that sizes depend on
+SIZED_BY = ("name", "image_size")  # settings that a file's sizes depend on
 PASSING = 12  # numbers per token and feature that are in memory at once without training
 FLOAT = 4 / 1e6  # megabytes of a number
 
@@ -69,7 +70,10 @@ def sizes(backbone: Backbone) -> Sizes:
     Raises:
         FedLoomError: its library has no such model, or FedLoom cannot read it.
     """
-    return _sizes(key(backbone))
+    kept = _sizes(key(backbone))
+    if not backbone.settings.get("gradient_checkpointing"):
+        return kept
+    return replace(kept, training_bytes=training_bytes(kept.image_floats, kept.depth, True))
 
 
 def key(backbone: Backbone) -> str:

@@ -94,12 +94,11 @@ class _Job:
 
 def _trials(plan: Plan, run: Run) -> list[Run]:
     """Return the runs of a run's trials."""
-    tuning, partition = plan.settings.tuning, run.partition + VALIDATION
-    trials = plan.trials_of(run)
+    tune, partition = plan.settings.study.tune, run.partition + VALIDATION
     return [
-        replace(run, partition=partition, method=trial.label, seed=tuning.seed)
-        for trial in trials
-        if tuning
+        replace(run, partition=partition, method=trial.label, seed=tune.seed)
+        for trial in plan.trials_of(run)
+        if tune
     ]
 
 

@@ -45,16 +45,15 @@ def figure_job(settings: Settings, figure: Output) -> jobs.FigureJob:
 
 def _tuned(settings: Settings, output: Output) -> jobs.Tuned | None:
     """Return how the options of a table's methods were chosen, if they were."""
-    tuning = settings.tuning
-    labels = [m for m in output.methods if tuning and tuning.trials.get(m)]
-    if tuning is None or not labels:
+    tune = settings.study.tune
+    labels = [method for method in output.methods if method in settings.trials]
+    if tune is None or not labels:
         return None
     rounds = {
         study_of(settings, scenario.partition + VALIDATION, label).rounds
         for scenario, label in product(output.scenarios, labels)
     }
-    trials = len(tuning.trials[labels[0]])
-    return jobs.Tuned(tuple(labels), trials, tuple(sorted(rounds)), tuning.seed, tuning.share)
+    return jobs.Tuned(tuple(labels), tune.trials, tuple(sorted(rounds)), tune.seed, tune.validation)
 
 
 def _shown(settings: Settings, output: Output) -> jobs.Shown:
@@ -64,7 +63,7 @@ def _shown(settings: Settings, output: Output) -> jobs.Shown:
         scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
         methods=tuple(_shown_methods(settings, output)),
         seeds=output_seeds(settings, output),
-        artefact=output.keys.made_of,
+        artefact=output.keys.artefact_name,
         reported=_reported(settings, output),
     )
 

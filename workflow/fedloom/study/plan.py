@@ -10,9 +10,15 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.config.datasets import NOTHING_EXPECTED
 from fedloom.config.protocols import is_trial, method_of, study_of
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Settings, Trial
+from fedloom.config.settings import (
+    VALIDATION,
+    Backbone,
+    FixedSeeds,
+    Settings,
+    Trial,
+    local_weights,
+)
 from fedloom.config.study import Study
-from fedloom.config.weights import local_weights
 from fedloom.hooks.manifest import find
 from fedloom.study import (
     jobs,
@@ -186,11 +192,11 @@ class Plan:
         return [tuple(n for n in numbers if n - 1 in rounds) for numbers in every]
 
     def choose_job(self, wildcards: Any) -> jobs.ChooseJob:
-        w, tuning = wildcards, self.settings.tuning
-        assert tuning is not None
+        w, tune, trials = wildcards, self.settings.study.tune, self.settings.trials
+        assert tune is not None
         last = study_of(self.settings, w.partition + VALIDATION, w.method).rounds
         return jobs.ChooseJob(
-            w.dataset, w.partition, w.backbone, w.method, tuning.trials[w.method], tuning.seed, last
+            w.dataset, w.partition, w.backbone, w.method, trials[w.method], tune.seed, last
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
@@ -219,10 +225,9 @@ class Plan:
 
     def trials_of(self, labels: Any) -> tuple[Trial, ...]:
         """Return the trials that a run's options are chosen from; none if they are the config's."""
-        tuning = self.settings.tuning
-        if tuning is None or is_trial(self.settings, labels.partition):
+        if is_trial(self.settings, labels.partition):
             return ()
-        return tuning.trials.get(labels.method, ())
+        return self.settings.trials.get(labels.method, ())
 
     # ---- memory and time -------------------------------------------------------------------------
 

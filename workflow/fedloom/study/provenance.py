@@ -9,8 +9,7 @@ from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_json, write_text
-from fedloom.config.settings import Backbone
-from fedloom.config.weights import local_weights
+from fedloom.config.settings import Backbone, local_weights
 from fedloom.study import paths
 from fedloom.study.runs import Run
 

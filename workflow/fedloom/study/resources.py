@@ -199,7 +199,7 @@ class Workload:
         clients = self.study.clients_per_round
         of_one = 3 if self.method.training["optimizer"] == "sgd" else 4
         number = of_one * self.clients_at_once() + clients
-        if self.plugin.cost.get("keeps_weights"):
+        if self.plugin.cost.keeps_weights:
             number += 2 * max(clients, self.all_clients())
         return number * self.weights_of_a_client()
 
@@ -260,7 +260,7 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
     """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
     size, at_once, weights = run.size, run.clients_at_once(), run.weights_of_a_client()
     few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
-    epochs = run.plugin.cost.get("personalize_epochs", 0)
+    epochs = run.plugin.cost.personalize_epochs
     epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs
     operations = rounds * run.round_operations()
     for share, number in ((1, evaluations - sampled), (few, sampled)):

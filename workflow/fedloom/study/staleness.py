@@ -18,7 +18,8 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
 from fedloom.config import data_plugins
-from fedloom.hooks.manifest import Located, find
+from fedloom.hooks.discovery import Located
+from fedloom.hooks.manifest import find
 from fedloom.study import jobs
 
 LIBRARY = ROOT / "workflow"

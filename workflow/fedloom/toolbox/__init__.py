@@ -3,128 +3,73 @@
 `ViTTask` and `CLIPTask` are `Task` with the class of the backbone, for the annotations of a plugin.
 """
 
-from fedloom.backbones.vit import insert, linear, replace
-from fedloom.common.errors import FedLoomError
-from fedloom.common.ids import SERVER_MODEL, entry_of
-from fedloom.common.tensors import Tree, leaves, stack, tensor_map, unstack
-from fedloom.data.federation import Batch
-from fedloom.federated.iterate import iterate_examples
-from fedloom.federated.local_training import Trained, train_locally
-from fedloom.federated.optimizers import learning_rate
-from fedloom.federated.state import PersonalStates
-from fedloom.federated.task import Cohort, History, Task, Update
-from fedloom.hooks.defaults import mean
-from fedloom.hooks.hookspecs import hookimpl
-from fedloom.toolbox.aggregate import make_updates
-from fedloom.toolbox.changes import flatten, merge, require_params_alone, split_known, unflatten
-from fedloom.toolbox.contexts import check_lengths, init_context
-from fedloom.toolbox.inserts import (
-    adapter,
-    at_block,
-    deep_prompts,
-    init_adapters,
-    lora,
-    parallel_adapter,
-    prefix,
-)
-from fedloom.toolbox.losses import cross_entropy, squared_distance
-from fedloom.toolbox.model import (
-    gradients,
-    init_body,
-    init_model,
-    model_features,
-    model_logits,
-    model_loss,
-    random_head,
-    train_model,
-)
-from fedloom.toolbox.privacy import gaussian_epsilon, secret_uniform
-from fedloom.toolbox.prompt_history import extend_history, history_rows, start_history
-from fedloom.toolbox.prompt_pool import (
-    cosine_similarity,
-    gather_prompts,
-    init_params,
-    mean_of_picked,
-    predict_picked,
-    prompts_for_prediction,
-    top_prompts,
-    train_picked,
-)
-from fedloom.toolbox.prototypes import class_means
-from fedloom.toolbox.server_step import init_moments, server_step
-from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
-from fedloom.toolbox.tasks import CLIPTask, ViTTask
-from fedloom.toolbox.transport import transport_plan
-
-__all__ = [
-    "SERVER_MODEL",
-    "Batch",
-    "CLIPTask",
-    "Cohort",
-    "FedLoomError",
-    "History",
-    "PersonalStates",
-    "Task",
-    "Trained",
-    "Tree",
-    "Update",
-    "ViTTask",
-    "adapter",
-    "at_block",
-    "check_lengths",
-    "class_means",
-    "cosine_similarity",
-    "cross_entropy",
-    "deep_prompts",
-    "entry_of",
-    "extend_history",
-    "flatten",
-    "gather_prompts",
-    "gaussian_epsilon",
-    "gradients",
-    "history_rows",
-    "hookimpl",
-    "init_adapters",
-    "init_body",
-    "init_context",
-    "init_model",
-    "init_moments",
-    "init_params",
-    "insert",
-    "iterate_examples",
-    "learning_rate",
-    "leaves",
-    "linear",
-    "lora",
-    "make_updates",
-    "mean",
-    "mean_of_picked",
-    "merge",
-    "model_features",
-    "model_logits",
-    "model_loss",
-    "parallel_adapter",
-    "predict_picked",
-    "prefix",
-    "prompts_for_prediction",
-    "random_head",
-    "replace",
-    "require_params_alone",
-    "secret_uniform",
-    "server_step",
-    "shallow_logits",
-    "shallow_loss",
-    "shallow_params",
-    "split_known",
-    "squared_distance",
-    "stack",
-    "start_history",
-    "tensor_map",
-    "top_prompts",
-    "train_locally",
-    "train_model",
-    "train_picked",
-    "transport_plan",
-    "unflatten",
-    "unstack",
-]
+from fedloom.backbones.vit import insert as insert
+from fedloom.backbones.vit import linear as linear
+from fedloom.backbones.vit import replace as replace
+from fedloom.common.errors import FedLoomError as FedLoomError
+from fedloom.common.ids import SERVER_MODEL as SERVER_MODEL
+from fedloom.common.ids import entry_of as entry_of
+from fedloom.common.tensors import Tree as Tree
+from fedloom.common.tensors import leaves as leaves
+from fedloom.common.tensors import stack as stack
+from fedloom.common.tensors import tensor_map as tensor_map
+from fedloom.common.tensors import unstack as unstack
+from fedloom.data.federation import Batch as Batch
+from fedloom.federated.groups import iterate_examples as iterate_examples
+from fedloom.federated.local_training import Trained as Trained
+from fedloom.federated.local_training import learning_rate as learning_rate
+from fedloom.federated.local_training import train_locally as train_locally
+from fedloom.federated.state import PersonalStates as PersonalStates
+from fedloom.federated.task import CLIPTask as CLIPTask
+from fedloom.federated.task import Cohort as Cohort
+from fedloom.federated.task import History as History
+from fedloom.federated.task import Task as Task
+from fedloom.federated.task import Update as Update
+from fedloom.federated.task import ViTTask as ViTTask
+from fedloom.hooks.defaults import mean as mean
+from fedloom.hooks.hookspecs import hookimpl as hookimpl
+from fedloom.toolbox.changes import flatten as flatten
+from fedloom.toolbox.changes import merge as merge
+from fedloom.toolbox.changes import require_params_alone as require_params_alone
+from fedloom.toolbox.changes import split_known as split_known
+from fedloom.toolbox.changes import unflatten as unflatten
+from fedloom.toolbox.contexts import check_lengths as check_lengths
+from fedloom.toolbox.contexts import init_context as init_context
+from fedloom.toolbox.inserts import adapter as adapter
+from fedloom.toolbox.inserts import at_block as at_block
+from fedloom.toolbox.inserts import deep_prompts as deep_prompts
+from fedloom.toolbox.inserts import init_adapters as init_adapters
+from fedloom.toolbox.inserts import lora as lora
+from fedloom.toolbox.inserts import parallel_adapter as parallel_adapter
+from fedloom.toolbox.inserts import prefix as prefix
+from fedloom.toolbox.model import init_body as init_body
+from fedloom.toolbox.model import init_model as init_model
+from fedloom.toolbox.model import model_features as model_features
+from fedloom.toolbox.model import model_logits as model_logits
+from fedloom.toolbox.model import model_loss as model_loss
+from fedloom.toolbox.model import random_head as random_head
+from fedloom.toolbox.model import train_model as train_model
+from fedloom.toolbox.privacy import gaussian_epsilon as gaussian_epsilon
+from fedloom.toolbox.privacy import secret_uniform as secret_uniform
+from fedloom.toolbox.prompt_history import extend_history as extend_history
+from fedloom.toolbox.prompt_history import history_rows as history_rows
+from fedloom.toolbox.prompt_history import start_history as start_history
+from fedloom.toolbox.prompt_pool import cosine_similarity as cosine_similarity
+from fedloom.toolbox.prompt_pool import gather_prompts as gather_prompts
+from fedloom.toolbox.prompt_pool import init_params as init_params
+from fedloom.toolbox.prompt_pool import mean_of_picked as mean_of_picked
+from fedloom.toolbox.prompt_pool import predict_picked as predict_picked
+from fedloom.toolbox.prompt_pool import prompts_for_prediction as prompts_for_prediction
+from fedloom.toolbox.prompt_pool import top_prompts as top_prompts
+from fedloom.toolbox.prompt_pool import train_picked as train_picked
+from fedloom.toolbox.prototypes import class_means as class_means
+from fedloom.toolbox.server_step import init_moments as init_moments
+from fedloom.toolbox.server_step import server_step as server_step
+from fedloom.toolbox.shallow import shallow_logits as shallow_logits
+from fedloom.toolbox.shallow import shallow_loss as shallow_loss
+from fedloom.toolbox.shallow import shallow_params as shallow_params
+from fedloom.toolbox.training import cross_entropy as cross_entropy
+from fedloom.toolbox.training import gradients as gradients
+from fedloom.toolbox.training import make_updates as make_updates
+from fedloom.toolbox.training import squared_distance as squared_distance
+from fedloom.toolbox.transport import transport_plan as transport_plan

@@ -9,33 +9,27 @@ from fedloom.federated.task import Task, Update
 
 
 def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
-    """Divide parameters by whether their client had received them.
-
-    Args:
-        params: those of an upload, without a client axis.
-        received: those of the same client's download.
+    """Divide an upload's parameters by whether their client had received them.
 
     Returns:
         The tensors of `params` whose path, shape and floating-point type are among `received`;
         the same tensors as received; and the rest of `params`.
     """
     sent = dict(leaves(received))
-
-    def comes_back(path: str, value: object) -> bool:
-        start = sent.get(path)
-        return (
+    returned, start, rest = {}, {}, {}
+    for path, value in leaves(params):
+        before = sent.get(path)
+        if (
             isinstance(value, Tensor)
-            and isinstance(start, Tensor)
-            and value.shape == start.shape
-            and value.dtype == start.dtype
+            and isinstance(before, Tensor)
+            and value.shape == before.shape
+            and value.dtype == before.dtype
             and value.is_floating_point()
-        )
-
-    items = list(leaves(params))
-    returned = [(path, value) for path, value in items if comes_back(path, value)]
-    rest = [(path, value) for path, value in items if not comes_back(path, value)]
-    start = [(path, sent[path]) for path, _ in returned]
-    return build(returned), build(start), build(rest)
+        ):
+            returned[path], start[path] = value, before
+        else:
+            rest[path] = value
+    return build(returned.items()), build(start.items()), build(rest.items())
 
 
 def merge(tree: Tree, other: Tree) -> Tree:
@@ -51,11 +45,7 @@ def flatten(tree: Tree) -> Tensor:
 
 
 def unflatten(vector: Tensor, like: Tree) -> Tree:
-    """Return a tree with the numbers of a vector [D] in place of its floating-point ones.
-
-    Args:
-        like: what `flatten` would make a vector of the same length of.
-    """
+    """Return the tree `like`, its floating-point numbers replaced by those of a vector [D]."""
     items, start = [], 0
     for path, value in leaves(like):
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -71,8 +61,7 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
     """Return an upload's parameters, if the server takes their mean and they are all there is.
 
     Raises:
-        FedLoomError: method.toml declares no `aggregation`, or the upload holds something else,
-            which the wrapper would leave as it is.
+        FedLoomError: method.toml declares no `aggregation`, or the upload holds something else.
     """
     if task.aggregation is None:
         raise FedLoomError(

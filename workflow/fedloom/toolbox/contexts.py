@@ -10,11 +10,7 @@ from fedloom.federated.task import Task
 
 
 def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
-    """Check that contexts of these lengths fit into the text tower and hold their first words.
-
-    Args:
-        lengths: in tokens.
-        words: text that the contexts start with; may be empty.
+    """Check that contexts of these lengths, in tokens, fit into the text tower and hold `words`.
 
     Raises:
         FedLoomError: a class has no name, a context does not fit before the longest name, or it is
@@ -37,11 +33,7 @@ def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
 def init_context(task: Task, length: int, words: str, generator: torch.Generator) -> Tensor:
     """Draw a context [L, d] of `length` tokens from N(0, 0.02²), with embedded `words` in front.
 
-    Args:
-        words: text that replaces the first tokens; may be empty.
-
-    Raises:
-        FedLoomError: see `check_lengths`.
+    The lengths are checked by `check_lengths`.
     """
     check_lengths(task, [length], words)
     context = task.backbone.init_context(length, generator)  # [L, d]

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedloom.backbones.blocks import Insert
 from fedloom.backbones.vit import insert, replace
 from fedloom.common.tensors import Tree, tensor_map
-from fedloom.toolbox.tasks import ViTTask
+from fedloom.federated.task import ViTTask
 
 
 def at_block(params: Tree, index: int) -> Tree:
@@ -38,8 +38,7 @@ def init_adapters(task: ViTTask, hidden: int, generator: torch.Generator) -> Tre
 def bottleneck(x: Tensor, params: Tree) -> Tensor:
     """Return up(relu(down(x))) [K, B, T, d] of tokens [K, B, T, d] with a block's adapters.
 
-    Args:
-        params: `down` [K, h, d], `down_bias` [K, h], `up` [K, d, h], `up_bias` [K, d].
+    They are `down` [K, h, d], `down_bias` [K, h], `up` [K, d, h] and `up_bias` [K, d].
     """
     hidden = torch.relu(_linear(x, params["down"], params["down_bias"]))
     return _linear(hidden, params["up"], params["up_bias"])
@@ -48,33 +47,21 @@ def bottleneck(x: Tensor, params: Tree) -> Tensor:
 def adapter(params: Tree, scale: float = 1.0) -> Insert:
     """Return a sequential adapter, which reads what comes out of its place (Houlsby et al., 2019).
 
-    At the places "attention" and "mlp" it stands between a sub-layer and its skip connection.
-
-    Args:
-        params: see `bottleneck`.
+    At the places "attention" and "mlp" it is between a sub-layer and its skip connection.
     """
     return lambda given, out: out + scale * bottleneck(out, params)
 
 
 def parallel_adapter(params: Tree, scale: float = 0.1) -> Insert:
-    """Return a parallel adapter, which reads what entered its place (AdaptFormer, Eq. 4-6).
-
-    Args:
-        params: see `bottleneck`.
-        scale: 0.1 in the paper.
-    """
+    """Return a parallel adapter, which reads what entered its place (AdaptFormer, Eq. 4-6)."""
     return lambda given, out: out + scale * bottleneck(given, params)
 
 
 def lora(a: Tensor, b: Tensor, scale: float) -> Insert:
     """Return a low-rank addition to a linear layer: W x + scale B A x (Hu et al., LoRA, Eq. 3).
 
-    Its places are "q", "k", "v", "proj", "fc1" and "fc2".
-
-    Args:
-        a: [K, r, i] of a layer with i inputs.
-        b: [K, o, r], of zeros at the start.
-        scale: alpha / r in the paper.
+    Its places are "q", "k", "v", "proj", "fc1" and "fc2". A is [K, r, i] of a layer with i inputs,
+    B [K, o, r], of zeros at the start; scale is alpha / r in the paper.
     """
     return lambda given, out: out + scale * _linear(_linear(given, a), b)
 
@@ -85,10 +72,8 @@ def prefix(tokens: Tensor) -> Insert:
     Its places are "k" and "v" (Li and Liang, "Prefix-Tuning", ACL 2021).
     """
 
-    def put(given: Tensor, out: Tensor) -> Tensor:
-        return torch.cat([tokens.unsqueeze(1).expand(-1, out.shape[1], -1, -1), out], -2)
-
-    return put
+    shared = tokens.unsqueeze(1)  # [K, 1, P, d]
+    return lambda given, out: torch.cat([shared.expand(-1, out.shape[1], -1, -1), out], -2)
 
 
 def deep_prompts(tokens: Tensor, *, first: bool) -> Insert:

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from fedloom.backbones.vit import insert, linear
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import Tree, leaves, tensor_map
+from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
 from fedloom.federated.local_training import Loss, Trained, train_locally
 from fedloom.federated.task import Cohort, Task
-from fedloom.toolbox.losses import cross_entropy
+from fedloom.toolbox.training import cross_entropy
 
 
 def init_body(task: Task[Any]) -> Tree:
-    """Return what `options.train` names of the model below the head, without a client axis.
+    """Return the part of the model below the head that `options.train` names, without client axis.
 
     Raises:
         FedLoomError: no weight has the pattern in its name, or a ResNet is given prompts.
@@ -55,9 +55,7 @@ def init_model(task: Task[Any]) -> Tree:
 def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Tensor:
     """Draw a linear head [C, d] as torch.nn.Linear does, the same in every round.
 
-    Args:
-        ids: for heads that differ, what they belong to.
-        purpose: names the random stream.
+    Heads of other `ids` or of another `purpose` differ.
     """
     shape, bound = (task.num_classes, task.backbone.width), task.backbone.width**-0.5
     uniform = torch.rand(shape, generator=task.at(0).generator(purpose, *ids))
@@ -65,11 +63,7 @@ def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Ten
 
 
 def model_features(task: Task[Any], params: Tree, images: Tensor) -> Tensor:
-    """Compute the features [K, B, d] that the head reads.
-
-    Args:
-        images: uint8 [K, B, H, W, channels].
-    """
+    """Compute the features [K, B, d] of uint8 images [K, B, H, W, channels]."""
     model = task.backbone
     if "shared_prompts" in params:
         tokens = insert(model.embed(images), params["shared_prompts"])
@@ -100,29 +94,14 @@ def train_model(
 ) -> Trained:
     """Train body and head of every client; on a ResNet, compute new running statistics as well.
 
-    Args:
-        params: where training starts [K, ...].
-        loss: of (task, params, received, clients, batch); on a ResNet it returns moments, as
-            `model_loss` does.
+    On a ResNet, `loss` returns moments, as `model_loss` does.
     """
     if "statistics" not in params:
         return train_locally(task, loss, received, clients, params=params)
     names = tuple(name for name in params if name != "statistics")
+    counters = task.backbone.init_counters(len(clients))
     trained = train_locally(
-        task,
-        loss,
-        received,
-        clients,
-        params=params,
-        train=names,
-        counters=task.backbone.init_counters(len(clients)),
+        task, loss, received, clients, params=params, train=names, counters=counters
     )
     trained.params["statistics"] = task.backbone.statistics(trained.counters)
     return trained
-
-
-def gradients(value: Tensor, params: Tree) -> Tree:
-    """Return the gradient of a scalar by every tensor of a tree, as a tree of the same names."""
-    flat = [tensor for _, tensor in leaves(params)]
-    by_tensor = dict(zip(map(id, flat), torch.autograd.grad(value, flat), strict=True))
-    return tensor_map(lambda tensor: by_tensor[id(tensor)], params)

@@ -20,15 +20,11 @@ ORDERS = [*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 128, 256
 
 
 def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
-    """Draw from the uniform distribution over (0, 1) what follows from no seed.
+    """Draw float64 numbers of (0, 1) on the CPU, which follow from no seed.
 
     The draws are SHAKE-256 of a key of 256 bits, which the operating system gave to this job, with
     `purpose` and the round: the same at each call within the job, and others in every other one.
-    torch's generators would not do, whatever their seed is: they use 32 bits of it, and what they
-    give tells what they will give.
-
-    Returns:
-        float64 `shape`, on the CPU.
+    torch's generators use 32 bits of a seed, and their past draws tell the next ones.
     """
     count = math.prod(shape)
     parts = [
@@ -52,14 +48,9 @@ def _of_one_round(noise: float, sampled: float) -> np.ndarray:
 def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) -> float:
     """Compute epsilon of (epsilon, delta)-differential privacy after some rounds.
 
-    Every round adds noise of standard deviation `noise` times the sensitivity to a sum over
+    Every round adds noise of standard deviation `noise` > 0 times the sensitivity to a sum over
     clients, of whom each takes part with probability `sampled`, independently of the others
     (Mironov et al., "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019).
-
-    Args:
-        noise: noise multiplier, above 0.
-        sampled: from 0 to 1; 1: all take part in every round.
-        rounds: number of rounds so far.
     """
     if rounds == 0:
         return 0.0

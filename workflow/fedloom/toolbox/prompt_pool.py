@@ -6,9 +6,8 @@ model, which has no training images, selects prompts for each image.
 
 For methods that average shallow prompts, the pool is `params[POOL]`: a client starts from the
 prompts that it picked, trains them and uploads them with their indices (`train_picked`), and the
-server averages a prompt over the clients that picked it (`mean_of_picked`); copies that nobody
-trained would hold it back. Without option `selection` there is no pool, and clients train all
-prompts.
+server averages a prompt over the clients that picked it (`mean_of_picked`). Without option
+`selection` there is no pool, and clients train all prompts.
 """
 
 import torch
@@ -19,12 +18,12 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.local_training import Loss, train_locally
 from fedloom.federated.task import Cohort, Task, Update
 from fedloom.hooks.defaults import mean
-from fedloom.toolbox.aggregate import make_updates
 from fedloom.toolbox.shallow import shallow_logits, shallow_loss, shallow_params
+from fedloom.toolbox.training import make_updates
 
 POOL = "shared_prompts"
 
@@ -36,13 +35,10 @@ def cosine_similarity(queries: Tensor, keys: Tensor) -> Tensor:
 
 @torch.no_grad()
 def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tensor:
-    """Select `count` of the prompts [K, P, d] for each client.
+    """Select `count` of the prompts [K, P, d] for each client; all if there are no more.
 
     Every training image votes for the `count` prompts of the highest cosine. Where votes are equal,
-    the prompt with the higher sum of cosines is taken.
-
-    Returns:
-        Indices of prompts [K, count], ascending; all indices if there are no more than `count`.
+    the prompt with the higher sum of cosines is taken. Indices [K, count] are ascending.
     """
     count = min(count, prompts.shape[1])
     votes, total = torch.zeros(2, *prompts.shape[:2], dtype=torch.float64, device=prompts.device)
@@ -57,11 +53,7 @@ def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Ten
 
 
 def init_params(task: Task[FrozenViT]) -> Tree:
-    """Make a head and `options.prompts` prompts [P, d]; with `selection`, a pool of `options.pool`.
-
-    Raises:
-        FedLoomError: the pool holds fewer prompts than a client picks.
-    """
+    """Make a head and `options.prompts` prompts [P, d], of them `options.pool` with `selection`."""
     options = task.options
     if options.selection and options.pool < options.prompts:
         raise FedLoomError(
@@ -114,8 +106,7 @@ def train_picked(
 ) -> list[Update]:
     """Let every client train the head and the `options.prompts` prompts that it picks.
 
-    Returns:
-        Updates whose payload has the trained `params` and, if there was a choice, `indices`.
+    It uploads the trained `params` and, if there was a choice, `indices`.
     """
     received, indices = pick(task, received, clients, task.options.prompts)
     return make_updates(train_locally(task, loss, received, clients), clients, **indices)
@@ -129,14 +120,9 @@ def predict_picked(task: Task[FrozenViT], received: Tree, clients: Cohort, batch
 
 
 def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) -> Tree:
-    """Average as `mean` does, but each prompt over the clients that picked it.
+    """Average updates of `train_picked` as `mean` does, but a prompt over those that picked it.
 
-    A prompt that no client picked stays as it is.
-
-    Args:
-        params: the server's parameters, with the pool [P, d].
-        updates: those of `train_picked`; without `indices` [n] in the payload, every client trained
-            all prompts.
+    A prompt of the server's pool [P, d] that no client picked stays as it is.
     """
     averaged = mean(updates, weighted)
     if "indices" not in updates[0].payload:

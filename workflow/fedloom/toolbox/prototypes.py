@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
-from fedloom.federated.iterate import iterate_examples
+from fedloom.federated.groups import iterate_examples
 from fedloom.federated.task import Cohort, Task
 
 
@@ -51,13 +51,12 @@ def warm_start(
 
     Args:
         inputs: unprompted class tokens [N, M, d] of all images, at the input of each block.
-        labels: labels [N] of all images.
+        labels: of all images [N].
         clients: rows of the training images of each client of the first sample, S_0.
 
     Returns:
-        `mean` [M, C, d], the clients' class means averaged over S_0, where a class that a client
-        does not hold counts as zeros; `spread` [M, C], the largest L1 distance of a token to its
-        client's mean of the class; `count` [C], the number of images of the class over S_0.
+        `mean`, `spread` and `count` of a `WarmStart`, over S_0; a class that a client does not hold
+        counts as zeros.
     """
     blocks, width = inputs.shape[1:]
     total = torch.zeros(blocks, num_classes, width)

@@ -46,9 +46,8 @@ def server_step(
             with its bias correction, which Algorithm 2 leaves out.
         gradient: a tree of the same tensors; for FedOpt, the parameters minus the clients' mean.
         moments: those of `init_moments`, or of the step before.
-        number: number of the step, from 1, for adam's bias correction.
-        momentum: of sgd.
-        betas, eps: of the others; eps is tau in Algorithm 2.
+        number: of the step, from 1, for adam.
+        eps: tau in Algorithm 2.
     """
     if kind == "sgd":
         if momentum:

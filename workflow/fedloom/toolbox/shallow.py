@@ -10,7 +10,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
 from fedloom.federated.task import Cohort, Task
-from fedloom.toolbox.losses import cross_entropy
+from fedloom.toolbox.training import cross_entropy
 
 
 def shallow_params(task: Task[FrozenViT], count: int) -> Tree:

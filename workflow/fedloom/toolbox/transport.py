@@ -29,19 +29,16 @@ def transport_plan(
     then moves, so that `mass` must be 1). At mass 1 both have the same solution, but other
     iterates, which tells where few iterations are made.
 
-    The solutions are those of POT's `ot.partial.entropic_partial_wasserstein` and `ot.sinkhorn`,
-    which solve one problem at a time; here all problems of a batch are solved together, with the
-    authors' iterations and stopping rule.
-
-    With a small `eps` the kernel exp(-cost / eps) or its scalings would leave the range of the
-    floating-point numbers. The iterations then work with logarithms.
+    The solutions are those of POT's `ot.partial.entropic_partial_wasserstein` and `ot.sinkhorn`;
+    here all problems of a batch are solved together, with the authors' iterations and stopping
+    rule. With a small `eps`, whose kernel exp(-cost / eps) or scalings would leave the range of
+    floating-point numbers, the iterations work with logarithms.
 
     Args:
         cost: [K, B, C, M, N], 1 - cosine of M patches and N prompts, from 0 to 2.
         mask: [K, B], false for the images that only fill up a batch.
         mass: share of an image's patches that is moved, in (0, 1].
         eps: weight of the entropy.
-        iterations: how many are made at most.
         threshold: a client's iterations stop when the scalings of its prompts (balanced: of its
             patches) change by less than this on average, over all images and classes.
 

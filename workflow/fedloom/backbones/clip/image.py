@@ -1,9 +1,7 @@
 """The image towers of open_clip models, each read at its class token and at its patches.
 
-Open_clip's `encode_image` returns the class token alone. The last step of a tower (norm and
-projection, or attention pool) treats all tokens alike, so that it maps patches into the joint space
-as well, where FedOTP needs them. A tower of blocks can be given weights and inserts, see
-`fedloom.backbones.blocks`.
+The last step of a tower (norm and projection, or attention pool) treats all tokens alike, so that
+it maps patches into the joint space as well, where FedOTP needs them.
 """
 
 from typing import Any
@@ -12,20 +10,43 @@ import torch
 import torch.nn.functional as F
 from open_clip.modified_resnet import AttentionPool2d, ModifiedResNet
 from open_clip.timm_model import TimmModel
-from open_clip.transformer import VisionTransformer
+from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 
-from fedloom.backbones.blocks import Inserts, Weights, below, layer, per_client, run_blocks
+from fedloom.backbones.blocks import (
+    Inserts,
+    Parts,
+    Weights,
+    below,
+    known_parts,
+    layer,
+    per_client,
+    run_blocks,
+)
 from fedloom.common.errors import FedLoomError
+
+NAMES = {  # of the parts of an open_clip block
+    "norm1": "ln_1",
+    "in_weight": "attn.in_proj_weight",
+    "in_bias": "attn.in_proj_bias",
+    "proj": "attn.out_proj",
+    "scale1": "ls_1",
+    "norm2": "ln_2",
+    "fc1": "mlp.c_fc",
+    "activation": "mlp.gelu",
+    "fc2": "mlp.c_proj",
+    "scale2": "ls_2",
+}
+
+
+@known_parts.register
+def _(block: ResidualAttentionBlock) -> Parts:
+    return Parts(block, NAMES, block.attn.num_heads)
 
 
 def tokens(tower: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class token [N, d_joint] and the T patches [N, T, d_joint] of images.
-
-    Args:
-        x: normalised images [N, 3, H, W].
-    """
+    """Return class tokens [N, d_joint] and T patches [N, T, d_joint] of images [N, 3, H, W]."""
     if isinstance(tower, VisionTransformer):
         x = tower.ln_post(tower.transformer(tower._embeds(x)))  # [N, 1 + T, d]
         x = x if tower.proj is None else x @ tower.proj
@@ -55,38 +76,25 @@ class _Embedding(nn.Module):
 
 
 def first_norm(tower: Any) -> nn.Module:
-    """Return the norm that tokens pass before the first block; it does nothing where there is none.
-
-    Raises:
-        FedLoomError: the tower is a ResNet.
-    """
+    """Return the norm that tokens pass before the first block, an identity if there is none."""
     if isinstance(tower, ModifiedResNet):
         raise FedLoomError("a CLIP with a ResNet: only a tower of blocks has tokens")
     return tower.ln_pre if isinstance(tower, VisionTransformer) else tower.trunk.norm_pre
 
 
-def blocks(tower: Any) -> nn.ModuleList:
-    """Return the blocks of a tower, none for a ResNet."""
+def shape(tower: Any) -> tuple[nn.ModuleList, int, int]:
+    """Return the blocks of a tower, the width d of its T tokens, and T d.
+
+    A ResNet has no blocks; its tokens are those of its last feature map.
+    """
     if isinstance(tower, VisionTransformer):
-        return tower.transformer.resblocks
-    return nn.ModuleList() if isinstance(tower, ModifiedResNet) else tower.trunk.blocks
-
-
-def width(tower: Any) -> int:
-    """Return the width of a tower's tokens, of a ResNet that of its last feature map."""
-    if isinstance(tower, VisionTransformer):
-        return tower.class_embedding.shape[0]
-    return tower.output_dim if isinstance(tower, ModifiedResNet) else tower.trunk.embed_dim
-
-
-def floats(tower: Any) -> int:
-    """Return the size T d of an image's T tokens, of a ResNet those of its pool."""
-    if isinstance(tower, VisionTransformer):
-        return tower.positional_embedding.numel()
+        embedding = tower.positional_embedding  # [T, d]
+        return tower.transformer.resblocks, embedding.shape[1], embedding.numel()
     if isinstance(tower, ModifiedResNet):
-        return tower.attnpool.positional_embedding.numel()
+        return nn.ModuleList(), tower.output_dim, tower.attnpool.positional_embedding.numel()
     trunk = tower.trunk
-    return (trunk.num_prefix_tokens + trunk.patch_embed.num_patches) * trunk.embed_dim
+    tokens = trunk.num_prefix_tokens + trunk.patch_embed.num_patches
+    return trunk.blocks, trunk.embed_dim, tokens * trunk.embed_dim
 
 
 def trained_tokens(
@@ -96,20 +104,10 @@ def trained_tokens(
     inserts: Inserts | None,
     gradient_checkpointing: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return what `tokens` does, for K clients with weights and inserts of their own.
+    """Return what `tokens` does, for K clients with separate weights and inserts.
 
-    Prompts that an insert put behind the class token are left out.
-
-    Args:
-        x: normalised images [K, B, 3, H, W].
-        weights: the clients' own parameters [K, ...], by name within the tower.
-        inserts: by number of the block and place.
-
-    Returns:
-        The class token [K, B, d_joint] and the T patches [K, B, T, d_joint].
-
-    Raises:
-        FedLoomError: the tower is a ResNet, or `inserts` name what there is not.
+    Images are [K, B, 3, H, W]; weights [K, ...] go by name within the tower. Prompts that an insert
+    put behind the class token are left out.
     """
     if isinstance(tower, ModifiedResNet):
         raise FedLoomError("a CLIP with a ResNet: only a tower of blocks can be trained inside")
@@ -124,8 +122,8 @@ def trained_tokens(
         with torch.no_grad():
             x = embedding(x.flatten(0, 1)).unflatten(0, x.shape[:2])
     length = x.shape[2]
-    inside = below(weights, prefix)
-    x = run_blocks(blocks(tower), x, inside, inserts, None, gradient_checkpointing)
+    blocks, *_ = shape(tower)
+    x = run_blocks(blocks, x, below(weights, prefix), inserts, None, gradient_checkpointing)
     steps = ("ln_post",) if own else ("trunk.norm", "trunk.fc_norm", "trunk.head", "head")
     for name in steps:
         x = layer(tower.get_submodule(name), x, below(weights, f"{name}."))
@@ -137,10 +135,9 @@ def trained_tokens(
 
 
 def _attention_pool(pool: AttentionPool2d, x: Tensor) -> Tensor:
-    """Return all outputs [N, 1 + T, d_joint] of the pool, which itself returns only the first.
+    """Return all outputs [N, 1 + T, d_joint] of the pool, of a feature map [N, d, H, W].
 
-    Args:
-        x: the last feature map [N, d, H, W], of T = H x W patches.
+    The pool itself returns only the first.
     """
     x = x.flatten(2).permute(2, 0, 1)  # [T, N, d]
     x = torch.cat([x.mean(0, keepdim=True), x]) + pool.positional_embedding[:, None]
@@ -181,8 +178,3 @@ def check(tower: Any, name: str) -> None:
         raise FedLoomError(f"{what} is a {kind}; read are ViTs and CLIP's own ResNets")
     if pool not in ("tok", "token"):
         raise FedLoomError(f"{what} pools by '{pool}', not by a class token")
-
-
-def channels(tower: nn.Module) -> int:
-    """Return how many colour channels a tower reads."""
-    return next(p for p in tower.parameters() if p.dim() == 4).shape[1]

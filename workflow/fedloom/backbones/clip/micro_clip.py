@@ -1,12 +1,8 @@
 """The micro CLIP: the embedded default of the CLIP family, of open_clip's own classes.
 
 Importing this module registers its name with open_clip (workflow/resources/micro_clip.json) and
-that of its image tower, a micro ViT of eight blocks, with timm. The text tower has three blocks of
-width 64 behind CLIP's own tokenizer.
-
-Of the 49,408 rows of the vocabulary, a file of weights holds those that training moved. The others
-are drawn again as they were before training, so that words which it never saw differ at least from
-each other.
+that of its image tower, a micro ViT of eight blocks, with timm. Of the 49,408 rows of the
+vocabulary, a file of weights holds those that training moved; the others are drawn again.
 """
 
 from pathlib import Path
@@ -52,19 +48,14 @@ def fresh() -> open_clip.CLIP:
 def packed(model: nn.Module, rows: Tensor) -> dict[str, Tensor]:
     """Return the tensors of a file of weights, in half precision.
 
-    Args:
-        rows: int64 [n], the rows of the vocabulary that were trained; the others are left out.
+    Of the vocabulary, only the `rows`, int64 [n], that were trained.
     """
     state = {name: value.half() for name, value in model.state_dict().items()}
     return state | {VOCABULARY: state[VOCABULARY][rows], ROWS: rows.to(torch.int32)}
 
 
 def build(path: Path) -> open_clip.CLIP:
-    """Build the model with the weights of a file.
-
-    Raises:
-        RuntimeError, KeyError: the file holds the weights of another model.
-    """
+    """Build the model with the weights of a file, which raises for those of another model."""
     model = fresh()
     state = {name: value.float() for name, value in safetensors.torch.load_file(path).items()}
     vocabulary = model.get_parameter(VOCABULARY).data.clone()

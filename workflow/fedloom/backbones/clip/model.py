@@ -1,8 +1,7 @@
 """A CLIP of open_clip: image and text features in one space, prompts of any length.
 
-By default its weights are frozen and shared by all clients. A method may give every client weights
-of its own, and put functions into the places of either tower's blocks, as in a ViT
-(`fedloom.backbones.blocks`).
+By default its weights are frozen and shared by all clients. A method may give every client separate
+weights, and put functions into the places of either tower's blocks (`fedloom.backbones.blocks`).
 
 All features are of unit length: every loss and every logit of CLIP is computed from such.
 """
@@ -20,33 +19,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import fedloom.backbones.clip.blocks  # noqa: F401  registers the parts of open_clip's blocks
+from fedloom.backbones.base import Pixels, check_file, loading
 from fedloom.backbones.blocks import Inserts, Weights, below, check_weights
 from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.text import Inside, TextTower
-from fedloom.backbones.pixels import Pixels
-from fedloom.backbones.weights_file import check_file, loading
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 from fedloom.common.memory import training_bytes
-from fedloom.config.weights import weights_file
+from fedloom.config.settings import weights_file
 
 
 class FrozenCLIP:
     """A frozen CLIP, as prompt methods use it.
 
     Attributes:
-        model: open_clip's own model.
-        device: where it lies.
+        device: where the frozen weights are.
         width: d, the width of a context's tokens.
         image_width: the width of the image tower's tokens.
-        image_floats: T d, of the T tokens of an image in the image tower.
-        training_bytes: of what training keeps of an image in that tower for the backward pass.
         text_depth, image_depth: numbers of blocks of the towers; a ResNet has none.
         gradient_checkpointing: True if nothing of the inside of a block that clients have weights
             or inserts in is kept for the backward pass.
-        pixels: turns uint8 images into what the image tower reads.
     """
 
     def __init__(
@@ -58,17 +51,7 @@ class FrozenCLIP:
         precision: str = "float32",
         gradient_checkpointing: bool = False,
     ):
-        """Freeze `model`, a CLIP or CustomTextCLIP.
-
-        Args:
-            tokenizer: open_clip's tokenizer of the model.
-            name: of the backbone, for error messages.
-            precision: number format of its products (see fedloom.common.device).
-            gradient_checkpointing: see the class.
-
-        Raises:
-            FedLoomError: FedLoom does not know how to read one of its towers.
-        """
+        """Freeze `model`, a CLIP or CustomTextCLIP, to compute in `precision`."""
         visual: Any = model.visual
         clip_image.check(visual, name)
         self.model: Any = model.eval().requires_grad_(False).to(device)
@@ -78,17 +61,16 @@ class FrozenCLIP:
         self._text_prefix = "text." if hasattr(model, "text") else ""
         self.width: int = self._text.width
         self.text_depth: int = self._text.depth
-        self.image_depth = len(clip_image.blocks(visual))
-        self.image_width = clip_image.width(visual)
-        self.image_floats = clip_image.floats(visual)
+        blocks, self.image_width, self.image_floats = clip_image.shape(visual)
+        self.image_depth = len(blocks)
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing
         )
-        data = self.model.visual.preprocess_cfg
+        data = visual.preprocess_cfg
         size = data["size"]
         self.pixels = Pixels(
             (size, size) if isinstance(size, int) else size,
-            clip_image.channels(self.model.visual),
+            next(p for p in visual.parameters() if p.dim() == 4).shape[1],
             data["mean"],
             data["std"],
             data["interpolation"],
@@ -106,11 +88,9 @@ class FrozenCLIP:
         return 0.0 if self.model.logit_bias is None else float(self.model.logit_bias)
 
     def logits(self, images: Tensor, text: Tensor) -> Tensor:
-        """Return the logits [..., B, C] of images for classes.
+        """Return the logits [..., B, C] of images [..., B, d_joint] for classes [..., C, d_joint].
 
-        Args:
-            images: features [..., B, d_joint] of unit length.
-            text: features [..., C, d_joint] of unit length.
+        Both are features of unit length.
         """
         return self.logit_scale * images @ text.transpose(-1, -2) + self.logit_bias
 
@@ -118,10 +98,8 @@ class FrozenCLIP:
         """Return the pretrained weights by name, without client axis.
 
         Those of the image tower begin with `visual.`; of the text tower there are blocks, final
-        norm and projection, since its vocabulary and positions stay frozen.
-
-        Args:
-            pattern: a regular expression; only names that it is found in.
+        norm and projection, since its vocabulary and positions stay frozen. Only names that the
+        regular expression `pattern` is found in.
         """
         parts = ("transformer.resblocks.", "ln_final.", "text_projection")
         known = ("visual.", *(f"{self._text_prefix}{part}" for part in parts))
@@ -131,25 +109,18 @@ class FrozenCLIP:
             if name.startswith(known) and re.search(pattern, name)
         }
 
-    # ---- images -------------------------------------------------------------------------------
-
     def image_features(
         self, images: Tensor, weights: Weights | None = None, inserts: Inserts | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the features [..., d_joint] of images and those of their T patches.
+        """Return the features [..., d_joint] of images and those [..., T, d_joint] of patches.
 
-        Patches [..., T, d_joint] are the other tokens of the image tower, projected as the class
-        token is. A gradient flows to weights and inserts, if they are given.
+        Patches are the other tokens of the image tower, projected as the class token is.
 
         Args:
             images: uint8 [..., H, W, channels]; [K, B, H, W, channels] with weights or inserts.
-            weights: {name: [K, ...]}, the clients' own values of some of `init_weights()`; those of
-                the text tower are left aside.
-            inserts: {block: {place: function}} of the image tower's blocks; the functions are
-                given tokens [K, B, 1 + T, image_width].
-
-        Raises:
-            FedLoomError: `weights` or `inserts` name what there is not.
+            weights: {name: [K, ...]}, the clients' values of some of `init_weights()`.
+            inserts: {block: {place: function}} of the image tower's blocks, of tokens
+                [K, B, 1 + T, image_width].
         """
         check_weights(weights, self.model)
         own, tower = below(weights, "visual."), self.model.visual
@@ -170,22 +141,18 @@ class FrozenCLIP:
     def first_norm(self, tokens: Tensor) -> Tensor:
         """Return tokens [..., image_width] behind the norm before the image tower's first block.
 
-        Prompts that stand beside the patches from the start pass it; those put into the place
-        "input" of block 1 do not.
+        Prompts that join the patches from the start pass it; those put into the place "input" of
+        block 1 do not.
         """
         return clip_image.first_norm(self.model.visual)(tokens)
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
+        """Compute the tensors to cache of uint8 images [N, H, W, channels].
 
-        Returns:
-            `final` [N, d_joint] for the cache of features; `patches` [N, T, d_joint] for that of
-            patches, in half precision for their size.
+        They are `final` [N, d_joint], or `patches` [N, T, d_joint], in half precision for size.
         """
         final, patches = self.image_features(images)
         return {"final": final} if cache == "features" else {"patches": patches.half()}
-
-    # ---- text ---------------------------------------------------------------------------------
 
     def text_features(
         self,
@@ -213,13 +180,12 @@ class FrozenCLIP:
             weights: {name: [K, ...]}, the clients' own values of some of `init_weights()`; those of
                 the image tower are left aside. The context is then [K, ..., L, d].
             inserts: {block: {place: function}} of the text tower's blocks, likewise. The functions
-                are given tokens [K, n, S, d], of n contexts per client, where SOS stands first, the
-                context next, then the endings of several classes; S must stay. `deep_prompts` of
+                are given tokens [K, n, S, d], of n contexts per client: first SOS, next the
+                context, then the endings of several classes; S must stay. `deep_prompts` of
                 L tokens at "input" thus replaces what the context has become.
 
         Raises:
-            FedLoomError: a class without a name, a prompt that does not fit into the tower, or
-                `weights` or `inserts` that name what there is not.
+            FedLoomError: a class has no name, or a prompt does not fit into the tower.
         """
         flat = context[None].flatten(0, -3)  # [N, L, d], also of a single context
         length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
@@ -250,9 +216,7 @@ class FrozenCLIP:
     def zero_shot(self, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
         """Return the features [C, d_joint] of classes, averaged over hand-written templates.
 
-        Args:
-            classes: names; an underscore is a space.
-            templates: texts whose {} a name takes, as "a photo of a {}.".
+        A class's name takes the place of {} in a template such as "a photo of a {}.".
         """
         names = _names(tuple(classes))
         texts = [[template.replace("{}", name) for name in names] for template in templates]
@@ -303,7 +267,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check_tag(name: str, tag: str) -> None:
-    """Raise FedLoomError for weights that open_clip does not have, or has for another model."""
+    """Check that open_clip has weights of this tag, and for this model."""
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not open_clip.is_pretrained_cfg(name, tag):
         known = f"known: {', '.join(tags)}" if tags else "it has none"
@@ -320,44 +284,27 @@ def _check_tag(name: str, tag: str) -> None:
         )
 
 
-def _check_name(name: str) -> None:
-    """Raise FedLoomError for a model that open_clip does not know."""
+def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
+    """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
+    name, weights = spec["name"], spec["weights"]
     if name not in open_clip.list_models():
         near = difflib.get_close_matches(name, open_clip.list_models(), 3)
         hint = f"; did you mean one of: {', '.join(near)}?" if near else ""
         version = open_clip.__version__
         raise FedLoomError(f"backbone {name}: open_clip {version} has no such model{hint}")
-
-
-def shape_only(name: str) -> FrozenCLIP:
-    """Build a backbone of random weights, for counting floats.
-
-    Raises:
-        FedLoomError: a name that open_clip does not know.
-    """
-    _check_name(name)
-    return FrozenCLIP(open_clip.create_model(name), open_clip.get_tokenizer(name), name)
-
-
-def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
-    """Build a backbone from an entry of the config's `backbones`.
-
-    Raises:
-        FedLoomError: a name or tag that open_clip does not know, a missing or unfit weights file, a
-            hub that does not answer, or a tower that FedLoom does not know how to read.
-    """
-    name, weights = spec["name"], spec["weights"]
-    _check_name(name)
     path = weights_file("open_clip", weights)
-    if path is None:
-        _check_tag(name, weights)
-    else:
+    if path is not None:
         check_file(name, path)
+    elif weights != "none":
+        _check_tag(name, weights)
     with loading(name, weights), _quiet():
-        if name == micro_clip.NAME and path is not None:
+        if name == micro_clip.NAME and weights == "none":
+            model = micro_clip.fresh()
+        elif name == micro_clip.NAME and path is not None:
             model = micro_clip.build(path)
         else:
-            model = open_clip.create_model(name, pretrained=str(path or weights))
+            source = None if weights == "none" else str(path or weights)
+            model = open_clip.create_model(name, pretrained=source, device=device)
         tokenizer = open_clip.get_tokenizer(name)
     precision, checkpointing = spec.get("precision", "float32"), spec.get("gradient_checkpointing")
     return FrozenCLIP(model, tokenizer, name, device, precision, bool(checkpointing))

@@ -56,7 +56,7 @@ class Group:
     Attributes:
         embedded: [Q, d], without position embeddings.
         owner: int64 [Q], the class that a token belongs to.
-        step: int64 [Q], how many positions a token stands behind the context, from 0.
+        step: int64 [Q], the position of a token behind the context, from 0.
         ends: int64 [C], which token is the EOT of each class.
         longest: number of tokens of the longest ending, its EOT included.
     """
@@ -70,13 +70,9 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """What K clients have of their own inside the tower (see `fedloom.backbones.blocks`).
+    """Weights and inserts of K clients inside the tower (see `fedloom.backbones.blocks`).
 
-    Attributes:
-        weights: {name: [K, ...]} of the blocks, the final norm and the projection.
-        inserts: functions of tokens [K, n, S, d]; SOS and context stand first.
-        contexts: n, how many contexts each client has.
-        gradient_checkpointing: see `fedloom.backbones.blocks.recomputed`.
+    Inserts are given tokens [K, n, S, d] of n `contexts` per client; SOS and context come first.
     """
 
     weights: Weights
@@ -96,11 +92,6 @@ class TextTower:
 
     def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str = "float32"):
         """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`).
-
-        Args:
-            tokenizer: open_clip's tokenizer of the model.
-            name: of the backbone, for error messages.
-            precision: number format of its products (see fedloom.common.device).
 
         Raises:
             FedLoomError: the tower is not open_clip's own, not causal or not read at the EOT.
@@ -147,16 +138,10 @@ class TextTower:
         eot_offset: Tensor | None = None,
         own: Inside | None = None,
     ) -> Tensor:
-        """Return features [N, C, d_joint], not normalised, of N contexts before C endings.
+        """Return features [N, C, d_joint], not normalised, of contexts [N, L, d] before C endings.
 
-        Args:
-            context: [N, L, d].
-            length: int64 [N], how many tokens of each context count; None: all.
-            eot_offset: int64 [N], see `FrozenCLIP.text_features`; None: read at the EOT.
-            own: weights and inserts of the N / n clients that have n contexts each.
-
-        Raises:
-            FedLoomError: the longest prompt does not fit into the tower.
+        `length` and `eot_offset` are int64 [N], see `FrozenCLIP.text_features`; `own` has weights
+        and inserts of the N / n clients that have n contexts each.
         """
         room = self.max_context_length(endings)
         if room < 0 and not context.shape[1]:
@@ -178,7 +163,8 @@ class TextTower:
         parts, left = [], KEPT_BYTES[context.device.type]
         for group in self._grouped(endings, filling):
             run = partial(self._run, group=group, length=length, eot_offset=eot_offset, own=own)
-            left -= self._kept_bytes(context, group)
+            tokens = len(context) * (1 + context.shape[1] + len(group.step))
+            left -= 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
             parts.append(recomputed(run, context, wanted=left < 0))
         states = torch.cat(parts, 1)
         weights = {} if own is None else own.weights
@@ -194,17 +180,13 @@ class TextTower:
 
     @staticmethod
     def _by_client(states: Tensor, own: Inside | None) -> Tensor:
-        """Return [N, ...] as [K, n, ...] if clients have weights or inserts of their own."""
+        """Return [N, ...] as [K, n, ...] if clients have separate weights or inserts."""
         return states if own is None else states.unflatten(0, (-1, own.contexts))
 
     def _blocks(self, x: Tensor, mask: Tensor, own: Inside | None, read: Read) -> Tensor:
-        """Apply the blocks to sequences [N, S, d] under a mask [S, S] or [N heads, S, S].
+        """Return states [N, R, d] of sequences [N, S, d] under a mask [S, S] or [N heads, S, S].
 
-        Args:
-            read: the R tokens of the last block's output that are read.
-
-        Returns:
-            States [N, R, d].
+        Of the last block, only the R tokens that are read.
         """
         if own is None:
             *earlier, last = self._text.transformer.resblocks
@@ -220,11 +202,6 @@ class TextTower:
             blocks, x, weights, own.inserts, mask, own.gradient_checkpointing, read
         ).flatten(0, 1)
 
-    def _kept_bytes(self, context: Tensor, group: Group) -> int:
-        """Estimate what a pass of N contexts [N, L, d] keeps for its backward pass."""
-        tokens = len(context) * (1 + context.shape[1] + len(group.step))
-        return 4 * tokens * self.width * self.depth * KEPT_IN_A_BLOCK
-
     def _run(
         self,
         context: Tensor,
@@ -233,13 +210,7 @@ class TextTower:
         eot_offset: Tensor | None,
         own: Inside | None,
     ) -> Tensor:
-        """Return the states [N, C, d] after the last block, where a group's classes are read.
-
-        Args:
-            context: [N, L, d].
-            length: int64 [N].
-            eot_offset: int64 [N].
-        """
+        """Return the states [N, C, d] after the last block, where a group's classes are read."""
         count, prefix = len(context), 1 + context.shape[1]
         start = self._start.expand(count, 1, -1)  # [N, 1, d]
         ending = group.embedded.expand(count, -1, -1)  # [N, Q, d]
@@ -253,7 +224,8 @@ class TextTower:
         if eot_offset is not None and eot_offset.any():
             cut = position >= self.places - eot_offset[:, None]  # [N, Q]
             ending = ending.masked_fill(cut[..., None], 0)
-        position = embedding[self._held(position)]  # [Q, d] or [N, Q, d]
+        # no feature is read behind the tower's last place
+        position = embedding[position.clamp(max=self.places - 1)]  # [Q, d] or [N, Q, d]
         x = torch.cat([torch.cat([start, context], 1) + embedding[:prefix], ending + position], 1)
         ends = EVERY if eot_offset is not None else prefix + group.ends  # [C]
         with arithmetic(self._precision, x.device):
@@ -262,10 +234,6 @@ class TextTower:
             return x
         read = prefix + group.ends + eot_offset[:, None]  # [N, C]
         return x.gather(1, read[..., None].expand(-1, -1, x.shape[-1]))
-
-    def _held(self, position: Tensor) -> Tensor:
-        """Return positions within the tower; no feature is read behind its last one."""
-        return position.clamp(max=self.places - 1)
 
     def _grouped(self, endings: Sequence[str], filling: int = 0) -> list[Group]:
         """Return the groups of `endings`, with `filling` tokens behind each EOT, made once."""
@@ -295,7 +263,7 @@ def _unfit(text: Any, tokenizer: Any) -> str:
     if text.attn_mask is None:
         return "is not causal"
     if getattr(text, "cls_emb", None) is not None:
-        return "is read at a class token of its own, not at the EOT"
+        return "is read at a class token, not at the EOT"
     if not hasattr(tokenizer, "eot_token_id"):
         return f"needs a {type(tokenizer).__name__}, not CLIP's own tokenizer"
     pool = getattr(text, "text_pool_type", None) or text.pool_type
@@ -320,10 +288,9 @@ def _parts(tokens: list[list[int]]) -> list[list[list[int]]]:
 
 @lru_cache(maxsize=256)
 def _mask(group: Group, prefix: int) -> Tensor:
-    """Return the additive mask [S, S] of [prefix, endings]: 0 where a row sees a column, else -inf.
+    """Return the additive mask [S, S] of `prefix` tokens (SOS and the context) and endings.
 
-    Args:
-        prefix: number of tokens of SOS and the context.
+    It is 0 where a row sees a column, else -inf.
     """
     owner = F.pad(group.owner, (prefix, 0), value=-1)  # [S]; -1: the prefix, which all share
     order = torch.arange(len(owner), device=owner.device)
@@ -334,14 +301,9 @@ def _mask(group: Group, prefix: int) -> Tensor:
 def _hide_padding(mask: Tensor, prefix: int, length: Tensor) -> Tensor:
     """Return the masks [N, S, S] of contexts of `length` [N] tokens: nothing sees their padding.
 
-    Every row still sees SOS, so that none is empty.
-
-    Args:
-        mask: [S, S], additive.
-        prefix: number of tokens of SOS and the padded context.
+    Every row still sees SOS, so that none is empty; `prefix` counts SOS and the padded context.
     """
     order = torch.arange(mask.shape[1], device=mask.device)
     padding = (order < prefix) & (order > length[:, None])  # [N, S]
-    return mask + torch.zeros(padding.shape, device=mask.device).masked_fill(
-        padding, float("-inf")
-    ).unsqueeze(1)
+    hidden = torch.zeros(padding.shape, device=mask.device).masked_fill(padding, float("-inf"))
+    return mask + hidden.unsqueeze(1)

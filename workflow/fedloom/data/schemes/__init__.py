@@ -2,6 +2,6 @@
 
 A module has a class of its keys, and `divide(labels, settings, rng)`: from the labels [N] of the
 training images, an entry of the config's `partitions` and a stream of random numbers to the client
-[N] of every image. It may have `groups(domains, settings)` instead, which says what is divided by
-itself, and how.
+[N] of every image. It raises a FedLoomError where the keys do not fit the labels. Instead it may
+have `groups(domains, settings)`, which returns the groups that are divided by themselves.
 """

@@ -8,7 +8,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Number
 from fedloom.config.partitions import ClientScheme, MinImages
-from fedloom.data.schemes.shares import deal
+from fedloom.data.schemes.base import deal
 
 DRAWS = 20_000  # for `min_images`; a minute on CIFAR-10
 
@@ -37,15 +37,6 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
       that hold their equal share of all images already get nothing of those that follow.
 
     The last two draw again until every client has `min_images`.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-
-    Raises:
-        FedLoomError: no draw gave every client as many images as that.
     """
     clients, alpha = settings["clients"], settings["alpha"]
     classes, column = np.unique(labels, return_inverse=True)
@@ -65,7 +56,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     left = np.array([len(stack) for stack in stacks])
     for client in rng.permutation(np.arange(len(labels)) % clients):
         odds = wanted[client] * (left > 0)
-        if not odds.sum() > 0:  # all that it wants is used up: any image will do
+        if not odds.sum() > 0:  # its classes are used up: any image will do
             odds = left
         c = rng.choice(len(classes), p=odds / odds.sum())
         owner[stacks[c].pop()] = client
@@ -76,11 +67,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
 def _by_class(
     column: np.ndarray, classes: int, settings: dict[str, Any], rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the client of every image [N], as every class draws proportions over clients.
-
-    Args:
-        column: [N] number of each image's class.
-    """
+    """Return the client of every image [N]; each class of `column` [N] draws proportions."""
     clients, owner = settings["clients"], np.empty(len(column), int)
     held = np.zeros(clients, int)
     for c in range(classes):
@@ -96,8 +83,7 @@ def _by_class(
 def _capped(proportions: np.ndarray, open_to_more: np.ndarray) -> np.ndarray:
     """Return the proportions [K] of the clients that are open to more images, 0 for the others.
 
-    Equal ones, if all that remain are 0 (with a small alpha a proportion may be less than any
-    number).
+    They are equal if all are 0: with a small alpha a proportion may be less than any number.
     """
     kept = np.where(open_to_more, proportions, 0.0)
     return kept if kept.sum() > 0 else open_to_more.astype(float)

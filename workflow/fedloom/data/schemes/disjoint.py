@@ -17,20 +17,7 @@ class Disjoint(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Give each client classes that no other holds, about equally many (FedPHA, 4.1).
-
-    The numbers of classes of two clients differ by at most one. With `rest_to_last`, as in FedPHA's
-    released code, all clients but the last hold round(classes / clients), the last one the rest.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-
-    Raises:
-        FedLoomError: a client would be left without a class.
-    """
+    """Give each client classes that no other holds; `Disjoint` says how many."""
     clients = settings["clients"]
     classes, column = np.unique(labels, return_inverse=True)
     if clients > len(classes):

@@ -55,15 +55,9 @@ class Domain(SchemeKind):
 
 
 def groups(domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
-    """Return each domain, divided by itself: by Dirichlet, by imbalance, or at random.
+    """Return the domains of the dataset's images, str [N]; those of NO_DOMAIN are in no group.
 
-    Which of them follows from the keys: `alpha`, `dominant_share`, or none of the two.
-
-    Args:
-        domains: str [N] of the dataset's images. Test images of NO_DOMAIN are in no group.
-
-    Raises:
-        FedLoomError: the dataset has one domain.
+    The keys `alpha` and `dominant_share` say how each is divided.
     """
     names = np.setdiff1d(domains.astype(str), [NO_DOMAIN])
     if len(names) == 1:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.partitions import ClientScheme, PositiveShare
-from fedloom.data.schemes.shares import deal_classes, largest_remainder
+from fedloom.data.schemes.base import deal_classes, largest_remainder
 
 LOST = 0.1  # by how much a dominant share may fall short before the partition is refused
 
@@ -25,24 +25,15 @@ class Imbalance(ClientScheme):
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
     """Give each client `dominant_share` of its images from `dominant_classes` of the classes.
 
-    In PFPT (Section 4), that is 99% of the images from 10% of the classes (at least one), the rest
-    from the other classes. Clients are of equal size, and all images are dealt out, so the shares
-    can hold only if every class dominates as many clients as any other, and has as many images:
-    the classes are dealt evenly, as in `pathological`, and clients x dominant classes should be a
-    multiple of the number of classes. Where that does not work out, as many images as possible go
-    to clients that their class dominates, in `dominant_share` at most, as evenly as possible; what
-    is left then goes to other clients, and only what these have no room for to the clients of the
-    class.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
+    Clients are of equal size, and all images are dealt out, so the shares can hold only if every
+    class dominates as many clients as any other, and has as many images. Where that does not work
+    out, as many images as possible go to clients that their class dominates, in `dominant_share` at
+    most, as evenly as possible. The rest goes to other clients, and to clients of the class only if
+    these have no room for it.
 
     Raises:
-        FedLoomError: a class that would dominate no client, or a client whose dominant share would
-            fall short by more than `LOST`.
+        FedLoomError: a class would dominate no client, or the dominant share of a client would fall
+            short by more than `LOST`.
     """
     clients, share = settings["clients"], settings["dominant_share"]
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
@@ -57,8 +48,8 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
     if own.min() < share - LOST:
         raise FedLoomError(
             f"client {own.argmin()} would have {own.min():.0%} of its images of its {each} "
-            f"dominant classes, not {share:.0%}; take classes of about equal size, and so many "
-            f"clients that clients x {each} is a multiple of the {len(classes)} classes"
+            f"dominant classes, not {share:.0%}; clients x {each} must be a multiple of the "
+            f"{len(classes)} classes, and these of about equal size"
         )
     for allowed in (~dominant, np.ones_like(dominant)):
         counts += _hand_out(supply - counts.sum(0), sizes - counts.sum(1), allowed, rng)
@@ -74,17 +65,8 @@ def divide_pooled(
     """Give `dominant_share` of every class to the clients that it dominates, the rest to everyone.
 
     It is PFPT's partition of each of its four data sets (Section 4): the clients of a class get
-    equal parts of its share, and what is left of all classes is pooled and dealt evenly to all
-    clients. Clients differ in size as classes do, so that it fits any number of classes.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-
-    Raises:
-        FedLoomError: a class that would dominate no client.
+    equal parts of its share, and the rest of all classes is pooled and dealt evenly to all clients.
+    Clients differ in size as classes do, so that it fits any number of classes.
     """
     clients, share = settings["clients"], settings["dominant_share"]
     classes, column = np.unique(labels, return_inverse=True)
@@ -107,14 +89,8 @@ def _hand_out(
 ) -> np.ndarray:
     """Hand out as much of the classes' `supply` [C] as fits into the clients' `demand` [K].
 
-    It is a maximum flow, through as even parts of the clients' demand as let it through; every
-    class gives the same part of its supply if it can be so.
-
-    Args:
-        allowed: bool [K, C], what may go where.
-
-    Returns:
-        Numbers of images [K, C].
+    It is a maximum flow where `allowed`, bool [K, C], in as even parts of the clients' demand as
+    possible; every class gives the same part of its supply if it can be so. Returns numbers [K, C].
     """
     clients, classes = allowed.shape
     if not demand.any():

@@ -7,7 +7,7 @@ import numpy as np
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Count
 from fedloom.config.partitions import ClientScheme
-from fedloom.data.schemes.shares import deal, deal_classes
+from fedloom.data.schemes.base import deal, deal_classes
 
 
 class Pathological(ClientScheme):
@@ -17,19 +17,7 @@ class Pathological(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1).
-
-    Classes are dealt evenly: the numbers of clients that hold two classes differ by at most one.
-
-    Args:
-        labels: [N] of the training images.
-
-    Returns:
-        [N] the client of every image.
-
-    Raises:
-        FedLoomError: more classes per client than there are, or a class that no client would get.
-    """
+    """Give each client `classes_per_client` classes, in shares from U(0.4, 0.6) (SGPT, E.1)."""
     clients, each = settings["clients"], settings["classes_per_client"]
     classes = np.unique(labels)
     if each > len(classes):

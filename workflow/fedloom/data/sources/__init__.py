@@ -1,6 +1,6 @@
 """Where images come from: one module per source, with a class of its keys, and plugins.
 
-It has `read(settings)`, which returns an ImageList: what images there are, with their labels.
+It has `read(settings)`, which returns an ImageList.
 """
 
 import importlib
@@ -12,16 +12,7 @@ from fedloom.data.image_list import ImageList
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
-    """Write the store of one entry of the config's `datasets`.
-
-    Args:
-        source: the module's name, or a plugin's.
-        settings: the entry's other keys, their defaults filled in.
-        images: the store's file.
-
-    Raises:
-        FedLoomError: names the file that is missing or damaged, or the key to set.
-    """
+    """Write the store of one entry of the config's `datasets`, see `read`."""
     from fedloom.data.images import write_store  # a plan imports sources for their keys alone
 
     write_store(read(source, settings), settings, images)
@@ -31,12 +22,13 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
     """Return the images that a source lists.
 
     Args:
-        source, settings: see `build`.
+        source: the module's name, or a plugin's.
+        settings: the entry's other keys, with their defaults.
 
     Raises:
         FedLoomError: names the file that is missing or damaged, or the key to set.
     """
-    name = f"fedloom.data.sources.{source}"
+    name = f"{__name__}.{source}"
     if importlib.util.find_spec(name) is None:
         from fedloom.data import plugins  # a plan imports sources for their keys alone
 

@@ -1,13 +1,7 @@
-"""Images in folders: root/[domain/]class/file, or the same below a train and a test folder.
-
-A layer of folders that names nothing is stated: `classes_in` above the classes, `images_in` below
-them. A tree that is deeper than stated is refused.
-"""
+"""Images in folders: root/[domain/]class/file, or the same below a train and a test folder."""
 
 import logging
 import os
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,15 +9,12 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.common.schema import Count, Keys
-from fedloom.config.datasets import ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassPerDomain, ImageSource, TestFraction, described
 from fedloom.data import split_files
-from fedloom.data.image_files import load
-from fedloom.data.image_list import ImageList, Item
+from fedloom.data.image_list import ImageList, file_items, root_folder
 
 log = logging.getLogger(__name__)
 SPLITS = {"train", "test", "val", "valid", "validation"}
@@ -86,36 +77,29 @@ def read(settings: dict[str, Any]) -> ImageList:
     """List the images of a folder; classes and domains are named as their folders.
 
     Raises:
-        FedLoomError: there is no such folder, or its layout is not as `domains` and `split` say, or
-            a class folder is without images, or a list is not as its images.
+        FedLoomError: the folder is missing, or its layout is not as the keys say, or a class folder
+            is without images, or a list does not match its images.
     """
-    root = resource(settings["root"])
-    if not is_folder(root):
-        layout = "[domain/]class/file or {train,test}/[domain/]class/file"
-        raise FedLoomError(f"{printable(str(root))}: no such folder; expected {layout} in it")
+    root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     if settings["class_per_domain"] and not settings["domains"]:
         raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")
     provenance = f"folder: {described(settings)}"  # links in circles are found here
     files, official = _files(root, settings)
+    classes = sorted({file.label for file in files})
+    number = {name: label for label, name in enumerate(classes)}
+    domains = np.array([file.domain for file in files])
     test, rule = np.array([file.test for file in files]), "official"
     if "test_last" in settings:
         if official:
             raise FedLoomError("test_last and a folder of test images; leave test_last out")
-        test, rule = _last(np.array([file.domain for file in files]), **settings["test_last"])
-    classes = sorted({file.label for file in files})
-    number = {name: label for label, name in enumerate(classes)}
+        test, rule = _last(domains, **settings["test_last"])
     log.info("%s: %d images of %d classes", root, len(files), len(classes))
-
-    def items() -> Iterator[Item]:
-        for file in files:
-            yield Item(printable(file.path), partial(load, file.path))
-
     return ImageList(
-        items=items,
+        items=file_items([file.path for file in files]),
         labels=np.array([number[file.label] for file in files]),
         classes=classes,
         provenance=provenance,
-        domains=np.array([file.domain for file in files]),
+        domains=domains,
         test=test if official or "test_last" in settings else None,
         test_split=rule,
     )
@@ -132,30 +116,34 @@ def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
         if test and "test_list" in settings:
             files += _listed(base, {file.label for file in files}, **settings["test_list"])
             continue
-        domains = _folders(base) if settings["domains"] else [base]
-        for domain in domains:
+        for domain in _folders(base) if settings["domains"] else [base]:
             for folder in _class_folders(domain, settings):
                 paths, left = _images(folder, settings)
                 other += left
                 name = domain.name if settings["domains"] else "all"
                 files += [_File(path, folder.name, name, test) for path in paths]
     if other:
-        log.info("%d files are no images by their names and are left out", other)
+        log.info("%d files have no image's suffix and are left out", other)
     return files, bool(halves)
 
 
+def _split(root: Path, chosen: list[str] | None) -> list[str]:
+    """Return the names of the training and the test folder, or [] without official split."""
+    names = {folder.name for folder in _folders(root)}
+    if chosen is None and names == {"train", "test"}:
+        return ["train", "test"]
+    if chosen is None and "train" in names and names <= SPLITS:
+        raise FedLoomError(
+            f"{root} holds {', '.join(sorted(names))}: name the folders of training and test "
+            "images, as in split: [train, val], or set root to one of them"
+        )
+    for name in chosen or []:
+        _below(root, name, "split")
+    return chosen or []
+
+
 def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
-    """Choose the last `images` of every `of` images of each domain; return them, and the rule.
-
-    Args:
-        domains: str [N], in the order of images.
-
-    Returns:
-        bool [N], and words for the receipt.
-
-    Raises:
-        FedLoomError: no image would be left to train on.
-    """
+    """Choose the last `images` of every `of` images of each domain, bool [N]; add the rule."""
     if images >= of:
         raise FedLoomError(f"test_last: {images} of {of} leave no image to train on")
     test = np.zeros(len(domains), bool)
@@ -166,20 +154,12 @@ def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
 
 
 def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File]:
-    """Return the test images that lie in one folder, with the classes that a list gives them.
+    """Return the test images of the folder `images`, each once in the list `file`, below `base`.
 
     Args:
-        base: the folder of the split.
-        classes: of the training images.
-        file, images: of the list and of the images, below it.
-
-    Raises:
-        FedLoomError: the list is missing or broken, names an image that is not there, one twice or
-            of an unknown class, or leaves one out.
+        classes: of the training images, among which those of the list must be.
     """
-    folder = base / images
-    if not is_folder(folder):
-        raise FedLoomError(f"{folder}: no such folder, but test_list names it")
+    folder = _below(base, images, "test_list")
     there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]
     left, files = dict.fromkeys(there), []
     for row in split_files.rows(base / file, "test", split_files.Columns()):
@@ -194,8 +174,7 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File
             )
         del left[path]
         files.append(_File(path, row.label, "all", True))
-    extensions = Image.registered_extensions()
-    missing = [path for path in left if Path(path).suffix.lower() in extensions]
+    missing = list(filter(_has_images_suffix, left))
     if missing:
         raise FedLoomError(
             f"{base / file}: leaves out {len(missing)} of {len(files) + len(missing)} images, as "
@@ -204,28 +183,19 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File
     return files
 
 
-def _split(root: Path, chosen: list[str] | None) -> list[str]:
-    """Return the names of the training and the test folder, or [] without official split."""
-    names = {folder.name for folder in _folders(root)}
-    if chosen is None and names == {"train", "test"}:
-        return ["train", "test"]
-    if chosen is None and "train" in names and names <= SPLITS:
-        raise FedLoomError(
-            f"{root} holds {', '.join(sorted(names))}: name the folders of training and test "
-            "images, as in split: [train, val], or set root to one of them"
-        )
-    for name in chosen or []:
-        if name not in names:
-            raise FedLoomError(f"{root / name}: no such folder, but split names it")
-    return chosen or []
+def _has_images_suffix(path: str) -> bool:
+    return Path(path).suffix.lower() in Image.registered_extensions()
+
+
+def _below(folder: Path, name: str, key: str) -> Path:
+    """Return the folder within another that a key names."""
+    if not is_folder(folder / name):
+        raise FedLoomError(f"{folder / name}: no such folder, but {key} names it")
+    return folder / name
 
 
 def _folders(folder: Path) -> list[Path]:
-    """List the folders in a folder, which name domains or classes.
-
-    Raises:
-        FedLoomError: a name that is not text.
-    """
+    """List the folders in a folder, which name domains or classes."""
     _, names, _ = next(walk(str(folder)))
     for name in names:
         if not name.isprintable():
@@ -235,12 +205,9 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _class_folders(folder: Path, settings: dict[str, Any]) -> list[Path]:
-    """List the folders of the classes below the folder of a domain, or of all.
-
-    Raises:
-        FedLoomError: there are none, or there is another layer of folders than `settings` say.
-    """
-    folder = _layer(folder, settings, "classes_in")
+    """List the folders of the classes below the folder of a domain, or of all."""
+    if "classes_in" in settings:
+        folder = _below(folder, settings["classes_in"], "classes_in")
     folders = _folders(folder)
     if not folders:
         domains = settings["domains"]
@@ -249,46 +216,23 @@ def _class_folders(folder: Path, settings: dict[str, Any]) -> list[Path]:
     return folders
 
 
-def _layer(folder: Path, settings: dict[str, Any], key: str) -> Path:
-    """Return the folder within another that a key names, or the other one without the key."""
-    if key not in settings:
-        return folder
-    folder = folder / settings[key]
-    if not is_folder(folder):
-        raise FedLoomError(f"{folder}: no such folder, but {key} names it")
-    return folder
-
-
 def _images(folder: Path, settings: dict[str, Any]) -> tuple[list[str], int]:
-    """List the images of one class, and count other files.
-
-    Raises:
-        FedLoomError: there are none, or there are folders where they should be.
-    """
-    folder = _layer(folder, settings, "images_in")
-    extensions = Image.registered_extensions()
-    _, folders, files = next(walk(str(folder)))
-    if folders:
-        raise FedLoomError(_too_deep(folder, folders, bool(files), settings))
-    images = [f.path for f in files if Path(f.name).suffix.lower() in extensions]
+    """List the images of one class, and count other files."""
+    if "images_in" in settings:
+        folder = _below(folder, settings["images_in"], "images_in")
+    _, inner, files = next(walk(str(folder)))
+    if inner:
+        if files or "images_in" in settings:
+            advice = "remove or move it"
+        elif len(inner) == 1:
+            advice = f"for class/{inner[0]}/file set images_in: {inner[0]}"
+        elif settings["domains"]:
+            advice = f"for domain/{folder.name}/class/file set classes_in: {folder.name}"
+        else:
+            advice = "for root/domain/class/file set domains: true"
+        line = f"a folder '{printable(inner[0])}' where images should be; {advice}"
+        raise FedLoomError(f"{folder}: {line}")
+    images = [file.path for file in files if _has_images_suffix(file.name)]
     if not images:
         raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
     return images, len(files) - len(images)
-
-
-def _too_deep(folder: Path, inner: list[str], files: bool, settings: dict[str, Any]) -> str:
-    """Return the line of an error that says what to set for a tree deeper than stated.
-
-    Args:
-        folder: of a class, as `settings` have it.
-        inner: names of the folders in it.
-        files: True if there are files beside them.
-    """
-    line = f"{folder}: a folder '{printable(inner[0])}' where images should be"
-    if files or settings.get("images_in"):
-        return f"{line}; remove or move it"
-    if len(inner) > 1 and not settings["domains"]:
-        return f"{line}; for root/domain/class/file set domains: true"
-    if len(inner) > 1:
-        return f"{line}; for domain/{folder.name}/class/file set classes_in: {folder.name}"
-    return f"{line}; for class/{inner[0]}/file set images_in: {inner[0]}"

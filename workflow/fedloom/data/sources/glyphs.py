@@ -1,7 +1,7 @@
 """Letters of many scripts, drawn; families of fonts, or styles, are the domains."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fedloom.data.glyphs import Glyph
 
 
+Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
+
+
 class Glyphs(SourceKind):
     """Letters of many scripts in 12 font faces, 32 x 32 pixels, drawn; the 4 font families are the
     domains, or the styles where there are some; classes x 12 x draws images, times styles.
@@ -23,9 +26,7 @@ class Glyphs(SourceKind):
     classes: Annotated[int, Field(ge=2, le=120)] = 100
     draws: Count = 4
     """Per class and face."""
-    styles: (
-        Several[Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]] | None
-    ) = None
+    styles: Several[Style] | None = None
     """Domains; characters are drawn in each of them, and tested in faces that their class was not
     trained in."""
     test_fraction: TestFraction = 0.25
@@ -54,7 +55,11 @@ def read(settings: dict[str, Any]) -> ImageList:
         styles = settings["styles"]
         pixels = np.concatenate([_in_style(chosen, settings["draws"], style) for style in styles])
         domains = np.repeat(styles, len(labels))
-        test = np.tile(_test_faces(labels, faces, settings["test_fraction"]), len(styles))
+        # a class in a face is in one half alone, in all its styles
+        cells = np.stack([labels, np.unique(faces, return_inverse=True)[1]], 1)
+        pairs, pair = np.unique(cells, axis=0, return_inverse=True)
+        split = fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), settings["test_fraction"])
+        test = np.tile(split.test[pair.ravel()], len(styles))
         labels = np.tile(labels, len(styles))
 
     def items() -> Iterator[Item]:
@@ -78,28 +83,14 @@ def read(settings: dict[str, Any]) -> ImageList:
 def _in_style(chosen: "list[Glyph]", draws: int, style: str) -> np.ndarray:
     """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `glyphs.render_set` orders.
 
-    A style has a jitter of its own, else its images were those of another, changed.
+    Every style has another jitter, else its images were those of another style, changed.
     """
-    from fedloom.data import glyph_styles, glyphs
+    from fedloom.data import glyphs
 
-    seed = 1 + list(glyph_styles.STYLES).index(style)
+    seed = 1 + get_args(Style).index(style)
     pixels, labels, *_ = glyphs.render_set(chosen, draws, seed)
     drawn = [
-        glyph_styles.restyled(pixels[labels == label, :, :, 0], style, ord(glyph.char))
+        glyphs.restyled(pixels[labels == label, :, :, 0], style, ord(glyph.char))
         for label, glyph in enumerate(chosen)
     ]
     return np.concatenate(drawn)[..., None]
-
-
-def _test_faces(labels: np.ndarray, faces: np.ndarray, fraction: float) -> np.ndarray:
-    """Choose test images such that a class in a face is on one side alone, in all its styles.
-
-    Args:
-        labels, faces: class and face of every image [N].
-
-    Returns:
-        bool [N]
-    """
-    _, face = np.unique(faces, return_inverse=True)
-    pairs, pair = np.unique(np.stack([labels, face], 1), axis=0, return_inverse=True)
-    return fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), fraction).test[pair.ravel()]

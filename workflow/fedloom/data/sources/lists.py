@@ -2,26 +2,20 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.common.schema import OneOrMore
-from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
-from fedloom.data.image_files import load
-from fedloom.data.image_list import NO_DOMAIN, ImageList, Item
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction, described
+from fedloom.data.image_list import NO_DOMAIN, ImageList, file_items, root_folder
 from fedloom.data.split_files import Columns, Row, rows
 
 log = logging.getLogger(__name__)
-
 
 COLUMN = "of a .csv file its name, of a text file its number from 0"
 FileLists = Annotated[
@@ -61,17 +55,10 @@ class Lists(ImageSource):
 
 
 class _Images(NamedTuple):
-    """A folder of images from which the paths of a list start.
+    """A folder of images from which the paths of a list start."""
 
-    Attributes:
-        folder: as the dataset spells it.
-        real: without links in its own path, so that it tells whether two folders are one.
-        by_name: where lists name files by name without suffix, their paths; else None.
-    """
-
-    folder: Path
-    real: str
-    by_name: dict[str, str] | None
+    folder: Path  # without links, so that a file has one path
+    by_name: dict[str, str] | None  # where lists name files without folder and suffix
 
 
 class _File(NamedTuple):
@@ -91,20 +78,13 @@ def read(settings: dict[str, Any]) -> ImageList:
             `images`; or one file twice, however spelt; or labels mix numbers and words, or
             the lists disagree on the names of classes.
     """
-    root = resource(settings["root"])
-    if not is_folder(root):
-        raise FedLoomError(f"{printable(str(root))}: no such folder; put lists and images there")
+    root = root_folder(settings["root"], "lists and images")
     provenance = f"lists: {described(settings)}"
     files = _files(root, settings)
     labels, classes, named = _classes(files, settings)
     log.info("%s: %d images of %d classes in lists", root, len(files), len(classes))
-
-    def items() -> Iterator[Item]:
-        for file in files:
-            yield Item(printable(file.path), partial(load, file.path))
-
     return ImageList(
-        items=items,
+        items=file_items([file.path for file in files]),
         labels=labels,
         classes=classes,
         provenance=provenance,
@@ -115,38 +95,30 @@ def read(settings: dict[str, Any]) -> ImageList:
 
 
 def _files(root: Path, settings: dict[str, Any]) -> list[_File]:
-    """Return the files that the lists of both splits name.
-
-    Raises:
-        FedLoomError: see `read`.
-    """
-    roots = settings["images"]
+    """Return the files that the lists of both splits name."""
+    roots = settings["images"] if isinstance(settings["images"], dict) else {}
     folders = {
         name: _images(root / folder, settings["anywhere"])
-        for name, folder in (roots if isinstance(roots, dict) else {"": roots}).items()
+        for name, folder in (roots or {"": settings["images"]}).items()
     }
-    columns = Columns(
-        settings["path_column"], settings["label_column"], settings.get("domain_column")
-    )
-    if settings["class_from"] == "folder":
-        columns = Columns(columns.path, None, columns.domain)
+    label = None if settings["class_from"] == "folder" else settings["label_column"]
+    columns = Columns(settings["path_column"], label, settings.get("domain_column"))
     files: list[_File] = []
     seen: dict[str, str] = {}
     shared = NO_DOMAIN if columns.domain is not None else "all"
     for half in ("train", "test"):
         for list_file, domain in _lists(settings.get(half, [])):
-            which = (domain or half) if isinstance(roots, dict) else ""
+            which = (domain or half) if roots else ""
             if which not in folders:
                 named = ", ".join(roots)
                 raise FedLoomError(f"images names a folder for {named}, but not for '{which}'")
             images = folders[which]
             for row in rows(root / list_file, half, columns):
                 path = _path(row, images)
-                file = images.real + path.removeprefix(str(images.folder))
-                if file in seen:
-                    again = f"names {printable(path)} again, after {seen[file]}"
+                if path in seen:
+                    again = f"names {printable(path)} again, after {seen[path]}"
                     raise FedLoomError(f"{row.where}: {again}")
-                seen[file] = row.where
+                seen[path] = row.where
                 files.append(_File(path, row, domain or row.domain or shared, half == "test"))
     return files
 
@@ -159,49 +131,29 @@ def _lists(lists: str | list[str] | dict[str, str | list[str]]) -> list[tuple[st
 
 
 def _images(folder: Path, anywhere: bool) -> _Images:
-    """Return the folder of images from which paths start.
-
-    Args:
-        anywhere: paths are names of files anywhere below it.
-
-    Raises:
-        FedLoomError: there is no such folder, or two files in it have one name.
-    """
+    """Return the folder of images from which paths start; `anywhere`: names without suffix."""
     if not is_folder(folder):
         raise FedLoomError(f"{printable(str(folder))}: no such folder, but images names it")
-    return _Images(folder, os.path.realpath(folder), _by_name(folder) if anywhere else None)
-
-
-def _by_name(images: Path) -> dict[str, str]:
-    """Return the path of every file below a folder by its name without suffix.
-
-    Raises:
-        FedLoomError: two files have one name.
-    """
+    folder = folder.resolve()
+    if not anywhere:
+        return _Images(folder, None)
     paths: dict[str, str] = {}
-    for _, _, entries in walk(str(images)):
-        for entry in entries:
-            stem = Path(entry.name).stem
-            if stem in paths:
-                raise FedLoomError(
-                    f"{printable(entry.path)}: has the name of {printable(paths[stem])}; lists "
-                    "name images by their names alone (anywhere: true), so keep one of them"
-                )
-            paths[stem] = entry.path
-    return paths
+    for entry in (entry for _, _, entries in walk(str(folder)) for entry in entries):
+        first = paths.setdefault(Path(entry.name).stem, entry.path)
+        if first != entry.path:
+            raise FedLoomError(
+                f"{printable(entry.path)}: has the name of {printable(first)}; lists name images "
+                "by their names alone (anywhere: true), so keep one of them"
+            )
+    return _Images(folder, paths)
 
 
 def _path(row: Row, images: _Images) -> str:
-    """Return the path of the file that a row names, below the folder of images.
-
-    Raises:
-        FedLoomError: it is not there, or the row's path leads out of that folder.
-    """
+    """Return the path of the file that a row names, which must lie below the folder of images."""
     if images.by_name is not None:
-        path = images.by_name.get(row.path, "")
-        if not path:
+        if row.path not in images.by_name:
             raise FedLoomError(f"{row.where}: no image '{row.path}' anywhere below {images.folder}")
-        return path
+        return images.by_name[row.path]
     below = Path(os.path.normpath(row.path))
     if below.is_absolute() or os.pardir in below.parts:
         raise FedLoomError(
@@ -217,16 +169,22 @@ def _path(row: Row, images: _Images) -> str:
 def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, list[str], bool]:
     """Return the class of every file, the classes, and whether these are more than numbers.
 
-    Labels that are numbers are one class where they are one integer, as 07 and 7.
-
-    Raises:
-        FedLoomError: some labels are numbers and others words, or a label has two names.
+    Labels that are numbers are one class where they are one integer, as 07 and 7. A mixture of
+    numbers and words is refused, for a misspelt number would be a class.
     """
-    if settings["class_from"] == "folder":
-        labels = [Path(file.path).parent.name for file in files]
-        numbers = all(label.isdecimal() for label in labels)
-    else:
-        labels, numbers = _labels([file.row for file in files])
+    by_folder = settings["class_from"] == "folder"
+    labels = [Path(file.path).parent.name if by_folder else file.row.label for file in files]
+    word = next((k for k, label in enumerate(labels) if not label.isdecimal()), None)
+    number = next((k for k, label in enumerate(labels) if label.isdecimal()), None)
+    numbers = word is None
+    if numbers and not by_folder:
+        labels = [str(int(label)) for label in labels]
+    elif word is not None and number is not None and not by_folder:
+        raise FedLoomError(
+            f"{files[word].row.where}: labels must be numbers alone, which class_names can name, "
+            f"or words alone, got '{labels[word]}' beside '{labels[number]}' of "
+            f"{files[number].row.where}"
+        )
     keys = sorted(set(labels), key=lambda label: int(label) if numbers else label)
     names = dict.fromkeys(keys, "")
     for file, label in zip(files, labels, strict=True):
@@ -236,25 +194,6 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
                 f"{file.row.where}: class {label} is called '{name}' here, '{names[label]}' before"
             )
         names[label] = name or names[label]
-    number = {label: index for index, label in enumerate(keys)}
-    named = not numbers or any(names.values())
+    index = {label: place for place, label in enumerate(keys)}
     classes = [name or label for label, name in names.items()]
-    return np.array([number[label] for label in labels]), classes, named
-
-
-def _labels(listed: list[Row]) -> tuple[list[str], bool]:
-    """Return the labels of rows, and True if they are numbers, which are spelt one way.
-
-    Raises:
-        FedLoomError: some are numbers and others words, so that a misspelt number would be a class.
-    """
-    word = next((row for row in listed if not row.label.isdecimal()), None)
-    number = next((row for row in listed if row.label.isdecimal()), None)
-    if word is None:
-        return [str(int(row.label)) for row in listed], True
-    if number is not None:
-        raise FedLoomError(
-            f"{word.where}: label '{word.label}' is no number, but '{number.label}' of "
-            f"{number.where} is; write numbers alone, which class_names can name, or words alone"
-        )
-    return [row.label for row in listed], False
+    return np.array([index[label] for label in labels]), classes, not numbers or any(names.values())

@@ -15,8 +15,7 @@ from PIL import Image
 from fedloom.common.checkout import matching
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.schema import OneOrMore
-from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
 
 ROWS = 64  # images held in memory at a time
@@ -48,27 +47,25 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     Raises:
         FedLoomError: no or damaged files, a missing column, a label that is missing or unnamed,
-            files that disagree on what the classes are, or a class of the test files alone.
+            or files that disagree on what the classes are.
     """
     if settings["class_per_domain"] and "domain_column" not in settings:
         raise FedLoomError("class_per_domain needs domain_column")
     files = _files(settings)
-    rows = [_rows(file, key) for file, key in files]
-    for file, _ in files:
-        _check_columns(file, settings)
-    labels, classes, named = _column(files, settings, "label_column")
+    rows = [_checked_rows(file, key, settings) for file, key in files.items()]
+    labels, classes, named = _column([*files], settings, "label_column")
     domains = test = None
     if "domain_column" in settings:
-        numbers, names, _ = _column(files, settings, "domain_column")
+        numbers, names, _ = _column([*files], settings, "domain_column")
         domains = np.array(names)[numbers]
     if "test_files" in settings:
-        test = np.repeat([key == "test_files" for _, key in files], rows)
-        _check_test_classes(files, rows, labels, test, classes)
+        test = np.repeat([key == "test_files" for key in files.values()], rows)
 
     def items() -> Iterator[Item]:
-        for file, _ in files:
-            for row, data in enumerate(_encoded(file, settings)):
-                yield Item(f"{file} row {row}", partial(_load, data))
+        for file in files:
+            pieces = _read(file, settings["image_column"])
+            for row, value in enumerate(value for piece in pieces for value in piece):
+                yield Item(f"{file} row {row}", partial(_load, value))
 
     return ImageList(
         items=items,
@@ -81,12 +78,8 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _files(settings: dict[str, Any]) -> list[tuple[Path, str]]:
-    """List the files, each with the key that names it, `train_files` or `test_files`.
-
-    Raises:
-        FedLoomError: a pattern matches nothing or what is no file, or two match one file.
-    """
+def _files(settings: dict[str, Any]) -> dict[Path, str]:
+    """Return the files, each once, with the key that names it, `train_files` or `test_files`."""
     files: dict[Path, str] = {}
     for key in ("train_files", "test_files"):
         patterns = settings.get(key, [])
@@ -101,19 +94,14 @@ def _files(settings: dict[str, Any]) -> list[tuple[Path, str]]:
                         "pattern with *.parquet, or remove it"
                     )
                 if file in files:
-                    raise FedLoomError(
-                        f"{file}: named twice, by {files[file]} and by {key}; name it once"
-                    )
+                    line = f"named twice, by {files[file]} and by {key}; name it once"
+                    raise FedLoomError(f"{file}: {line}")
                 files[file] = key
-    return list(files.items())
+    return files
 
 
 def _open(file: Path) -> pq.ParquetFile:
-    """Open a Parquet file whose pages will be read one at a time.
-
-    Raises:
-        FedLoomError: it is truncated, or its footer is damaged.
-    """
+    """Open a Parquet file whose pages will be read one at a time."""
     try:
         return pq.ParquetFile(
             file, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
@@ -122,55 +110,16 @@ def _open(file: Path) -> pq.ParquetFile:
         raise FedLoomError(f"{file}: not a whole Parquet file; fetch it again") from None
 
 
-def _damaged(file: Path, reason: object) -> FedLoomError:
-    """Return the error for a damaged file."""
-    line = " ".join(str(reason).split())
-    return FedLoomError(f"{file}: damaged Parquet file ({line}); fetch it again")
-
-
-def _rows(file: Path, key: str) -> int:
-    """Return the number of rows of a file.
-
-    Raises:
-        FedLoomError: it has none.
-    """
+def _checked_rows(file: Path, key: str, settings: dict[str, Any]) -> int:
+    """Return the number of rows of a file; check that it has the columns that options name."""
     with _open(file) as parquet:
-        rows = parquet.metadata.num_rows
+        rows, columns = parquet.metadata.num_rows, parquet.schema_arrow
     if not rows:
         raise FedLoomError(f"{file}: no rows in it; fetch it again, or leave it out of {key}")
-    return rows
-
-
-def _read(file: Path, settings: dict[str, Any], key: str) -> Iterator[pa.Array]:
-    """Yield the column that the option `key` names, in pieces of ROWS.
-
-    Raises:
-        FedLoomError: it cannot be read, or has more or fewer rows than the footer says.
-    """
-    with _open(file) as parquet:
-        rows = 0
-        try:
-            for batch in parquet.iter_batches(ROWS, columns=[settings[key]]):
-                rows += len(batch)
-                yield batch.column(0)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(file, error) from None
-        if rows != parquet.metadata.num_rows:
-            raise _damaged(file, f"{rows} rows of column '{settings[key]}', not as in its footer")
-
-
-def _check_columns(file: Path, settings: dict[str, Any]) -> None:
-    """Require the columns that the options name, and images in the one of images.
-
-    Raises:
-        FedLoomError: names the column.
-    """
-    with _open(file) as parquet:
-        columns = parquet.schema_arrow
-    for key in ("image_column", "label_column", "domain_column"):
-        if key in settings and settings[key] not in columns.names:
-            hint = suggestion(settings[key], columns.names)
-            raise FedLoomError(f"{file}: no column '{settings[key]}' ({key}); {hint}")
+    for option in ("image_column", "label_column", "domain_column"):
+        if option in settings and settings[option] not in columns.names:
+            hint = suggestion(settings[option], columns.names)
+            raise FedLoomError(f"{file}: no column '{settings[option]}' ({option}); {hint}")
     kind = columns.field(settings["image_column"]).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
@@ -179,17 +128,27 @@ def _check_columns(file: Path, settings: dict[str, Any]) -> None:
             f"{file}: column '{settings['image_column']}' holds {kind}, not encoded images (bytes, "
             "or a struct with a field 'bytes'); set image_column"
         )
+    return rows
 
 
-def _encoded(file: Path, settings: dict[str, Any]) -> Iterator[bytes | None]:
-    """Yield encoded images: the column holds them, or structs of bytes and path."""
-    for piece in _read(file, settings, "image_column"):
-        encoded = piece.field("bytes") if isinstance(piece, pa.StructArray) else piece
-        yield from (value.as_py() for value in encoded)
+def _read(file: Path, column: str) -> Iterator[list]:
+    """Yield the values of a column in pieces of ROWS; of structs, their field `bytes`."""
+    with _open(file) as parquet:
+        try:
+            for batch in parquet.iter_batches(ROWS, columns=[column]):
+                piece = batch.column(0)
+                if pa.types.is_struct(piece.type) and piece.type.get_field_index("bytes") >= 0:
+                    piece = piece.field("bytes")
+                yield piece.to_pylist()
+        except UnicodeDecodeError as error:  # no reader checks text before
+            line = f"column '{column}' is not UTF-8 text ({error}); correct it"
+            raise FedLoomError(f"{file}: {line}") from None
+        except (pa.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise FedLoomError(f"{file}: damaged Parquet file ({reason}); fetch it again") from None
 
 
 def _load(data: bytes | None) -> Image.Image:
-    """Decode an image."""
     if data is None:
         raise ValueError("no bytes in this row")
     with Image.open(io.BytesIO(data)) as image:
@@ -198,39 +157,33 @@ def _load(data: bytes | None) -> Image.Image:
 
 
 def _column(
-    files: list[tuple[Path, str]], settings: dict[str, Any], key: str
+    files: list[Path], settings: dict[str, Any], key: str
 ) -> tuple[np.ndarray, list[str], bool]:
-    """Read a column of classes, or of domains, from all files.
+    """Read a column of classes, or of domains, from all files, which must agree on the names.
 
     Returns:
         The classes' numbers [N], their names, and True unless the names are mere numbers.
-
-    Raises:
-        FedLoomError: a missing value, one without a name or that is no text, or neither numbers
-            nor strings; or a file that differs from the first in the names, or in having numbers.
     """
-    first, column = files[0][0], settings[key]
+    first, column = files[0], settings[key]
     names, kind = _names(first, column), None
+    expected = "text or a number" if names is None else "the number of a name"
     values: list = []
-    for file, _ in files:
+    for file in files:
         if _names(file, column) != names:
             raise FedLoomError(
                 f"{file}: other names in the metadata of column '{column}' ({key}) than in {first};"
                 " take files of one dataset"
             )
-        for row, value in enumerate(_values(file, settings, key)):
+        for row, value in enumerate(value for piece in _read(file, column) for value in piece):
+            where = f"{file} row {row}: {value!r} in column '{column}' ({key})"
             unnamed = names is not None and not (isinstance(value, int) and 0 <= value < len(names))
             if unnamed or not isinstance(value, int | str):
-                raise FedLoomError(
-                    f"{file} row {row}: {value!r} in column '{column}' ({key}), which is no "
-                    f"{'text or number' if names is None else 'number of a name'}; correct it"
-                )
+                raise FedLoomError(f"{where} must be {expected}; correct it")
             kind = kind or type(value)
             if type(value) is not kind:
+                other = "text" if isinstance(value, str) else "a number"
                 raise FedLoomError(
-                    f"{file} row {row}: {value!r} in column '{column}' ({key}) is "
-                    f"{'text' if isinstance(value, str) else 'a number'}, unlike in {first}; take "
-                    "files of one dataset"
+                    f"{where} is {other}, unlike in {first}; take files of one dataset"
                 )
             values.append(value)
     if names is not None:
@@ -241,46 +194,8 @@ def _column(
     return numbers, [str(value) for value in distinct], kind is str
 
 
-def _check_test_classes(
-    files: list[tuple[Path, str]],
-    rows: list[int],
-    labels: np.ndarray,
-    test: np.ndarray,
-    classes: list[str],
-) -> None:
-    """Require training images of every class that test files have.
-
-    Raises:
-        FedLoomError: names the file, the row and the class.
-    """
-    stray = np.flatnonzero(test & ~np.isin(labels, labels[~test]))
-    if len(stray):
-        starts = np.cumsum([0, *rows])
-        number = int(np.searchsorted(starts, stray[0], side="right")) - 1
-        raise FedLoomError(
-            f"{files[number][0]} row {stray[0] - starts[number]}: class "
-            f"'{classes[labels[stray[0]]]}' has no image in train_files "
-            f"({len(stray)} such rows); take files of one dataset"
-        )
-
-
-def _values(file: Path, settings: dict[str, Any], key: str) -> Iterator[Any]:
-    """Yield the values of a column; strings must be UTF-8, which no reader checks before."""
-    for piece in _read(file, settings, key):
-        try:
-            yield from piece.to_pylist()
-        except UnicodeDecodeError as error:
-            raise FedLoomError(
-                f"{file}: column '{settings[key]}' is not UTF-8 text ({error}); correct it"
-            ) from None
-
-
 def _names(file: Path, column: str) -> list[str] | None:
-    """Return the names of a ClassLabel column, from what Hugging Face writes into the schema.
-
-    Raises:
-        FedLoomError: that is not JSON, or not of the shape that Hugging Face writes.
-    """
+    """Return the names of a ClassLabel column, from the metadata that Hugging Face writes."""
     with _open(file) as parquet:
         metadata = (parquet.metadata.metadata or {}).get(HUGGING_FACE)
     if metadata is None:

@@ -1,6 +1,5 @@
 """Several data sets as one: their classes side by side, each data set a domain."""
 
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from fedloom.config.datasets import ImageSize, ImageSource
 from fedloom.data import sources
-from fedloom.data.image_list import ImageList, Item, Prepared
+from fedloom.data.image_list import ImageList
 from fedloom.data.preparation import prepared
 
 
@@ -27,21 +26,18 @@ class SeveralSets(ImageSource):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of the parts, one after the other; a class is called "part/class".
-
-    Each part is prepared by its own keys first (its classes, its test split, how many images).
+    """List the images of the parts, one after the other; each part is prepared by its keys first.
 
     Raises:
         FedLoomError: see `sources.read` and `prepared`.
     """
-    parts = {name: _part(dict(entry)) for name, entry in settings["parts"].items()}
+    parts = {}
+    for name, entry in settings["parts"].items():
+        own = {key: value for key, value in entry.items() if key != "source"}
+        parts[name] = prepared(sources.read(entry["source"], own), own)
     starts = np.cumsum([0, *(len(part.classes) for part in parts.values())])
-
-    def items() -> Iterator[Item]:
-        yield from chain.from_iterable(part.items() for part in parts.values())
-
     return ImageList(
-        items=items,
+        items=lambda: chain.from_iterable(part.items() for part in parts.values()),
         labels=np.concatenate(
             [start + part.labels for start, part in zip(starts, parts.values(), strict=False)]
         ),
@@ -52,8 +48,3 @@ def read(settings: dict[str, Any]) -> ImageList:
         named=all(part.named for part in parts.values()),
         test_split=", ".join(f"{name}: {part.test_split}" for name, part in parts.items()),
     )
-
-
-def _part(entry: dict[str, Any]) -> Prepared:
-    """Return the images of a part, with its test split."""
-    return prepared(sources.read(entry.pop("source"), entry), entry)

@@ -20,10 +20,7 @@ class SklearnDigits(SourceKind):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List 1,797 digits of 8 x 8 pixels; their 17 grey levels are stretched to 0..255.
-
-    The test split is scikit-learn's own stratified one, as is usual for these digits.
-    """
+    """List the digits, their 17 grey levels stretched to 0..255, with scikit-learn's own split."""
     import sklearn
     from PIL import Image
     from sklearn.datasets import load_digits

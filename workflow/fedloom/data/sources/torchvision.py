@@ -13,8 +13,7 @@ from pydantic import Field
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.folders import is_folder, printable, walk
-from fedloom.config.datasets import ClassNames, ImageSource, TestFraction
-from fedloom.config.file_fingerprint import described
+from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.images import UNREADABLE
 
@@ -46,7 +45,7 @@ def read(settings: dict[str, Any]) -> ImageList:
 
     Raises:
         FedLoomError: an unknown name, data that is not there, arguments that the class refuses, or
-            targets that are no class numbers.
+            targets other than class numbers.
     """
     import torchvision
 
@@ -55,7 +54,8 @@ def read(settings: dict[str, Any]) -> ImageList:
         _check_files(str(resource(settings["root"])))
     halves = [_open(kind, settings, arguments) for arguments in _arguments(kind, settings)]
     labels = [_labels(half) for half in halves]
-    names = _class_names(halves)
+    names = getattr(halves[0], "classes", None) or getattr(halves[0], "categories", None) or []
+    names = [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in names]
 
     def items() -> Iterator[Item]:
         for half, part, own in zip(halves, (" train", " test"), labels, strict=False):
@@ -77,14 +77,8 @@ def read(settings: dict[str, Any]) -> ImageList:
 
 
 def _check_files(root: str) -> None:
-    """Refuse pipes and links in circles, on which torchvision would hang.
-
-    Raises:
-        FedLoomError: names the file.
-    """
-    if not is_folder(root):
-        return
-    for _, _, entries in walk(root):
+    """Refuse pipes and links in circles, on which torchvision would hang."""
+    for _, _, entries in walk(root) if is_folder(root) else ():
         for entry in entries:
             if Path(entry.path).exists() and not entry.is_file():
                 path = printable(entry.path)
@@ -92,11 +86,6 @@ def _check_files(root: str) -> None:
 
 
 def _class(name: str) -> type:
-    """Return the dataset's class.
-
-    Raises:
-        FedLoomError: there is none of that name.
-    """
     from torchvision import datasets
 
     if name not in datasets.__all__ or not isinstance(getattr(datasets, name), type):
@@ -106,20 +95,14 @@ def _class(name: str) -> type:
     return getattr(datasets, name)
 
 
-def _parameters(kind: type) -> set[str]:
-    """Return the names of the arguments, with those that **kwargs hands to a parent class."""
+def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return arguments of the training and the test half, or of the whole without halves."""
     names: set[str] = set()
-    for parent in kind.__mro__:
+    for parent in kind.__mro__:  # **kwargs are handed to a parent class
         parameters = inspect.signature(parent.__init__).parameters.values()
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return names
-
-
-def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return arguments of the training and the test half, or of the whole without halves."""
-    names = _parameters(kind)
     arguments = {"root": str(resource(settings["root"])), "download": settings["download"]}
     common = {key: value for key, value in arguments.items() if key in names} | settings["options"]
     if settings["train"] or settings["test"]:
@@ -131,11 +114,7 @@ def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """Return the dataset.
-
-    Raises:
-        FedLoomError: its files are missing or damaged, or it refuses the arguments.
-    """
+    """Return the dataset, whose files must be whole, and which must take the arguments."""
     dataset: Any = object.__new__(kind)  # at hand in the errors of its __init__
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
@@ -145,30 +124,25 @@ def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> An
         hint = "set options, train or test to arguments that it takes"
         raise FedLoomError(f"torchvision {kind.__name__}: {_line(error)}; {hint}") from None
     except Exception as error:  # damaged files raise whatever their format's reader does
-        reason = str(error) or type(error).__name__
-        raise FedLoomError(_missing(dataset, settings, reason)) from None
+        reason, place = _line(str(error) or type(error).__name__), _looked_for(dataset, settings)
+        line = f"not there, or not whole ({reason}); put its unpacked files at {place}, or set "
+        line += "download: true"
+        if settings["download"]:
+            line = f"cannot be downloaded, or is damaged ({reason}); mend the connection, or put "
+            line += f"its unpacked files at {place}"
+        raise FedLoomError(f"torchvision {kind.__name__}: {line}") from None
     return dataset
 
 
-def _missing(dataset: Any, settings: dict[str, Any], error: str) -> str:
-    """Return one line that says what torchvision looked for, and where."""
-    root = resource(settings["root"])
+def _looked_for(dataset: Any, settings: dict[str, Any]) -> str:
+    """Return where torchvision looked for the files of a dataset."""
+    root = f"{resource(settings['root'])}/"
     looked = [str(value) for value in vars(dataset).values() if isinstance(value, str | Path)]
     if isinstance(getattr(dataset, "base_folder", None), str):  # CIFAR
-        looked.append(f"{root}/{dataset.base_folder}")
+        looked.append(f"{root}{dataset.base_folder}")
     if isinstance(getattr(dataset, "resources", None), list):  # MNIST
-        looked.append(f"{root}/{type(dataset).__name__}/raw")
-    looked = [path for path in looked if path.startswith(f"{root}/")] or [f"{root}/"]
-    at = min(looked, key=len)
-    if settings["download"]:
-        return (
-            f"torchvision {settings['name']}: cannot be downloaded, or is damaged "
-            f"({_line(error)}); mend the connection, or put its unpacked files at {at}"
-        )
-    return (
-        f"torchvision {settings['name']}: not there, or not whole ({_line(error)}); put its "
-        f"unpacked files at {at}, or set download: true"
-    )
+        looked.append(f"{root}{type(dataset).__name__}/raw")
+    return min((path for path in looked if path.startswith(root)), key=len, default=root)
 
 
 def _line(error: object) -> str:
@@ -177,11 +151,7 @@ def _line(error: object) -> str:
 
 
 def _load(dataset: Any, row: int, label: int) -> Image.Image:
-    """Read an image.
-
-    Raises:
-        FedLoomError: its target is not the label that torchvision lists for it.
-    """
+    """Read an image, whose target must be the label that torchvision lists for it."""
     image, target = dataset[row]
     if _number(dataset, target) != label:
         raise FedLoomError(
@@ -192,27 +162,27 @@ def _load(dataset: Any, row: int, label: int) -> Image.Image:
 
 
 def _number(dataset: Any, label: Any) -> int:
-    """Return a target as the number of a class.
-
-    Raises:
-        FedLoomError: it is none.
-    """
+    """Return a target as the number of a class."""
     try:
         return int(label)
     except (TypeError, ValueError):
         raise FedLoomError(
-            f"torchvision {type(dataset).__name__}: its targets are no class numbers but "
+            f"torchvision {type(dataset).__name__}: its targets must be class numbers, got "
             f"{type(label).__name__}; is it a classification dataset?"
         ) from None
 
 
 def _labels(dataset: Any) -> np.ndarray:
     """Return class numbers [N]; images are read for them where torchvision keeps none apart."""
-    targets = _targets(dataset)
-    if targets is not None:
-        return targets
+    kept = [getattr(dataset, name, None) for name in ("targets", "labels", "_labels", "y")]
+    for files in (getattr(dataset, name, None) for name in ("samples", "_samples")):
+        if isinstance(files, list) and all(isinstance(s, tuple) and len(s) == 2 for s in files):
+            kept.append([label for _, label in files])
+    targets = next((own for own in kept if own is not None and len(own) == len(dataset)), None)
     try:
-        return np.array([_number(dataset, dataset[row][1]) for row in range(len(dataset))], int)
+        if targets is None:
+            targets = (dataset[row][1] for row in range(len(dataset)))
+        return np.array([_number(dataset, target) for target in targets], int)
     except FedLoomError:
         raise
     except UNREADABLE as error:
@@ -220,19 +190,6 @@ def _labels(dataset: Any) -> np.ndarray:
             f"torchvision {type(dataset).__name__}: unreadable image ({_line(error)}); it keeps no "
             "labels apart from images, so none can be skipped"
         ) from None
-
-
-def _targets(dataset: Any) -> np.ndarray | None:
-    """Return class numbers [N], or None where torchvision keeps none apart from images."""
-    for name in ("targets", "labels", "_labels", "y"):
-        targets = getattr(dataset, name, None)
-        if targets is not None and len(targets) == len(dataset):
-            return np.array([_number(dataset, label) for label in targets], int)
-    for name in ("samples", "_samples"):
-        targets = getattr(dataset, name, None)
-        if isinstance(targets, list) and all(isinstance(s, tuple) and len(s) == 2 for s in targets):
-            return np.array([_number(dataset, label) for _, label in targets], int)
-    return None
 
 
 def _path(dataset: Any, row: int) -> str:
@@ -243,12 +200,3 @@ def _path(dataset: Any, row: int) -> str:
             entry = files[row][0] if isinstance(files[row], tuple | list) else files[row]
             return f" ({entry})" if isinstance(entry, str | Path) else ""
     return ""
-
-
-def _class_names(halves: list) -> list[str]:
-    """Return the names of the classes, or [] where torchvision has none."""
-    for name in ("classes", "categories"):
-        names = getattr(halves[0], name, None)
-        if names:
-            return [", ".join(c) if isinstance(c, tuple | list) else str(c) for c in names]
-    return []

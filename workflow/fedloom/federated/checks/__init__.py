@@ -1,8 +1,6 @@
-"""Check what hooks return: nothing malformed, and nothing that is not finite, enters a run.
+"""Check the results of hooks: nothing malformed, and nothing that is not finite, enters a run.
 
-Every call is checked in full. A check raises a FedLoomError that names the hook, the round, the
-client and the tensor or field. Keys, types and shapes take microseconds; `require_finite` alone
-reads the numbers.
+A check raises a FedLoomError that names the hook, the round, the client and the tensor or field.
 """
 
 import math
@@ -19,7 +17,6 @@ from fedloom.federated.checks.trees import (
     CURE,
     call_of,
     is_number,
-    named,
     require_alike,
     require_finite,
     require_tree,
@@ -49,11 +46,7 @@ def check_selection(task: Task, available: Sequence[int], ids: object) -> None:
 
 
 def _check_ids(where: str, ids: object, allowed: Sequence[int], words: str) -> None:
-    """Require a list of distinct client ids, not empty.
-
-    Args:
-        allowed: ids that it may hold, ascending, which `words` name.
-    """
+    """Require a list of different client ids among `allowed` (ascending), which `words` name."""
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
         raise wrong(where, "must return a list of client ids (int)", ids)
     if not ids:
@@ -77,18 +70,15 @@ def check_work(task: Task, client: int, share: object) -> None:
 def check_personal(task: Task, hook: str, client: int, state: Tree) -> None:
     """Check the personal state of one client that init_client or unseen_client_state returns."""
     where = call_of(task, hook, client)
-    require_tree(where, "the client's state", state)
-    require_finite(named(where, "the client's state", state))
+    require_finite(require_tree(where, "the client's state", state))
 
 
 def check_stackable(
     task: Task, hook: str, states: Mapping[int, Tree], trained: Collection[int]
 ) -> None:
-    """Check that the personal states of a cohort have the same keys, types, shapes and scalars.
+    """Check that a cohort's personal states, by client, have the same keys, types and scalars.
 
-    Args:
-        hook: the one that made the states of clients that are not in `trained`.
-        states: by client id.
+    The hook made the states of clients that are not in `trained`.
     """
     first = next((client for client in states if client in trained), next(iter(states)))
     for client, state in states.items():
@@ -99,12 +89,12 @@ def check_stackable(
 def check_personalized(task: Task, clients: Cohort, states: Tree) -> None:
     """Check the personal states of a cohort that personalize returns."""
     where = call_of(task, "personalize", *clients.ids)
-    require_tree(where, "the clients' state", states)
+    items = require_tree(where, "the clients' state", states)
     for path, value in leaves(states):
         if isinstance(value, Tensor) and value.shape[:1] != (len(clients),):
             words = f"the clients' state '{path}' must lead with the {len(clients)} clients"
             raise wrong(where, words, value)
-    require_finite(named(where, "the clients' state", states))
+    require_finite(items)
 
 
 def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
@@ -113,7 +103,7 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
     From round to round keys and types stay, and all axes but the first: a pool may grow.
     """
     where = call_of(task, "init_server" if before is None else "aggregate")
-    require_tree(where, "the server's state", server)
+    items = require_tree(where, "the server's state", server)
     metrics = server.get("metrics", {})
     if not isinstance(metrics, dict):
         raise wrong(where, "the server's 'metrics' must be a dict of plain numbers", metrics)
@@ -126,7 +116,7 @@ def check_server(task: Task, server: Tree, before: Tree | None = None) -> None:
     if before is not None:
         words = "the state that it was given"
         require_alike(f"{where}: the server's state", server, before, words, grows=True)
-    require_finite(named(where, "the server's state", server))
+    require_finite(items)
 
 
 def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence[Tree]) -> None:
@@ -134,9 +124,8 @@ def check_downloads(task: Task, server: Tree, ids: Sequence[int], sent: Sequence
     checked = {id(value) for _, value in leaves(server)}
     new: list[tuple[str, Any]] = []
     for client, tree in zip(ids, sent, strict=True):
-        where = call_of(task, "download", client)
-        require_tree(where, "the download", tree)
-        new += [item for item in named(where, "the download", tree) if id(item[1]) not in checked]
+        items = require_tree(call_of(task, "download", client), "the download", tree)
+        new += [item for item in items if id(item[1]) not in checked]
     require_finite(new)
 
 
@@ -151,22 +140,19 @@ def check_delivered(
         if tree is packed:
             hook, what = "download", "the download"
         where = call_of(task, hook, client)
-        require_tree(where, what, tree)
+        items = require_tree(where, what, tree)
         first = f"the download of client {ids[0]}"
         require_alike(f"{where}: {what}", tree, delivered[0], first, stacked=True)
-        new += [item for item in named(where, what, tree) if id(item[1]) not in checked]
+        new += [item for item in items if id(item[1]) not in checked]
     require_finite(new)
 
 
 def check_loss(
     task: Task, clients: Sequence[int], mask: Tensor, values: object, extras: object
 ) -> Tensor:
-    """Return what a loss gave for the clients still training, once it is checked.
+    """Check and return a loss [K, B] for the clients still training, and its extras [K, B, ...].
 
-    Args:
-        mask: [K, B], the batch's.
-        values: the loss per example, [K, B] too.
-        extras: the dict that may come with it, of tensors [K, B, ...].
+    The batch's `mask` is [K, B].
     """
     where, shape = call_of(task, "train_locally", *clients), list(mask.shape)
     if not isinstance(values, Tensor) or values.shape != mask.shape:
@@ -208,21 +194,16 @@ def _check_list(where: str, updates: object) -> Sequence[Update]:
 def check_updates(
     task: Task, ids: Sequence[int], updates: Sequence[Update], states: Sequence[Tree]
 ) -> None:
-    """Check every client's Update of one round, by itself.
-
-    Args:
-        states: the clients' personal states before the round.
-    """
+    """Check every client's Update of one round, by itself; `states` are those before the round."""
     numbers: list[tuple[str, Any]] = []
     for client, update, before in zip(ids, updates, states, strict=True):
         where = call_of(task, "client_update", client)
-        require_tree(where, "upload", update.payload)
-        for field in ("client_state", "side_channel", "wrapper_state"):
-            require_tree(where, field, getattr(update, field))
+        numbers += require_tree(where, "upload", update.payload)
+        numbers += require_tree(where, "client_state", update.client_state)
+        require_tree(where, "side_channel", update.side_channel)
+        require_tree(where, "wrapper_state", update.wrapper_state)
         other = "the client's state before"
         require_alike(f"{where}: client_state", update.client_state, before, other)
-        numbers += named(where, "upload", update.payload)
-        numbers += named(where, "client_state", update.client_state)
     require_finite(numbers)
     for client, update in zip(ids, updates, strict=True):
         _check_fields(call_of(task, "client_update", client), update)
@@ -247,9 +228,8 @@ def check_received(task: Task, updates: Sequence[Update], received: object) -> N
         as_sent = id(update) in sent
         where = call_of(task, "client_update" if as_sent else "receive", update.client)
         if not as_sent:
-            require_tree(where, "upload", update.payload)
+            numbers += require_tree(where, "upload", update.payload)
             _check_fields(where, update)
-            numbers += named(where, "upload", update.payload)
         other = f"the upload of client {accepted[0].client}"
         require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
     require_finite(numbers)
@@ -271,7 +251,7 @@ def _check_fields(where: str, update: Update) -> None:
         if isinstance(value, int) and abs(value) > LARGEST_INT:
             line = "is beyond 2^53, where a column's numbers are no longer exact; make it a float"
             raise FedLoomError(f"{where}: metrics['{name}'] {line}")
-    require_finite(named(where, "metrics", update.metrics))
+    require_finite((f"{where}: metrics '{name}'", value) for name, value in update.metrics.items())
 
 
 def check_logits(task: Task, clients: Cohort, labels: Tensor, logits: object) -> Tensor:
@@ -295,21 +275,13 @@ def check_scores(
 ) -> None:
     """Check that all logits were finite, and the test losses too, which may still overflow.
 
-    Args:
-        bad: number of batches of each client [K] with logits that are not finite.
-        losses: summed cross-entropy of each client [K].
+    `bad` is each client's number of batches with other logits, `losses` its cross-entropy [K].
     """
-    faults = [
-        (client, "predictions are not finite (NaN or infinity)")
-        for client, batches in zip(clients.ids, bad, strict=True)
-        if batches
-    ] + [
-        (client, "predictions are too large for a finite loss")
-        for client, loss in zip(clients.ids, losses, strict=True)
-        if not math.isfinite(loss)
-    ]
-    for client, fault in faults:
-        raise NotFiniteError(f"{call_of(task, 'predict', client)}: {fault}; {CURE}")
+    for client, batches, loss in zip(clients.ids, bad, losses, strict=True):
+        if batches or not math.isfinite(loss):
+            fault = "not finite (NaN or infinity)" if batches else "too large for a finite loss"
+            where = call_of(task, "predict", client)
+            raise NotFiniteError(f"{where}: predictions are {fault}; {CURE}")
 
 
 def check_artefact(task: Task, name: str, table: object) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -40,12 +40,18 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def require_tree(where: str, what: str, tree: object, levels: int = DEEPEST) -> None:
+def require_tree(where: str, what: str, tree: object) -> list[tuple[str, Any]]:
     """Require a nested dict with plain names, of dense tensors and plain numbers.
 
-    Args:
-        levels: of dicts that it may have.
+    Returns:
+        Its leaves, each with the name that an error calls it by.
     """
+    _require_tree(where, what, tree, DEEPEST)
+    return [(f"{where}: {what} '{path}'", value) for path, value in leaves(cast(Tree, tree))]
+
+
+def _require_tree(where: str, what: str, tree: object, levels: int) -> None:
+    """Require the same of a dict of at most `levels` levels."""
     if not levels:
         line = f"must have at most {DEEPEST} levels of dicts, and no dict that holds itself"
         raise FedLoomError(f"{where}: {what} {line}")
@@ -55,7 +61,7 @@ def require_tree(where: str, what: str, tree: object, levels: int = DEEPEST) -> 
         if not isinstance(key, str) or not key or "/" in key:
             raise FedLoomError(f"{where}: {what} has the key {key!r}; use names without '/'")
         if isinstance(value, dict):
-            require_tree(where, f"{what} '{key}'", value, levels - 1)
+            _require_tree(where, f"{what} '{key}'", value, levels - 1)
         elif isinstance(value, Tensor):
             for fault, cure in _faults(value):
                 raise FedLoomError(f"{where}: {what} '{key}' is {fault}; {cure}")
@@ -78,9 +84,8 @@ def require_alike(
 ) -> None:
     """Require the leaves of `other`, which `words` name: their paths, types and shapes.
 
-    Args:
-        grows: the first axis of a tensor may be longer or shorter.
-        stacked: plain numbers must be equal too, since a cohort has only one.
+    If it `grows`, the first axis of a tensor may differ; if it is `stacked`, plain numbers must be
+    equal too, since a cohort has only one.
     """
     if tree is other:
         return
@@ -102,26 +107,20 @@ def require_alike(
             raise FedLoomError(f"{where} '{path}' {line}")
 
 
-def named(where: str, what: str, tree: Tree) -> list[tuple[str, Any]]:
-    """Return the leaves of a tree, each with the name that an error calls it by."""
-    return [(f"{where}: {what} '{path}'", value) for path, value in leaves(tree)]
-
-
 def require_finite(items: Iterable[tuple[str, Any]]) -> None:
     """Require that no tensor or number holds NaN or infinity; the first one that does is named.
 
     Every device is asked once for all of its tensors, since each answer is a wait for it.
     """
-    flags: list[tuple[str, Tensor]] = []
-    for name, value in items:
+    bad: list[tuple[int, str]] = []
+    flags: dict[torch.device, list[tuple[int, str, Tensor]]] = {}
+    for number, (name, value) in enumerate(items):
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-            flags.append((name, torch.isfinite(value).all()))
-        elif isinstance(value, float):
-            flags.append((name, torch.tensor(math.isfinite(value))))
-    bad: list[int] = []
-    for device in {flag.device for _, flag in flags}:
-        positions = [n for n, (_, flag) in enumerate(flags) if flag.device == device]
-        finite = torch.stack([flags[n][1] for n in positions]).tolist()
-        bad += [n for n, fine in zip(positions, finite, strict=True) if not fine]
+            flags.setdefault(value.device, []).append((number, name, value.isfinite().all()))
+        elif isinstance(value, float) and not math.isfinite(value):
+            bad.append((number, name))
+    for asked in flags.values():
+        finite = torch.stack([flag for _, _, flag in asked]).tolist()
+        bad += [(n, name) for (n, name, _), fine in zip(asked, finite, strict=True) if not fine]
     if bad:
-        raise NotFiniteError(f"{flags[min(bad)][0]} is not finite (NaN or infinity); {CURE}")
+        raise NotFiniteError(f"{min(bad)[1]} is not finite (NaN or infinity); {CURE}")

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from fedloom.config.output_kinds import RunsTable
-from fedloom.config.protocol_table import protocol_rows
+from fedloom.config.protocols import protocol_rows
 from fedloom.config.settings import Output, Settings
 from fedloom.report.tables.layout import EMPTY, Built, Texts
 from fedloom.study.jobs import TableJob

@@ -1,12 +1,36 @@
-"""Build the uploads of a cohort."""
+"""Losses, gradients and uploads of local training."""
 
 from collections.abc import Collection, Mapping
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.tensors import Tree, unstack
+from fedloom.common.tensors import Tree, leaves, tensor_map, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy [K, B] of every example, from logits [K, B, C] and labels [K, B]."""
+    return F.cross_entropy(logits.mT, labels, reduction="none")
+
+
+def squared_distance(params: Tree, start: Tree) -> Tensor:
+    """Return each client's squared distance [K] between two trees of tensors [K, ...].
+
+    FedProx (Li et al., MLSys 2020, Eq. 2) adds mu/2 times that to the start to a client's loss.
+    """
+    origin = dict(leaves(start))
+    moved = [(value - origin[path]).flatten(1).square().sum(1) for path, value in leaves(params)]
+    return torch.stack(moved).sum(0)
+
+
+def gradients(value: Tensor, params: Tree) -> Tree:
+    """Return the gradient of a scalar by every tensor of a tree, as a tree of the same names."""
+    flat = [tensor for _, tensor in leaves(params)]
+    by_tensor = dict(zip(map(id, flat), torch.autograd.grad(value, flat), strict=True))
+    return tensor_map(lambda tensor: by_tensor[id(tensor)], params)
 
 
 def make_updates(
@@ -19,9 +43,6 @@ def make_updates(
     **extras: Tensor,
 ) -> list[Update]:
     """Return one update per client that uploads its trained parameters.
-
-    The payload is `{"params": {...}, **extras}`; the client's next state is `{name: ...}` of the
-    names in `kept`, and `state`.
 
     Args:
         kept: names of the parameters that the client keeps to itself instead of uploading them.

@@ -1,0 +1,162 @@
+"""Where plugins lie: the folders of `plugins/` and installed packages, found without an import."""
+
+import importlib.util
+import re
+import tomllib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import PrivateAttr
+
+from fedloom.common.errors import FedLoomError, in_words
+from fedloom.common.folders import read_text
+from fedloom.common.schema import Identifier, Keys, checked
+
+PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
+FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
+
+Item = TypeVar("Item")
+
+
+class Found(dict[str, Item]):
+    """Things by name, without the broken ones; asking for one of these raises its error.
+
+    Attributes:
+        broken: the error of each broken thing, by its name or that of its folder.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: dict[str, FedLoomError] = {}
+
+    def __missing__(self, name: str) -> Item:
+        raise self.broken.get(name, KeyError(name))
+
+
+class Located(Keys):
+    """A plugin of any kind: the keys of its TOML file, and where it lies."""
+
+    name: Identifier
+    """The name by which studies use it."""
+    _folder: Path = PrivateAttr()
+    _module: str | None = PrivateAttr()
+
+    @classmethod
+    def of(cls, content: dict[str, Any], file: Path, module: str | None) -> Self:
+        """Check the content of a plugin's TOML file, and add where the plugin lies."""
+        plugin = checked(cls, content, f"{file}: ")
+        plugin._folder, plugin._module = file.parent, module
+        try:
+            plugin.check(content)
+        except FedLoomError as error:
+            raise FedLoomError(f"{file}: {error}") from None
+        return plugin
+
+    def check(self, content: dict[str, Any]) -> None:
+        """Check what the keys in `content` say together; errors begin with the key."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds plugin.py and the file of `FILES`."""
+        return self._folder
+
+    @property
+    def module(self) -> str | None:
+        """The dotted name of the installed package; None for a folder of the checkout."""
+        return self._module
+
+    @property
+    def package(self) -> str:
+        """The dotted name of the package that plugin.py is imported from."""
+        return self._module or f"{PACKAGE}.{self.name}"
+
+    @property
+    def file(self) -> Path:
+        """The module that holds its functions."""
+        return self._folder / "plugin.py"
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a plugin's TOML file, and require a plugin.py beside it.
+
+    Raises:
+        FedLoomError: one of them is missing, the first is not TOML, or the folder has two of FILES.
+    """
+    others = [name for name in FILES if (file.parent / name).exists() and name != file.name]
+    if others:
+        raise FedLoomError(f"{file.parent}: {file.name} and {others[0]}; a plugin is of one kind")
+    for needed in (file, file.parent / "plugin.py"):
+        if not needed.is_file():
+            raise FedLoomError(f"{file.parent}: a {file.stem} needs the file {needed.name}")
+    try:
+        return tomllib.loads(read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FedLoomError(f"{file}: {error}") from None
+
+
+def _is_of(kind: str, path: Path) -> bool:
+    """Return True for the folder of a plugin of this kind.
+
+    One without a file of `FILES` is taken for a method, which then misses its method.toml.
+    """
+    if not path.is_dir() or path.name[0] in "_.":
+        return False
+    return f"{kind}.toml" in ([name for name in FILES if (path / name).exists()] or FILES[:1])
+
+
+def _installed(entry: EntryPoint) -> tuple[Path, str]:
+    """Return folder and package of an installed plugin, without importing what lies in it.
+
+    Raises:
+        FedLoomError: there is no such module, or a package above it cannot be imported.
+    """
+    where = f"entry point {entry.group}:{entry.name}"
+    try:
+        spec = importlib.util.find_spec(entry.module)
+    except (Exception, SystemExit) as error:
+        raise FedLoomError(f"{where}: {entry.value}: {in_words(error)}") from error
+    if spec is None or spec.origin is None:
+        raise FedLoomError(f"{where}: no module {entry.value}")
+    package = entry.module if spec.submodule_search_locations else entry.module.rpartition(".")[0]
+    return Path(spec.origin).parent, package
+
+
+LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
+
+
+def gather(kind: str, folder: Path, model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
+    """Return the plugins of a kind, those of `folder` and installed ones.
+
+    Args:
+        kind: method (wrappers included), source or scheme.
+    """
+    found: Found[LocatedPlugin] = Found()
+    folders = [path for path in sorted(folder.iterdir()) if _is_of(kind, path)]
+    for place in (*folders, *entry_points(group=f"fedloom.{kind}s")):
+        name, path, module = place.name, None, None
+        try:
+            path, module = _installed(place) if isinstance(place, EntryPoint) else (place, None)
+            file = path / f"{kind}.toml"
+            plugin = model.of(read_toml(file), file, module)
+        except FedLoomError as error:
+            if path and kind == "method":  # the names of FedLoom's sources and schemes stay theirs
+                name = _name_in(path / "method.toml") or name
+            found.broken[name] = error
+            continue
+        other = found.setdefault(plugin.name, plugin).folder
+        if other != path:
+            line = f"is defined twice: in {other} and in {path}; rename one"
+            found.broken[plugin.name] = FedLoomError(f"{kind} '{plugin.name}' {line}")
+    for name in found.keys() & found.broken.keys():
+        del found[name]
+    return found
+
+
+def _name_in(file: Path) -> str | None:
+    """Return the name that a broken TOML file gives, if it gives one."""
+    try:
+        match = re.search(r'^name *= *"(\w+)"', read_text(file), re.MULTILINE)
+    except FedLoomError:
+        return None
+    return match[1] if match else None
