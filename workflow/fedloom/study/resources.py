@@ -197,7 +197,7 @@ class Workload:
         the uploads before theirs; the server's.
         """
         clients = self.study.clients_per_round
-        of_one = 3 if self.method.training["optimizer"] == "sgd" else 4
+        of_one = 3 if self.method.training.get("optimizer") == "sgd" else 4
         number = of_one * self.clients_at_once() + clients
         if self.plugin.cost.keeps_weights:
             number += 2 * max(clients, self.all_clients())
