@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedloom.report.paired import Term, difference
-from fedloom.report.verdicts import FAILS, HOLDS, UNDECIDED, decide
+from fedloom.report.verdicts import FAILS, HOLDS, UNDECIDED, Term, decide, difference
 
 
 def _values(*seeds):

@@ -7,8 +7,8 @@ import pytest
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
-from fedloom.report.tables import layout, parameters, published, summary
-from shown_runs import shown, table_job
+from fedloom.report.tables import costs, layout, published, summary
+from shown_runs import shown, table_kind
 
 FILES = {path.stem: path for path in sorted((ROOT / "workflow/published").glob("*.yaml"))}
 MEAN, WORST = "participating_mean", "participating_worst"
@@ -151,7 +151,7 @@ def test_without_a_deviation_only_the_printed_digits_agree(mean, std, value, tex
 def _beside(value):
     frame = summary.summarise([shown()], [{"params_up": 10.0}])
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": {"Ours": {"X": value}}}
-    return layout.texts(published.beside(frame, entry), parameters.column)
+    return layout.texts(published.beside(frame, entry), table_kind("parameters").column)
 
 
 def test_published_bounds_have_their_sign():
@@ -169,8 +169,7 @@ def test_parameters_are_of_one_client_in_one_round(tmp_path):
     columns = {"clients": [2, 4], "bytes_up": [64, 96], "bytes_down": [80, 160]}
     pd.DataFrame(columns).to_parquet(tmp_path / "rounds.parquet")
     run = shown(rounds=tmp_path / "rounds.parquet")
-    found = parameters.measure(run, table_job("parameters"))
-    assert found == {"params_up": 7, "params_down": 10}
+    assert costs.sent(run) == {"params_up": 7, "params_down": 10}
 
 
 @pytest.mark.parametrize(
@@ -192,5 +191,5 @@ def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text)
     frame = summary.summarise(runs, [{"params_up": number} for number in measured])
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}}
     entry["values"] = {"Ours": {"X": {"params_up": value}}}
-    table = layout.texts(published.beside(frame, entry), parameters.column)
+    table = layout.texts(published.beside(frame, entry), table_kind("parameters").column)
     assert table.cells["params_up_published"].tolist() == [text]
