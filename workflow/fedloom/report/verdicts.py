@@ -63,14 +63,14 @@ class Difference:
     seeds: int
 
 
-def difference(
-    terms: Sequence[Term], confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> Difference:
+def differences(
+    terms: Sequence[Term], confidences: Sequence[float], resamples: int = RESAMPLES
+) -> list[Difference]:
     """Compute the weighted sum of the terms, the mean over the seeds that all of them have.
 
-    The interval covers the expectation over seeds and clients. It is as wide as Student's t over
-    seeds (of two or more) and a percentile bootstrap over clients, which are resampled within every
-    seed, the same for all terms of the same clients.
+    There is an interval for each of the confidences. It covers the expectation over seeds and
+    clients, as wide as Student's t over seeds (of two or more) and a percentile bootstrap over
+    clients, which are resampled within every seed, the same for all terms of the same clients.
     """
     import scipy  # here, for a plan imports tables for their keys alone
 
@@ -81,22 +81,26 @@ def difference(
             for k in seeds
         ]
     )
-    ends = [by_seed.mean(), by_seed.mean()]
-    if len(seeds) > 1:
-        error = by_seed.std(ddof=1) / np.sqrt(len(seeds))
-        half = error * scipy.stats.t.ppf((1 + confidence) / 2, len(seeds) - 1)
-        ends += [by_seed.mean() - half, by_seed.mean() + half]
-    ends += _over_clients(terms, seeds, confidence, resamples)
+    mean, count = float(by_seed.mean()), len(seeds)
     bounded = {math.copysign(1, term.weight) for term in terms if term.at_least}
-    low = -math.inf if -1 in bounded else float(min(ends))
-    high = math.inf if 1 in bounded else float(max(ends))
-    return Difference(float(by_seed.mean()), low, high, len(seeds))
+    found = []
+    over_clients = _over_clients(terms, seeds, confidences, resamples)
+    for confidence, of_clients in zip(confidences, over_clients, strict=True):
+        ends = [mean, *of_clients]
+        if count > 1:
+            error = by_seed.std(ddof=1) / np.sqrt(count)
+            half = error * scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
+            ends += [mean - half, mean + half]
+        low = -math.inf if -1 in bounded else float(min(ends))
+        high = math.inf if 1 in bounded else float(max(ends))
+        found.append(Difference(mean, low, high, count))
+    return found
 
 
 def _over_clients(
-    terms: Sequence[Term], seeds: list[int], confidence: float, resamples: int
-) -> list[float]:
-    """Return the ends of the bootstrap over clients; none if no term has two clients or more.
+    terms: Sequence[Term], seeds: list[int], confidences: Sequence[float], resamples: int
+) -> list[list[float]]:
+    """Return the ends of the bootstrap by confidence; none if no term has two clients or more.
 
     It resamples positions of clients, so that the terms of one seed and the same clients stay
     paired, and the worst client is that of the clients that were drawn.
@@ -106,7 +110,7 @@ def _over_clients(
     sizes = {(seed, term.clients): term.values[seed].shape[-1] for seed in seeds for term in terms}
     drawn = [key for key, size in sizes.items() if size > 1]
     if not drawn:
-        return []
+        return [[] for _ in confidences]
 
     def statistic(*positions: np.ndarray, axis: int) -> np.ndarray:
         at = dict(zip(drawn, positions, strict=True))  # [..., K] each
@@ -118,16 +122,20 @@ def _over_clients(
                 total = total + term.weight * STATISTICS[term.statistic](values[:, chosen])
         return total / len(seeds)
 
-    result = scipy.stats.bootstrap(
-        [np.arange(sizes[key]) for key in drawn],
-        statistic,
-        n_resamples=resamples,
-        confidence_level=confidence,
-        method="percentile",
-        vectorized=True,
-        rng=numpy_generator(0, "paired bootstrap"),
-    )
-    return [float(end) for end in result.confidence_interval]
+    ends, result = [], None
+    for confidence in confidences:
+        result = scipy.stats.bootstrap(
+            [np.arange(sizes[key]) for key in drawn],
+            statistic,
+            n_resamples=0 if result else resamples,
+            bootstrap_result=result,  # the same resamples for all confidences
+            confidence_level=confidence,
+            method="percentile",
+            vectorized=True,
+            rng=numpy_generator(0, "paired bootstrap"),
+        )
+        ends.append([float(end) for end in result.confidence_interval])
+    return ends
 
 
 @dataclass(frozen=True)
@@ -163,8 +171,8 @@ def decide(
         within: the lowest and the highest difference that are claimed; None for no such end.
     """
     corrected = 1 - (1 - CONFIDENCE) / len(rivals)
-    plain = [difference(terms, CONFIDENCE, resamples) for terms in rivals]
-    wide = [difference(terms, corrected, resamples) for terms in rivals]
+    both = [differences(terms, (CONFIDENCE, corrected), resamples) for terms in rivals]
+    plain, wide = zip(*both, strict=True)
     agrees = [_inside(each, within) for each in plain]
     contradicts = [_outside(each, within) for each in wide]
     weakest = min(range(len(rivals)), key=lambda k: (agrees[k], plain[k].value))
