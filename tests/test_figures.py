@@ -159,7 +159,7 @@ def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
 
 # what a class, a domain, a column or a title may be called, and matplotlib takes as something else
 NASTY = r"$x_{$ \frac{ 50% #1 & ~^ \ {"
-HIDDEN = "_hidden $$"  # from a legend, if it stood there as it is
+HIDDEN = "_hidden $$"  # matplotlib leaves such a label out of a legend
 NAMED = ("convergence", "shots", "lines", "bars", "accuracy_bars")  # legends of methods' titles
 
 

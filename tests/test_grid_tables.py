@@ -125,7 +125,7 @@ def test_rows_and_columns_have_their_averages(runs):
     series = runs(["rho", "alpha"], {"p": equal}, seeds=(0, 1))
     built = _built("grid_averages", series)
     row = built.texts.marks.iloc[0].tolist()
-    assert row == ["", layout.BEST, layout.BEST, ""], "an average is no combination"
+    assert row == ["", layout.BEST, layout.BEST, ""], "averages are not combinations"
 
 
 def test_several_scenarios_begin_with_their_average(runs):

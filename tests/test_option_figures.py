@@ -124,7 +124,7 @@ def test_values_that_are_no_numbers_stand_side_by_side(run):
 
 
 def test_congruence_by_hand(tmp_path):
-    """Groups 0 and 1 lie in clusters 1 and 0 but for one image; clusters hold one class each."""
+    """Groups 0 and 1 lie in clusters 1 and 0 except one image; clusters hold one class each."""
     columns = {"class": ["a"] * 3 + ["b"] * 3, "test": False, "cluster": [1, 1, 1, 0, 0, 0]}
     frame = pd.DataFrame(columns | {"group": [0, 0, 1, 1, 1, 1]})
     tests = frame.assign(test=True, group=5)

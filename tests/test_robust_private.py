@@ -440,7 +440,7 @@ def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, se
     outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job(), runs, outputs)
     caption = outputs["md"].read_text().splitlines()[0]
-    words = "secret noise" if secret else "noise that whoever knows the seed can subtract"
+    words = "secret noise" if secret else "noise that anyone with the seed can subtract"
     line = f"Differential privacy: A: epsilon 3.46 after 2 rounds, {words}; B: {words}."
     assert caption.endswith(line)
 

@@ -1,4 +1,4 @@
-"""Draw what is known of every block of a network: its class token, and weights of prompts there."""
+"""Draw accuracies of class tokens, and weights of class prompts, by block of a network."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def by_option(
 
 
 def _panel(axis: style.Axes, runs: list[ShownRun], option: str | None, measure: Measure) -> None:
-    """Draw a line per combination of the other options; text stands at even distances."""
+    """Draw a line per combination of the other options; values that are text are evenly spaced."""
 
     def across(run: ShownRun) -> str:
         return option or next(iter(member(run).at))

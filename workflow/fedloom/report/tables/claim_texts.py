@@ -74,7 +74,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def caption(citation: str, runs: list[ShownRun], table: pd.DataFrame) -> str:
-    """Say what is compared, how an interval comes about, and how many verdicts there are."""
+    """Describe the comparison and the intervals, and count the verdicts."""
     counts = table["verdict"].value_counts().sort_index()
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())
     corrected, undecided = int(table["corrected"].sum()), counts.get(UNDECIDED, 0)

@@ -47,7 +47,7 @@ class Communication(AccuracyTable):
         return COLUMNS[metric]
 
     def describe(self, runs: list[ShownRun], job: TableJob) -> str:
-        """Say what is counted, and on what machines the processor's seconds were measured."""
+        """Describe the costs, and the machines on which the processor's seconds were measured."""
         rounds = pd.concat([frame(run.rounds) for run in runs])
         threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
         return (
@@ -110,7 +110,7 @@ class Parameters(RunsTable):
         return COLUMNS[metric]
 
     def describe(self, runs: list[ShownRun], job: TableJob) -> str:
-        """Say what is counted."""
+        """Describe the numbers."""
         return (
             "numbers of four bytes that a client sends and receives in a round, mean over rounds "
             "and clients; of a frozen backbone nothing is sent"
@@ -153,7 +153,7 @@ class Timings(RunsTable):
         return Column(title, higher_is_better=None)
 
     def describe(self, runs: list[ShownRun], job: TableJob) -> str:
-        """Say what is timed."""
+        """Describe the times."""
         return (
             "time of a client's own steps in a round on the wall clock of this machine, mean over "
             "repetitions after the last round; training: the same client's local training, a "

@@ -37,7 +37,7 @@ class Ranked(GridTable):
     def build(self, runs: list[ShownRun], job: TableJob) -> Built:
         """Return all combinations of every scenario in order; the text shows the first and last.
 
-        Equal accuracies stand in the order of the grid.
+        Equal accuracies keep the order of the grid.
         """
         axes = list(member(runs[0]).at)
         parts = [_ranked(group, axes, job.published) for group in grouped(runs).values()]

@@ -1,6 +1,6 @@
 """What a study's runs are given: settings of every method, and sizes of the data sets.
 
-Neither table needs a run. A paper's numbers stand in brackets.
+Neither table needs a run. Brackets hold a paper's numbers.
 """
 
 from dataclasses import replace

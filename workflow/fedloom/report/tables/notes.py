@@ -21,7 +21,7 @@ class Mark(NamedTuple):
     text: str
 
 
-STRANGERS = Mark("†", "held-out clients are no strangers: the server trained on their images")
+STRANGERS = Mark("†", "the server trained on images of the held-out clients")
 GUESSING = Mark(
     "‡", "no better than guessing: the training loss stays at the log of the classes or above"
 )
@@ -93,7 +93,7 @@ def privacy(runs: list[ShownRun]) -> str:
 
 def _noise(last: pd.DataFrame) -> str:
     """Say what the last rounds of a method's runs have."""
-    noise = "noise that whoever knows the seed can subtract"
+    noise = "noise that anyone with the seed can subtract"
     if last["secret_noise"].all():
         noise = "secret noise"
     if "epsilon" not in last:
