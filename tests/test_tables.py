@@ -16,7 +16,7 @@ from fedloom.data import glyphs
 from fedloom.hooks import manifest
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, no_better_than_guessing
-from fedloom.report.tables import layout, notes, published, summary
+from fedloom.report.tables import layout, notes, summary
 from fedloom.report.tables.costs import until
 from fedloom.study.jobs import ShownPlugin
 from refusals import refused
@@ -140,7 +140,7 @@ NASTY = [r"a|b \ $x_{$ 50% #1 & ~^", "<b>bold</b>", "_x_", "two\nlines", "Mean",
 
 @pytest.mark.parametrize("text", NASTY)
 def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
-    """As a title, and as the name of a domain that is a heading, or ends like a column of ours."""
+    """As a title, or a domain that is a heading, or a name that ends like one of our columns."""
     runs = [shown(title=text, method=m, dataset=d) for m in "ab" for d in "xy"]
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
     texts = layout.texts(summary.summarise(runs, measured), table_kind("domains").column)
@@ -163,8 +163,8 @@ def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
     assert re.search(r"(?<!\\)[$#^]", latex) is None, "nothing that LaTeX takes as a command"
 
 
-def _run(method="x", seed=0):
-    return shown(dataset="x", partition="x", backbone="x", method=method, title=method, seed=seed)
+def _run(method, seed=0):
+    return shown(method=method, title=method, seed=seed)
 
 
 def test_one_seed_has_no_deviation_and_no_best():
@@ -185,7 +185,7 @@ def test_a_number_that_a_group_lacks_is_a_dash():
     assert shown.marks["held_out_mean"].tolist() == [layout.BEST, ""]
 
 
-# ---- what is said of rows -----------------------------------------------------------------------
+# ---- notes on rows -------------------------------------------------------------------------------
 
 
 def _written(tmp_path, runs):
@@ -368,17 +368,6 @@ def test_lower_is_better_where_it_is():
     numbers = [{"x": 3.0}, {"x": 1.04}, {"x": 1.0}] * 2
     frame = summary.summarise([_run(m, seed) for seed in (0, 1) for m in "abc"], numbers)
     assert layout.ranks(frame, "x", column).tolist() == [2, 1, 1], "as printed"
-
-
-def test_published_numbers_stand_beside_the_measured_ones():
-    runs = [_run("pep"), _run("mine")]
-    frame = summary.summarise(runs, [{"participating_mean": 90.0}, {"participating_mean": 91.0}])
-    values = {"Ours": {"CIFAR": {"participating_mean": [95.46, 0.16], "rounds": [12]}}}
-    entry = {"rows": {"pep": "Ours"}, "columns": {"x/x": "CIFAR"}, "values": values}
-    shown = layout.texts(published.beside(frame, entry), table_kind("accuracy").column)
-    assert shown.titles == ["Method", "Mean", "Published mean"]
-    assert shown.cells["participating_mean_published"].tolist() == ["95.46 ± 0.16", "-"]
-    assert not any(shown.marks["participating_mean_published"])
 
 
 def test_a_column_without_a_direction_marks_nothing():
