@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from default_config import default_config
-from fedloom.commands import planning
 from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
@@ -196,7 +195,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
 
 
 def test_every_kind_draws():
-    assert set(ENTRIES) == set(planning.KINDS["figures"].names())
+    assert set(ENTRIES) == set(figures.KINDS)
 
 
 def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
@@ -388,7 +387,7 @@ def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):
         path = _table(tmp_path / f"{method}{seed}.parquet", {"round": [0, 0, 1], "size": sizes})
         runs.append(shown(method=method, seed=seed, artefact=path))
     columns = {"artefact": "x", "x": "round", "y": "size"}
-    frame = figures.KINDS.find("bars").model_construct(**columns).means(runs)
+    frame = figures.KINDS["bars"].model_construct(**columns).means(runs)
     assert frame["mean"].to_dict() == {("m", 0): 2, ("m", 1): 6, ("n", 0): 9, ("n", 1): 9}
     assert frame["std"]["m", 1] == pytest.approx(8**0.5)
     (axis,) = draw("lines", runs[:2], **columns).axes

@@ -1,15 +1,15 @@
 """The kinds of entry that a section of the config may have: models of their keys, found by name.
 
-A kind of table, figure, source or scheme is a class with its keys beside the code that reads them.
-Their modules lie above this one, so that whoever makes a plan hands their rooms in.
+A kind of table, figure, source or scheme is a module: a class with its keys beside the code that
+reads them. Those modules lie above this one, so that whoever makes a plan hands their rooms in.
 """
 
 import importlib
+import importlib.util
 import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from fedloom.common.errors import FedLoomError, suggestion
@@ -42,7 +42,7 @@ Catalogue = Mapping[str, Kinds]  # by section
 
 @dataclass(frozen=True)
 class Room:
-    """The kinds that modules of a package define: TwoMetrics is the kind two_metrics.
+    """The kinds that are modules of a package: each has the name of its module.
 
     Attributes:
         package: its dotted name.
@@ -52,25 +52,25 @@ class Room:
     package: str
     base: type[Keys]
 
-    @cached_property
-    def _classes(self) -> dict[str, type[Keys]]:
-        """The classes of all kinds, by name."""
-        found = {}
-        for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
-            full = f"{self.package}.{module.name}"
-            for name, value in vars(importlib.import_module(full)).items():
-                own = isinstance(value, type) and value.__module__ == full
-                if own and issubclass(value, self.base):
-                    found[re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()] = value
-        return found
-
     def find(self, name: str) -> type[Keys] | None:
-        """Return the class of a kind; None if there is none."""
-        return self._classes.get(name)
+        """Return the class of a kind, which its module defines; None if there is none."""
+        full = f"{self.package}.{name}"
+        if not name.isidentifier() or importlib.util.find_spec(full) is None:
+            return None
+        for value in vars(importlib.import_module(full)).values():
+            if (
+                isinstance(value, type)
+                and issubclass(value, self.base)
+                and value.__module__ == full
+            ):
+                return value
+        return None
 
     def names(self) -> list[str]:
         """Return the names of all kinds, in alphabetical order."""
-        return sorted(self._classes)
+        path = importlib.import_module(self.package).__path__
+        modules = sorted(module.name for module in pkgutil.iter_modules(path))
+        return [name for name in modules if self.find(name) is not None]
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,6 @@ class TableJob:
     """Write a table.
 
     Attributes:
-        module: that of its kind.
         settings: the keys of its kind.
         tuned: how the options of its methods were chosen, where they were.
     """
@@ -279,7 +278,7 @@ class TableJob:
     study: str
     label: str
     kind: str
-    module: str
+    module: str  # of the kind
     title: str | None
     settings: dict[str, Any]
     global_test: bool
@@ -293,7 +292,6 @@ class FigureJob:
     """Draw a figure.
 
     Attributes:
-        module: that of its kind.
         backbones: "dataset/backbone" of a kind that shows frozen backbones; empty for the others.
         shots: training images per class, by partition, where they are set.
     """
@@ -301,7 +299,7 @@ class FigureJob:
     study: str
     label: str
     kind: str
-    module: str
+    module: str  # of the kind
     settings: dict[str, Any]
     shots: dict[str, int]
     shown: Shown | None

@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import FigureKind
 from fedloom.report.figures import style
+from fedloom.report.kinds import Kinds
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = Room(__name__, FigureKind)
+KINDS = Kinds(__name__, FigureKind)
 
 
 def draw(job: FigureJob, series: Sequence[ShownRun | ShownBackbone]) -> "Figure":
     """Draw a figure; its keys were checked when the study was planned."""
-    kind: Any = KINDS.find(job.kind)
+    kind: Any = KINDS[job.kind]
     return kind.model_construct(**job.settings).draw(series, job)
 
 

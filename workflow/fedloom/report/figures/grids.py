@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -148,8 +148,9 @@ class Scatter3d(RunsFigure):
         axes = [figure.add_subplot(1, len(groups), place, projection="3d") for place in places]
         for axis, runs in zip(axes, groups.values(), strict=True):
             frame = of_members(runs)
-            at = [[ticks[name].index(value) for value in frame[name]] for name in ticks]
-            points = axis.scatter(*at, c=frame["accuracy"], cmap=MAP, s=26, depthshade=False)
+            x, y, z = ([ticks[name].index(v) for v in frame[name]] for name in ticks)
+            look: dict[str, Any] = {"c": frame["accuracy"], "cmap": MAP, "depthshade": False}
+            points = axis.scatter(x, y, zs=z, s=26, **look)  # pyright: ignore[reportArgumentType]
             for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
                 getattr(axis, f"set_{letter}label")(name)
@@ -211,7 +212,8 @@ def by_client(series: list[ShownRun]) -> pd.DataFrame:
         rows = rows[rows["client_id"] != SERVER_MODEL]
         clients = int(rows["client_id"].max()) + 1
         rows = rows[rows["round"].isin(run.reported.rounds) & rows["participating"]]
-        entry = rows["client_id"].map(lambda k, n=clients, of=entries: entry_of(k, n, len(of)))
+        ids = rows["client_id"].tolist()
+        entry = pd.Series([entry_of(k, clients, len(entries)) for k in ids], rows.index)
         parts.append(
             rows[["client_id", "domain"]].assign(
                 entry=entry,

@@ -99,7 +99,8 @@ class ClientGroups(RunsFigure):
 
 def busiest(frame: pd.DataFrame) -> int:
     """Return the client that took part in most rounds, of several the first."""
-    return int(frame.groupby("client")["round"].nunique().idxmax())
+    rounds = frame.groupby("client")["round"].nunique()
+    return int(rounds.index.to_numpy()[rounds.to_numpy().argmax()])
 
 
 def counts(frame: pd.DataFrame, client: int) -> pd.DataFrame:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
@@ -16,7 +15,6 @@ from fedloom.common.schema import Count, Several
 from fedloom.config.line_style import MARKERS
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
 from fedloom.config.settings import Output, Settings
-from fedloom.data.store import ImageStore
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.tables.clustering import superclasses_of
@@ -38,7 +36,7 @@ def evenly(count: int) -> np.ndarray:
     return np.linspace(0, count - 1, min(count, POINTS)).round().astype(int)
 
 
-def embed(rows: Sequence[np.ndarray] | pd.Series, where: Path | str | None) -> np.ndarray:
+def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
     """Map N vectors of width d to points [N, 2]; the perplexity is 30, less for few vectors.
 
     Raises:
@@ -47,6 +45,7 @@ def embed(rows: Sequence[np.ndarray] | pd.Series, where: Path | str | None) -> n
     if len(rows) < 4:
         raise FedLoomError(f"{where}: t-SNE needs at least 4 vectors, found {len(rows)}")
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     vectors = np.stack(list(rows))  # [N, d]
     if not np.isfinite(vectors).all():
@@ -160,7 +159,8 @@ class BackboneTsne(FigureKind):
 
         Colours are superclasses, or classes where the figure names no file of superclasses.
         """
-        from fedloom.report.block_accuracy import class_tokens, depth  # which imports torch
+        from fedloom.data.store import ImageStore  # slow to import, as torch is
+        from fedloom.report.block_accuracy import class_tokens, depth
 
         figure, axes = style.grid(len(series), len(self.blocks), BLOCK)
         for row, item in zip(axes, series, strict=True):

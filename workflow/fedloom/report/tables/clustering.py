@@ -1,7 +1,6 @@
 """How well images are put into groups: against superclasses, and against centralised k-means."""
 
 import pandas as pd
-import scipy
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
@@ -97,6 +96,8 @@ def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
     Groups and superclasses are matched one for one such that the share is largest (Hungarian
     method).
     """
+    import scipy  # slow to import, and plans need none
+
     counts = pd.crosstab(groups, coarse).to_numpy()
     matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
     return 100 * counts[matched].sum() / len(groups)

@@ -11,7 +11,6 @@ import pandas as pd
 from fedloom.config.output_kinds import PublishedSizes, RunsTable, TableKind
 from fedloom.config.protocol_table import protocol_rows
 from fedloom.config.settings import Output, Settings
-from fedloom.data.store import ImageStore
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed, source
 from fedloom.report.tables.summary import varied
@@ -94,6 +93,8 @@ class Sizes(TableKind):
 
     def build(self, runs: list[ShownRun], job: TableJob) -> Built:
         """Return a row per dataset, as its images are stored."""
+        from fedloom.data.store import ImageStore  # slow to import, and plans need none
+
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         rows, texts = [], []
         for dataset in datasets:

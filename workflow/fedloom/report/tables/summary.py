@@ -5,7 +5,7 @@ import pandas as pd
 from fedloom.report.metrics import SCENARIO
 from fedloom.study.plot_inputs import ShownRun
 
-GROUP = list(SCENARIO)
+GROUP: list[str] = list(SCENARIO)
 LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train
 SUFFIXES = (
     "_std", "_above", "_published", "_published_std", "_published_above", "_published_below",
