@@ -23,6 +23,7 @@ ROUNDS = 3
 CUT = {
     **{"rounds": ROUNDS, "seeds": [0], "rounds_per_job": ROUNDS, "evaluate_every": ROUNDS},
     "report": {"last_evaluations": 1},
+    "tune": None,  # `--until evaluate` would stop at the trials
 }  # lies over every study
 
 
