@@ -10,7 +10,7 @@ on the `Baseline`:
   to the longest EOT, and the projection is computed once a round.
 
 Sinkhorn's iterations are those of `fedloom.toolbox.transport_plan` in all cases: they are not
-what is compared.
+the subject of the comparison.
 
 Shapes: B images, M patches, n contexts, L tokens of a context, C classes, d width.
 """

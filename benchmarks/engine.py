@@ -48,7 +48,7 @@ Arm = Callable[[], Any]  # returns a context in which a part of the engine is of
 def federation(
     folder: Path, clients: int, images: int, tested: int, classes: int, shape: tuple[int, int, int]
 ) -> Federation:
-    """Make clients of so many training and test images, of noise; their features are noise too."""
+    """Make clients with this many training and test images; images and features are noise."""
     folder.mkdir(parents=True, exist_ok=True)
     count = clients * (images + tested)
     rng = np.random.default_rng(0)
@@ -147,7 +147,7 @@ def eight_clients() -> Any:
 
 
 def all_off() -> Any:
-    """Turn off every part that bears on a round."""
+    """Turn off every part that affects a round."""
     stack = ExitStack()
     for off in (every_token, written_twice, all_clients):
         stack.enter_context(off())

@@ -4,7 +4,7 @@
 
 Ten clients are sampled in every round, whatever the size, on the micro ViT; a client has
 four training images and two test images of noise. All clients have taken part before, so that each
-has a personal state. Every line is a process of its own, with one thread: medians over rounds, in
+has a personal state. Every line is a separate process with one thread: medians over rounds, in
 CPU seconds; `peak` is that of the process's memory.
 """
 
@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 def _task(name: str, clients: int, folder: Path) -> tuple[Task, float]:
-    """Return a task of a method with so many clients, and the seconds to read their images' rows.
+    """Return a task with this number of clients, and the seconds to read their images' rows.
 
     Args:
         folder: where its files are written.

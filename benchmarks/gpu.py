@@ -49,7 +49,7 @@ def examples(count: int, size: tuple[int, int]) -> Iterator[Example]:
 
 
 def federation(folder: Path, images: int, backbone, size, device: torch.device) -> Federation:
-    """Make 100 clients; their class tokens are noise, and their test images some of their own."""
+    """Make 100 clients; their class tokens are noise, and their test images are among them."""
     count = CLIENTS * images
     names = [f"class {k}" for k in range(CLASSES)]
     if not (folder / "store").exists():
@@ -121,7 +121,7 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has done all that it was asked to."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -152,7 +152,7 @@ def operations(task: Task, hooks, images: int) -> float:
 
 
 def _counted(task: Task, hooks, images: int, epochs: int) -> int:
-    """Count the operations of a round in which every client has so many images, all in a batch."""
+    """Count the operations of a round; every client has this number of images, all in a batch."""
     data = copy(task.data)  # with the images that are on the device already
     data.train = [rows[:images] for rows in data.train]
     training = SimpleNamespace(**vars(task.training) | {"epochs": epochs})
@@ -244,7 +244,7 @@ def main() -> None:
                 backbone = backbone_of(family, given.small, device, given.precision)
                 size = (1, 1) if method.features_only else backbone.pixels.size
                 images = sizes["images"]
-                if given.count:  # what is counted needs no more
+                if given.count:  # counting needs no more
                     images = sizes["batch"] if method.features_only else 2
                 loaded[family] = (
                     backbone,

@@ -3,7 +3,7 @@
     PYTHONPATH=workflow python benchmarks/image_stores.py [images ...]
 
 Makes noise images of 32 x 32 pixels in each format in a temporary folder (about 0.5 GB for 50,000),
-and each store in a process of its own, whose peak memory is that of the store's making.
+and each store in a separate process, whose peak memory is that of making the store.
 """
 
 import hashlib

@@ -13,7 +13,7 @@ tests that enter the function it lies in (the file, if it lies in none), up to B
 them: the share killed is a lower bound. It is killed by the first test that fails, or by taking
 longer than the tests may.
 
-All runs on a copy of the files that git tracks, each mutant in a process of its own that is forked
+All runs on a copy of the files that git tracks, each mutant in a separate process that is forked
 from one which has imported torch, timm and open_clip.
 """
 
@@ -52,7 +52,7 @@ BUDGET = 30.0
 
 
 DATA, REPORT = "workflow/fedloom/data", "workflow/fedloom/report"
-# mutants that lived until someone read the code: file, what stands there, what the mutant has, and
+# mutants that lived until someone read the code: file, the line as it is, the mutant's line, and
 # the test that kills it
 NAMED = [
     (
@@ -190,7 +190,7 @@ def in_a_fork(tree: Path, work: Callable[[], dict], seconds: float | None = None
 
 
 def run_tests(tree: Path, tests: Tests, files: list[str], *options: str) -> int:
-    """Call pytest in this process, on files of the tree, with folders of its own."""
+    """Call pytest in this process, on files of the tree, with separate folders."""
     folder = f"--basetemp={tree.parent / 'tmp'}"
     own = ["-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:randomly", folder]
     return int(pytest.main([*own, *options, *files], plugins=[tests]))
@@ -362,7 +362,7 @@ def again(tree: Path, notes: dict, results: Path) -> None:
 
 
 def run(tree: Path, notes: dict, results: Path, options: argparse.Namespace) -> None:
-    """Try a sample of mutants of every file, a line of JSON each; go on where a run was ended."""
+    """Try a sample of mutants of every file, a line of JSON each; continue a run that was ended."""
     lines = results.read_text().splitlines() if results.exists() else []
     done = {json.loads(line)["diff"] for line in lines}
     for earlier in options.other_than:
@@ -397,7 +397,7 @@ def named(tree: Path) -> list[str]:
         path, code = tree / file, (tree / file).read_text()
         name = f"{file}: {new}"
         if code.count(old) != 1:
-            alive.append(f"{name}: '{old}' stands there {code.count(old)} times")
+            alive.append(f"{name}: '{old}' is in it {code.count(old)} times")
             continue
         for mutant, dies in ((code, False), (code.replace(old, new), True)):
             path.write_text(mutant)

@@ -3,7 +3,7 @@
     make bench
 
 Ten clients of the digits train a linear head, or prompts and a head, on the micro ViT: one epoch a
-round, all with the same batches and first parameters. Every arm is a process of its own, and all
+round, all with the same batches and first parameters. Every arm is a separate process, and all
 are bound to the same core with one thread. They take turns round by round, so that what else the
 machine does meets all of them. After every round the parameters of all arms are compared. Printed
 are medians over the rounds after the first, processor seconds of the arm's process and of all that

@@ -1,6 +1,6 @@
 """What Snakemake takes to plan a study of many runs: processor time and memory of a dry run.
 
-Each line is a process of its own: `snakemake -n` of a study of `head_tuning` and `fedvpt` with as
+Each line is a separate process: `snakemake -n` of a study of `head_tuning` and `fedvpt` with as
 many seeds as it takes.
 """
 

@@ -1,6 +1,6 @@
 """Prepare the runs of a small study in this process, for benchmarks of single rounds.
 
-Files of the study lie below the working directory, as those of every study do.
+Files of the study lie below the working directory, as for every study.
 """
 
 import importlib

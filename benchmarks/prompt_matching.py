@@ -3,7 +3,7 @@
     PYTHONPATH=workflow python benchmarks/prompt_matching.py [clients ...]
 
 Every client uploads 20 prompts of width 768, made from a pool of 40 by noise: little, about as much
-as makes a client open prompts of its own, and so much that nothing is left of the pool. Seconds are
+as makes a client open new prompts, and so much that nothing is left of the pool. Seconds are
 of the processor, so that other jobs count little.
 """
 

@@ -2,10 +2,10 @@
 
     PYTHONPATH=workflow python benchmarks/svd.py
 
-One client's round: 16 shots of 10 classes of its own, batches of 32, 100 classes in all, contexts
+One client's round: 16 shots of 10 classes, batches of 32, 100 classes in all, contexts
 of 16 tokens, the text tower of a ViT-B-16 of random weights, image features at hand. Medians, one
 thread; a step is the loss and its gradients. A script, not a column of rounds.parquet: clients
-train as one batch, so that no client has a time of its own, and a timer around a part of a step
+train as one batch, so that no client has a separate time, and a timer around a part of a step
 would have to wait for the device in every step.
 """
 

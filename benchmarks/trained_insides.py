@@ -3,7 +3,7 @@
     PYTHONPATH=workflow python benchmarks/trained_insides.py
 
 Two clients with one batch of images each at 224 px, one local step and the average, random weights
-(a step takes as long with any others), one thread. Every line is a process of its own, and its peak
+(a step takes as long with any others), one thread. Every line is a separate process, and its peak
 that of the resident memory. `--case` runs a single one and prints a line of JSON.
 """
 

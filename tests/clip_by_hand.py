@@ -1,17 +1,9 @@
-"""Text features of a CLIP as other people's code computes them: one text at a time, all places.
-
-And the first cohort of a task, which tests of CLIP methods begin with.
-"""
+"""Text features of a CLIP as other people's code computes them: one text at a time, all places."""
 
 import open_clip
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from fedloom.data.federation import Batch
-from fedloom.federated.round import initial_state
-from fedloom.federated.task import Cohort, cohort
-from fedloom.toolbox import Tree, stack
 
 
 def features_behind(model: open_clip.CLIP, context: Tensor, names, longest: int) -> Tensor:
@@ -40,12 +32,3 @@ def features(model: open_clip.CLIP, context: Tensor, names) -> Tensor:
 def logits(model: open_clip.CLIP, images: Tensor, text: Tensor) -> Tensor:
     """Logits [B, C] of image features [B, d_joint] and text features [C, d_joint]."""
     return model.logit_scale.exp() * images @ text.T
-
-
-def first_cohort(task, hooks, ids=None) -> tuple[Tree, Cohort, Batch]:
-    """What three clients receive before round 1, the clients, and four images of each."""
-    ids = task.data.participating[:3] if ids is None else ids
-    state = initial_state(task, hooks)
-    sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
-    clients = cohort(task, ids, [hooks.init_client(task=task, client=k) for k in ids])
-    return stack(sent), clients, task.data.batch([task.data.train[k][:4] for k in ids])

@@ -1,25 +1,14 @@
 """PFPT's modules, and small clients and pools of it for its tests."""
 
-import sys
-
 import torch
 
-from fedloom.common.tensors import stack
-from fedloom.federated.task import cohort
-from fedloom.hooks import loader, manifest
+from first_round import first_cohort, module
 
-loader.load_hooks(manifest.find("pfpt"))
 matching, networks, released, artefacts = (
-    sys.modules[f"fedloom_plugins.pfpt.{name}"]
-    for name in ("matching", "networks", "released", "artefacts")
+    module("pfpt", name) for name in ("matching", "networks", "released", "artefacts")
 )
 
 SMALL = {"prompts": 3, "pool": 6}
-
-
-def loaded():
-    """Return the module of the released variant that the last hooks use; each load makes one."""
-    return sys.modules["fedloom_plugins.pfpt.released"]
 
 
 def moved_prompts(seed, clients=4, each=3, width=6, spread=0.3, pool=7):
@@ -42,11 +31,8 @@ def after_training(tiny, **options):
     """Task, hooks, server, and what three clients received, are, and sent in round 1."""
     task, hooks = tiny("pfpt", **SMALL | options)
     server = hooks.init_server(task=task)
-    ids = task.data.participating[:3]
-    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
-    personal = [hooks.init_client(task=task, client=k) for k in ids]
-    clients = cohort(task, ids, personal)
+    received, clients, _ = first_cohort(task, hooks, server=server)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
-    for update, client in zip(updates, ids, strict=True):
+    for update, client in zip(updates, clients.ids, strict=True):
         update.client = client
     return task.at(1), hooks, server, received, clients, updates

@@ -1,6 +1,5 @@
 """PFPT's baselines and FedPR against what their papers say they compute."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +12,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import stack
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.task import cohort
-from fedloom.hooks import loader, manifest
-from fedloom.toolbox import SERVER_MODEL, Update, tensor_map, train_locally
-
-
-def _module(name):
-    loader.load_hooks(manifest.find(name))
-    return sys.modules[f"fedloom_plugins.{name}.plugin"]
+from fedloom.toolbox import SERVER_MODEL, tensor_map, train_locally
+from first_round import first_cohort, module, upload
 
 
 @pytest.mark.parametrize(
@@ -27,15 +21,21 @@ def _module(name):
     [
         ("fedavg_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
         ("fedavg_pt", {"selection": True}, {"head": 76_800, "shared_prompts": 15_360}),
-        ("fedprox_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
-        ("fedopt_pt", {"variant": "released"}, {"head": 76_800, "shared_prompts": 7_680}),
-        ("gmm_pt", {}, {"head": 76_800, "shared_prompts": 7_680}),
         ("scaffold_pt", {}, {"head": 2 * 76_800, "shared_prompts": 2 * 7_680}),
         ("fedpr", {}, {"head": 76_800, "shared_prompts": 7_680}),  # 84,480: 8.4 M in 100 rounds
+        ("pfpt", {}, {"head": 76_800, "shared_prompts": 15_360}),  # the pool, to pick from
+        (  # 140,544 floats ("0.1 M"), and the counts behind q
+            "sgpt",
+            {},
+            {"head": 76_800, "shared_prompts": 2_304, "group_prompts": 46_080, "keys": 15_360}
+            | {"selected": 20},
+        ),
+        ("promptfl", {}, {"context": 16 * 512}),
     ],
 )
 def test_communication(method, options, expected):
-    assert downlink_floats(method, "vit_base_patch16_224", 100, options) == expected
+    backbone = "ViT-B-16-quickgelu" if method == "promptfl" else "vit_base_patch16_224"
+    assert downlink_floats(method, backbone, 100, options) == expected
 
 
 def test_a_client_uploads_only_the_prompts_that_it_picked(tiny):
@@ -51,9 +51,7 @@ def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
     for name in ("fedavg_pt", "fedprox_pt", "gmm_pt"):
         task, hooks = tiny(name, selection=True, prompts=2, pool=12)
         start = initial_state(task, hooks)
-        ids = select(task.at(1), hooks, initial_state(task, hooks))
-        received = stack([hooks.download(task=task, server=start.server, client=k) for k in ids])
-        clients = cohort(task, ids, [{} for _ in ids])
+        received, clients, _ = first_cohort(task, hooks, select(task.at(1), hooks, start))
         updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
         picked = set(torch.cat([u.payload["indices"] for u in updates]).tolist())
         assert 2 <= len(picked) < 12
@@ -63,28 +61,19 @@ def test_a_prompt_that_no_client_picked_stays_as_it_is(tiny):
         assert moved == picked
 
 
-def _all_controls(task, hooks, state):
-    """Control variates of the clients that may take part, those of later ones as they begin."""
-    ids = task.data.participating
-    return [
-        (state.clients.get(k) or hooks.init_client(task=task, client=k))["control"] for k in ids
-    ]
-
-
 @pytest.mark.parametrize("sampled", [2, 5])
 def test_control_variates_sum_to_zero_around_the_servers(tiny, sampled):
     """c = mean of c_k, whether all clients take part or some; and they are not all zero."""
     task, hooks = tiny("scaffold_pt", prompts=2)
-    task = replace(task, clients_per_round=sampled)
-    assert len(task.data.participating) == 5
+    task, ids = replace(task, clients_per_round=sampled), task.data.participating
+    assert len(ids) == 5
     state = initial_state(task, hooks)
     for number in range(1, 5):
         state, _ = train_round(task.at(number), hooks, state)
         control = state.server["constants"]["control"]
+        kept = [state.clients.get(k) or hooks.init_client(task=task, client=k) for k in ids]
         for name in ("head", "shared_prompts"):
-            around = torch.stack(
-                [own[name] - control[name] for own in _all_controls(task, hooks, state)]
-            )
+            around = torch.stack([own["control"][name] - control[name] for own in kept])
             torch.testing.assert_close(
                 around.sum(0), torch.zeros_like(control[name]), atol=1e-5, rtol=0
             )
@@ -123,13 +112,19 @@ def test_a_control_variate_is_the_clients_mean_gradient(tiny):
             torch.testing.assert_close(sent["params"][name], stepped, atol=1e-6, rtol=0)
 
 
+def random_params(like):
+    """Yield normal parameters of these shapes, other ones each time."""
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        yield tensor_map(lambda v: torch.randn(v.shape, generator=generator), like)
+
+
 def test_scaffolds_server_moves_a_step_towards_the_unweighted_mean(tiny):
     task, hooks = tiny("scaffold_pt", prompts=2, server_lr=0.25)
-    server, generator = hooks.init_server(task=task), torch.Generator().manual_seed(0)
-    shapes = {name: value.shape for name, value in server["params"].items()}
-    updates = [received_by(generator, examples, **shapes) for examples in (1, 9)]
-    for update in updates:
-        update.payload["control"] = server["constants"]["control"]
+    server = hooks.init_server(task=task)
+    sent = random_params(server["params"])
+    control = server["constants"]["control"]
+    updates = [upload(next(sent), examples, control=control) for examples in (1, 9)]
     after = hooks.aggregate(task=task.at(1), server=server, updates=updates)["params"]
     for name, start in server["params"].items():
         one, two = (update.payload["params"][name].double() for update in updates)
@@ -153,12 +148,10 @@ def test_deep_prompts_replace_those_of_the_block_before(tiny):
         "head": torch.randn(1, 4, width, generator=generator),
         "shared_prompts": torch.randn(1, 2, 3, width, generator=generator),  # [K, S, P, d]
     }
-    client, model = task.data.participating[0], task.backbone.model
-    rows = task.data.test[client][:4]
-    batch = task.data.batch([rows])
-    clients = cohort(task, [client], [{}])
+    _, clients, batch = first_cohort(task, hooks, task.data.participating[:1])
+    model = task.backbone.model
     actual = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)
-    for i in range(len(rows)):
+    for i in range(4):
         tokens = task.backbone.embed(batch.images)[:, i]  # [1, T, d]
         patches = tokens[:, 1:]
         for number, block in enumerate(model.blocks, 1):
@@ -185,16 +178,15 @@ def test_a_pool_must_hold_what_a_client_picks(tiny):
         task, hooks = tiny(name, selection=True, prompts=5, pool=4)
         with pytest.raises(FedLoomError, match=f"^{name}: option prompts is 5, but the pool hold"):
             hooks.init_server(task=task)
-        task, hooks = tiny(name, selection=True, prompts=5, pool=5)
+    for options in ({"selection": True, "pool": 5}, {"pool": 4}):  # the latter without a pool
+        task, hooks = tiny("fedavg_pt", prompts=5, **options)
         assert len(hooks.init_server(task=task)["params"]["shared_prompts"]) == 5
-        task, hooks = tiny(name, prompts=5, pool=4)
-        assert len(hooks.init_server(task=task)["params"]["shared_prompts"]) == 5, "no pool"
 
 
 def _proximal(tiny, **options):
     """FedProx's term [K] as a function of the parameters in float64, its start, and a point."""
     task, _ = tiny("fedprox_pt", **options)
-    fedprox, generator = _module("fedprox_pt"), torch.Generator().manual_seed(0)
+    fedprox, generator = module("fedprox_pt"), torch.Generator().manual_seed(0)
     shapes = {"head": (2, 3, 4), "shared_prompts": (2, 5, 4)}
     start, point = (
         {name: torch.randn(shape, generator=generator).double() for name, shape in shapes.items()}
@@ -228,43 +220,17 @@ def test_the_released_proximal_gradient_has_norm_mu_half_and_none_at_the_start(t
         torch.testing.assert_close(flat.norm(dim=1), torch.full((2,), expected).double())
 
 
-def test_the_proximal_term_pulls_local_training_back(tiny):
-    """One step from w: mu moves it by -lr mu (w - received), client by client."""
-    ends = []
-    for mu in (0.0, 0.5):
-        task, hooks = tiny("fedprox_pt", prompts=2, mu=mu)
-        task.training.optimizer, task.training.epochs, task.training.batch_size = "sgd", 1, 1000
-        server, ids = hooks.init_server(task=task), task.data.participating[:2]
-        received = stack([{"params": server["params"]}] * 2)
-        scale = torch.tensor([1.0, 2.0]).view(2, 1, 1)
-        away = tensor_map(lambda v, s=scale: v + s * torch.ones_like(v), received["params"])
-        clients = cohort(task, ids, [{}, {}])
-        loss = _module("fedprox_pt").loss
-        ends.append(train_locally(task.at(1), loss, received, clients, params=away).params)
-    for name in ends[0]:
-        pulled = ends[1][name] - ends[0][name]
-        expected = (-task.training.lr * 0.5 * scale).expand_as(pulled)
-        torch.testing.assert_close(pulled, expected, atol=1e-6, rtol=0)
-
-
-def received_by(generator, examples, **params):
-    drawn = {name: torch.randn(shape, generator=generator) for name, shape in params.items()}
-    return Update({"params": drawn}, {}, examples, {})
-
-
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_the_server_steps_as_adam_on_the_pseudo_gradient(tiny, variant):
     """Three rounds beside one torch Adam that is never put away."""
     options = {"server_lr": 0.05, "server_betas": [0.8, 0.95], "server_eps": 1e-3}
     task, hooks = tiny("fedopt_pt", variant=variant, **options)
-    server, generator = hooks.init_server(task=task), torch.Generator().manual_seed(0)
-    own = tensor_map(torch.clone, server["params"])
+    server = hooks.init_server(task=task)
+    own, sent = tensor_map(torch.clone, server["params"]), random_params(server["params"])
     adam = torch.optim.Adam(own.values(), 0.05, (0.8, 0.95), 1e-3)
-    shapes = {name: value.shape for name, value in own.items()}
     for number in (1, 2, 3):
-        updates = [received_by(generator, n, **shapes) for n in (1, 3)]
-        sent = [u.payload["params"] for u in updates]
-        mean = tensor_map(lambda a, b: a / 4 + 3 * b / 4, *sent)
+        updates = [upload(next(sent), examples) for examples in (1, 3)]
+        mean = tensor_map(lambda a, b: a / 4 + 3 * b / 4, *(u.payload["params"] for u in updates))
         for name, value in own.items():
             value.grad = value - mean[name]
         adam.step()
@@ -283,11 +249,9 @@ def test_the_pseudo_gradient_of_a_prompt_is_that_of_its_pickers(tiny):
     server = hooks.init_server(task=task)
     pool = server["params"]["shared_prompts"]
     updates = [
-        Update({"params": {"head": server["params"]["head"], "shared_prompts": new}}, {}, 1, {})
-        for new in (pool[:1] + 1, pool[2:] - 1)
+        upload(server["params"] | {"shared_prompts": prompt}, indices=torch.tensor([index]))
+        for index, prompt in ((0, pool[:1] + 1), (2, pool[2:] - 1))
     ]
-    for update, index in zip(updates, (0, 2), strict=True):
-        update.payload["indices"] = torch.tensor([index])
     after = hooks.aggregate(task=task.at(1), server=server, updates=updates)
     moved = after["params"]["shared_prompts"] - pool
     expected = torch.tensor([[0.01], [0.0], [-0.01]]).expand_as(moved)
@@ -309,8 +273,7 @@ def test_the_mixture_recovers_planted_centroids(tiny, variant):
         for i, point in zip(belongs, points, strict=True):
             members[i].append(point)
         prompts = torch.tensor(points, dtype=torch.float32)
-        params = {"head": server["params"]["head"], "shared_prompts": prompts}
-        updates.append(Update({"params": params}, {}, 1, {}, client=client))
+        updates.append(upload(server["params"] | {"shared_prompts": prompts}, client=client))
     actual = hooks.aggregate(task=task.at(1), server=server, updates=updates)
     everywhere = np.mean([point for points in members.values() for point in points], 0)
     for row, i in enumerate((2, 0, 3, 1)):
@@ -327,9 +290,7 @@ def test_fedpr_moves_prompts_only_where_the_global_ones_are_weak(tiny):
     prompts = server["params"]["shared_prompts"]
     _, _, v = np.linalg.svd((prompts.T @ prompts).double().numpy())
     strong = v[: int(0.2 * task.backbone.width)].T  # [d, 3]
-    ids = task.data.participating[:2]
-    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
-    clients = cohort(task, ids, [{}, {}])
+    received, clients, _ = first_cohort(task, hooks, task.data.participating[:2])
     moved = {}
     for number in (1, 2):
         for update in hooks.client_update(task=task.at(number), received=received, clients=clients):
@@ -342,7 +303,7 @@ def test_fedpr_moves_prompts_only_where_the_global_ones_are_weak(tiny):
 
 def test_fedprs_projector_is_that_of_the_weak_directions(tiny):
     prompts = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
-    actual = _module("fedpr").projector(prompts, 0.2).double().numpy()
+    actual = module("fedpr").projector(prompts, 0.2).double().numpy()
     _, _, v = np.linalg.svd((prompts.T @ prompts).double().numpy())
     weak = v[2:].T
     np.testing.assert_allclose(actual, weak @ weak.T / np.sqrt(8), atol=1e-5)
@@ -379,6 +340,7 @@ def test_every_step_is_projected_and_other_parameters_are_not(tiny, optimizer):
 def test_the_prompts_of_some_rounds_are_kept_for_a_figure(tiny, name):
     """PFPT's Fig. 3 and 5; every second round, and round 0."""
     task, hooks = tiny(name, prompts=2, history=2)
+    task.training.epochs, task.training.batch_size = 1, 100
     state = initial_state(task, hooks)
     seen = {0: state.server["params"]["shared_prompts"]}
     for number in (1, 2, 3, 4):

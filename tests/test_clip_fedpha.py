@@ -1,6 +1,5 @@
 """FedPHA: its projection in all readings, its losses, and contexts of several lengths."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +8,9 @@ import torch
 
 import clip_by_hand
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import leaves
 from fedloom.federated.round import initial_state
-from fedloom.hooks import loader, manifest
 from fedloom.toolbox import SERVER_MODEL
-
-
-def _module(name="plugin"):
-    """A module of the plugin's folder."""
-    loader.import_plugin(manifest.find("fedpha"))
-    return sys.modules[f"fedloom_plugins.fedpha.{name}"]
-
+from first_round import first_cohort, module
 
 # ---- projection -----------------------------------------------------------------------------
 
@@ -28,13 +19,13 @@ def _module(name="plugin"):
     ("rho", "paper", "algorithm_1"), [(0.8, 4, 16), (0.0, 20, 0), (1.0, 0, 20), (0.1, 18, 2)]
 )
 def test_equation_9_keeps_the_share_that_algorithm_1_drops(rho, paper, algorithm_1):
-    module = _module("projection")
-    assert module.directions_kept("paper", rho, 20) == paper
-    assert module.directions_kept("algorithm_1", rho, 20) == algorithm_1
+    kept = module("fedpha", "projection").directions_kept
+    assert kept("paper", rho, 20) == paper
+    assert kept("algorithm_1", rho, 20) == algorithm_1
 
 
 def test_the_projection_is_on_the_weakest_directions():
-    project = _module("projection").project_on_weakest
+    project = module("fedpha", "projection").project_on_weakest
     context = torch.randn(5, 20, generator=torch.Generator().manual_seed(0)).double()
     for kept in (0, 4, 18, 20):
         q = project(context, kept)
@@ -44,7 +35,7 @@ def test_the_projection_is_on_the_weakest_directions():
     # 18 of 20 directions: all 15 that the context does not span, and its 3 weakest
     _, _, rows = np.linalg.svd(context.numpy())
     np.testing.assert_allclose(project(context, 18).numpy(), rows[2:].T @ rows[2:], atol=1e-10)
-    # a local prompt inside what is dropped is mapped to zero
+    # a local prompt inside the dropped directions is mapped to zero
     assert (torch.from_numpy(rows[:2]) @ project(context, 18)).abs().max() < 1e-10
 
 
@@ -52,37 +43,9 @@ def test_the_released_projection_lies_inside_the_row_space():
     context = torch.randn(16, 40, generator=torch.Generator().manual_seed(0)).double()
     _, _, rows = np.linalg.svd(context.numpy(), full_matrices=False)
     for rho, dropped in ((0.8, 3), (0.4, 9)):  # int(3.2), int(9.6)
-        found = _module("released").projection(context, rho)
+        found = module("fedpha", "released").projection(context, rho)
         expected = rows[dropped:].T @ rows[dropped:]
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("variant", ["paper", "algorithm_1", "released"])
-def test_the_projection_is_taken_once_a_round_in_the_paper_and_every_step_as_released(
-    tiny, monkeypatch, variant
-):
-    task, hooks = tiny("fedpha", variant=variant)
-    received, clients, _ = clip_by_hand.first_cohort(task, hooks)
-    method = _module()
-    once, often = [], []
-    places = ((method, "project_on_weakest", once), (method.released, "projection", often))
-    for module, name, calls in places:
-        original = getattr(module, name)
-
-        def counted(context, how, calls=calls, original=original):
-            calls.append((context.detach().clone(), context.requires_grad))
-            return original(context, how)
-
-        monkeypatch.setattr(module, name, counted)
-    method.client_update(task=task.at(1), received=received, clients=clients)
-    steps = max(-(-n // task.training.batch_size) for n in clients.num_examples)
-    steps *= task.training.epochs
-    if variant == "released":
-        assert not once and [trained for _, trained in often] == [True] * steps
-        assert not torch.equal(often[0][0][0], often[1][0][0]), "of the context as it is then"
-    else:
-        assert not often and [trained for _, trained in once] == [False]
-        assert torch.equal(once[0][0], received["params"]["context"])
 
 
 # ---- losses ---------------------------------------------------------------------------------
@@ -114,9 +77,9 @@ def test_the_losses_of_fedpha_by_hand(tiny, monkeypatch, variant, rho, global_le
     """Of contexts of 4 and 8 tokens; the first is read behind its EOT in the released code."""
     options = {"lengths": [4, 8], "global_length": global_length, "rho": rho, "alpha": 2.5}
     task, hooks = tiny("fedpha", variant=variant, **options)
-    received, clients, batch = clip_by_hand.first_cohort(task, hooks, [0, 4])
+    received, clients, batch = first_cohort(task, hooks, [0, 4])
     assert clients.state["length"].tolist() == [4, 8]
-    method, model = _module(), task.backbone.model
+    method, model = module("fedpha"), task.backbone.model
     shared, locals_ = received["params"]["context"], clients.state["local"]
     seen = {}
 
@@ -155,7 +118,7 @@ def test_predictions_are_those_of_the_local_context_by_hand(tiny, variant, optio
     """As released, all read where the longest context that any client has would end."""
     ids = [0, 2, 4]
     task, hooks = tiny("fedpha", variant=variant, global_length=3, **options)
-    received, clients, batch = clip_by_hand.first_cohort(task, hooks, ids)
+    received, clients, batch = first_cohort(task, hooks, ids)
     found = hooks.predict(task=task, received=received, clients=clients, batch=batch)
     lengths = [int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)]
     assert len(set(lengths)) > 1 and max(lengths) < 12, "shorter than what might be drawn"
@@ -174,28 +137,14 @@ def test_predictions_are_those_of_the_local_context_by_hand(tiny, variant, optio
 # ---- clients --------------------------------------------------------------------------------
 
 
-def test_fedpha_sends_the_global_context_alone_and_predicts_without_it(tiny):
-    task, hooks = tiny("fedpha", length=6)
-    received, clients, batch = clip_by_hand.first_cohort(task, hooks)
-    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
-    for update in updates:
-        assert [path for path, _ in leaves(update.payload)] == ["params/context"]
-    other = {"params": {"context": received["params"]["context"] + 1}}
-    one, two = (
-        hooks.predict(task=task, received=r, clients=clients, batch=batch)
-        for r in (received, other)
-    )
-    assert torch.equal(one, two)
-
-
 def test_clients_with_contexts_of_4_16_and_32_tokens_train_as_each_alone(tiny):
     ids = [0, 2, 4]
     task, hooks = tiny("fedpha", lengths=[4, 16, 32])
-    received, clients, _ = clip_by_hand.first_cohort(task, hooks, ids)
+    received, clients, _ = first_cohort(task, hooks, ids)
     assert clients.state["length"].tolist() == [4, 16, 32]
     together = hooks.client_update(task=task.at(1), received=received, clients=clients)
     for k, length in enumerate((4, 16, 32)):
-        part = clip_by_hand.first_cohort(task, hooks, ids[k : k + 1])[:2]
+        part = first_cohort(task, hooks, ids[k : k + 1])[:2]
         (alone,) = hooks.client_update(task=task.at(1), received=part[0], clients=part[1])
         local = together[k].client_state["local"]
         assert (local[length:] == 0).all(), "padding stays padding"
@@ -211,7 +160,7 @@ def test_lengths_are_drawn_per_client_and_the_same_every_time(tiny):
         [int(hooks.init_client(task=task, client=k)["length"]) for k in range(6)] for _ in range(2)
     ]
     assert found[0] == found[1] and len(set(found[0])) > 1
-    length_of = _module("lengths").length_of
+    length_of = module("fedpha", "lengths").length_of
     assert {length_of(task, client) for client in range(200)} == set(range(4, 10))
     task, hooks = tiny("fedpha", random_lengths=[6, 6])
     initial_state(task, hooks)

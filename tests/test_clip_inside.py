@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clip_by_hand import first_cohort
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.common.errors import FedLoomError
 from fedloom.toolbox import adapter, deep_prompts, lora, prefix
+from first_round import first_cohort
 
 NAMES = ("cat", "great_white shark", "x")
 K, B, L, D, V = 2, 3, 2, 32, 48  # clients, images, context, widths of text and image tower

@@ -9,51 +9,20 @@ import torch
 import torch.nn.functional as F
 
 import clip_by_hand
-from clip_by_hand import first_cohort
-from fedloom.commands.downlink import downlink_floats
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
-from fedloom.data.federation import shuffled_batches
 from fedloom.federated import build_task
 from fedloom.federated.iterate import iterate_examples
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
-from fedloom.hooks import loader, manifest
+from fedloom.hooks import manifest
 from fedloom.study.runs import Run
-from fedloom.toolbox import Update
+from first_round import first_cohort, module
 
 TRAINED = ("promptfl", "fedotp", "fedpgp", "fedpha")
-CONTEXT = {"promptfl": "context", "fedotp": "context", "fedpgp": "sigma", "fedpha": "context"}
-
-
-def _module(name):
-    return loader.import_plugin(manifest.find(name))
 
 
 # ---- what they share ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_the_shared_context_is_averaged_by_training_images(tiny, name):
-    task, hooks = tiny(name)
-    generator = torch.Generator().manual_seed(0)
-    sent = torch.randn(3, 16, 16, generator=generator)
-    updates = [
-        Update({"params": {CONTEXT[name]: context}}, {}, images, {"train_loss": 0.0})
-        for context, images in zip(sent, (1, 2, 7), strict=True)
-    ]
-    server = hooks.aggregate(task=task, server=hooks.init_server(task=task), updates=updates)
-    expected = np.average(sent.double().numpy(), axis=0, weights=[0.1, 0.2, 0.7])
-    np.testing.assert_allclose(server["params"][CONTEXT[name]].numpy(), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_the_update_of_a_client_counts_its_training_images(tiny, name):
-    task, hooks = tiny(name)
-    received, clients, _ = first_cohort(task, hooks)
-    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
-    counts = [len(task.data.train[k]) for k in clients.ids]
-    assert [update.num_examples for update in updates] == counts and len(set(counts)) > 1
 
 
 @pytest.mark.parametrize(("name", "parts"), [("fedotp", ["local"]), ("fedpgp", ["u", "v"])])
@@ -75,37 +44,13 @@ def test_training_is_by_default_that_of_the_released_code(name):
     assert training | expected | {"batch_size": 32, "epochs": 1} == training
 
 
-def test_clients_descend_with_momentum_and_start_every_round_without(tiny):
-    """PromptFL's local training by hand: buf = 0.9 buf + (g + 0.0005 w); w = w - lr buf."""
-    task, hooks = tiny("promptfl")
-    task = task.at(3)
-    received, clients, _ = first_cohort(task, hooks)
-    updates = hooks.client_update(task=task, received=received, clients=clients)
-    model, lr = task.backbone.model, task.training.lr
-    for k, client in enumerate(clients.ids):
-        context, buffer = received["params"]["context"][k], 0.0
-        stream = (task.training.batch_size, task.training.epochs, task.seed, 3, client, 0)
-        for rows in shuffled_batches(task.data.train[client], *stream):
-            batch = task.data.batch([rows])
-            context = context.detach().requires_grad_()
-            text = clip_by_hand.features(model, context, task.data.classes)
-            scores = clip_by_hand.logits(model, batch.features[0], text)
-            F.cross_entropy(scores, batch.labels[0]).backward()
-            buffer = 0.9 * buffer + (context.grad + 0.0005 * context.detach())
-            context = context.detach() - lr * buffer
-        found = updates[k].payload["params"]["context"]
-        torch.testing.assert_close(found, context, atol=1e-4, rtol=1e-3)
-        moved = (found - received["params"]["context"][k]).abs().max()
-        assert moved > 0.05, "else the tolerance would hide it"
-
-
 # ---- PromptFL and FedPGP --------------------------------------------------------------------
 
 
 def test_fedpgp_adds_a_part_of_low_rank_and_contrasts_by_hand(tiny):
     task, hooks = tiny("fedpgp", length=6, rank=2)
     received, clients, batch = first_cohort(task, hooks)
-    method = _module("fedpgp")
+    method = module("fedpgp")
     params = {**received["params"], **clients.state}
     own = method.personal(params)
     assert torch.linalg.matrix_rank(own - params["sigma"]).tolist() == [2, 2, 2]
@@ -140,7 +85,7 @@ def test_fedpgp_trains_and_predicts_with_both_parts_and_the_server_with_sigma(ti
         contexts = own.float()
         params = {**received["params"], **clients.state}
         known = {**received, "written": torch.zeros(3, 4, 16)}
-        losses, _ = _module("fedpgp").loss(task, params, known, clients, batch)
+        losses, _ = module("fedpgp").loss(task, params, known, clients, batch)
     else:
         contexts = sigma[:1]
         server = cohort(task, [-1], [hooks.init_client(task=task, client=-1)])
@@ -159,18 +104,6 @@ def test_fedpgp_trains_and_predicts_with_both_parts_and_the_server_with_sigma(ti
             assert (other - expected).abs().max() > 0.1, "sigma alone would be seen"
 
 
-def test_fedpgp_trains_all_parts_and_uploads_sigma(tiny):
-    task, hooks = tiny("fedpgp", length=6, rank=2)
-    received, clients, _ = first_cohort(task, hooks)
-    updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
-    for k, update in enumerate(updates):
-        assert list(update.payload["params"]) == ["sigma"]
-        assert sorted(update.client_state) == ["u", "v"]
-        assert not torch.equal(update.payload["params"]["sigma"], received["params"]["sigma"][k])
-        for name, value in update.client_state.items():
-            assert not torch.equal(value, clients.state[name][k])
-
-
 def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
     gradients, reported = {}, {}
     for mu in (0.0, 0.5):
@@ -178,7 +111,7 @@ def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
         received, clients, batch = first_cohort(task, hooks)
         moved = received["params"]["context"] + 0.3
         params = {"context": moved.clone().requires_grad_()}
-        found = _module("promptfl").loss(task, params, received, clients, batch)
+        found = module("promptfl").loss(task, params, received, clients, batch)
         assert isinstance(found, tuple) == (mu > 0), "no term is added for mu 0"
         values, more = found if mu else (found, {"reported_loss": found})
         values.mean(1).sum().backward()
@@ -188,7 +121,7 @@ def test_the_proximal_gradient_is_mu_times_the_distance(tiny):
     assert torch.equal(reported[0.0], reported[0.5])
 
 
-# ---- what is refused, and what is sent ------------------------------------------------------
+# ---- refusals -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -199,9 +132,8 @@ def test_a_context_that_the_tower_does_not_hold_is_refused_at_the_start(tiny, na
     hooks.init_client(task=task, client=0)
     task, hooks = tiny(name, length=73)
     line = f"^{name}: a context of 73 tokens, but the text tower holds 72 before the longest"
-    with pytest.raises(FedLoomError, match=line) as error:
+    with pytest.raises(FedLoomError, match=line):
         initial_state(task, hooks)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -238,12 +170,6 @@ def test_zero_shot_is_the_mean_of_its_templates(tiny):
     torch.testing.assert_close(found, clip.logit_scale * batch.features @ text.T)
     update = hooks.client_update(task=task, received=received, clients=clients)[0]
     assert update.payload == {"params": {}} and update.client_state == {}
-
-
-def test_what_clip_methods_send():
-    for method, expected in (("promptfl", 16), ("fedpha", 16), ("fedotp", 16), ("fedpgp", 16)):
-        counts = downlink_floats(method, "ViT-B-16-quickgelu", 100, {})
-        assert sum(counts.values()) == expected * 512
 
 
 @pytest.mark.parametrize(("name", "batches"), [("promptfl", 1), ("fedotp", 4), ("fedvpt", 4)])

@@ -122,7 +122,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkout for commands, with this interpreter as its .venv, and plugins of its own."""
+    """A checkout for commands, with this interpreter as its .venv, and its own plugins."""
     folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
     for name in ("benchmarks", "tests", "examples"):
         (folder / name).symlink_to(ROOT / name)

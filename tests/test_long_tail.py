@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 import fedloom.toolbox as fl
-from clip_by_hand import first_cohort
 from doubled import doubled, features, images_of, logits
 from fedloom import contract
 from fedloom.backbones import resnet
@@ -18,6 +17,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
+from first_round import first_cohort
 
 LAST = r"^blocks\.11\.mlp\.fc2\.|^norm\."
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.commands.downlink import downlink_floats
 from fedloom.common import tensor_files as files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -17,11 +16,11 @@ from fedloom.federated.evaluate import artefact, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.toolbox import SERVER_MODEL, gather_prompts, prompt_history, top_prompts
+from first_round import module
 from pfpt_cases import (
     SMALL,
     after_training,
     artefacts,
-    loaded,
     matching,
     moved_prompts,
     small_nets,
@@ -84,14 +83,13 @@ def test_the_order_of_a_clients_prompts_changes_not_one_bit(tiny):
             params = update.payload["params"] | {"shared_prompts": prompts}
             turned.append(replace(update, payload={"params": params}))
         found = hooks.aggregate(task=task, server=server, updates=turned)
-        for (path, a), (_, b) in zip(leaves(expected), leaves(found), strict=True):
-            assert torch.equal(a, b), path
+        torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_a_pool_that_changed_its_size_survives_a_checkpoint(tiny, tmp_path, monkeypatch, variant):
     task, hooks = tiny("pfpt", **SMALL, variant=variant)
-    monkeypatch.setattr(loaded(), "TURNS", 5)
+    monkeypatch.setattr(module("pfpt", "released"), "TURNS", 5)
     current = saved = initial_state(task, hooks)
     sizes = []
     for number in range(1, 5):
@@ -102,8 +100,7 @@ def test_a_pool_that_changed_its_size_survives_a_checkpoint(tiny, tmp_path, monk
         sizes.append(len(saved.server["params"]["shared_prompts"]))
     assert len({6, *sizes}) > 2, sizes
     assert current.server["history"]["sizes"].tolist() == [6, *sizes]
-    for (path, a), (_, b) in zip(leaves(current.tree()), leaves(saved.tree()), strict=True):
-        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b)), path
+    torch.testing.assert_close(current.tree(), saved.tree(), atol=0, rtol=0)
 
 
 def test_a_client_trains_and_uploads_the_prompts_that_its_images_ask_for(tiny):
@@ -119,17 +116,6 @@ def test_a_client_trains_and_uploads_the_prompts_that_its_images_ask_for(tiny):
         assert moved.amin(1).min() > 0 and moved.max() < 0.1 * steps
 
 
-def test_networks_start_as_torch_linear_layers_do(tiny):
-    """Weights and biases are uniform between -1 and 1 over the root of the layer's inputs."""
-    _, nets = small_nets(tiny, 64)
-    for net, inputs in ((net, n) for net in nets.values() for n in (64, 128)):
-        layer = net["inner" if inputs == 64 else "outer"]
-        assert layer["weight"].shape[1] == inputs
-        drawn = torch.cat([layer["weight"].flatten(), layer["bias"]]) * inputs**0.5
-        assert 0.95 < drawn.abs().max() <= 1 and drawn.mean().abs() < 0.15
-    assert not torch.equal(nets["g"]["inner"]["weight"], nets["alpha"]["inner"]["weight"])
-
-
 def test_the_networks_are_kept_from_round_to_round(tiny):
     """A round moves them by a few steps of Adam from where the round before left them."""
     task, hooks, server, *_, updates = after_training(tiny)
@@ -139,15 +125,6 @@ def test_the_networks_are_kept_from_round_to_round(tiny):
         (a - b).abs().max() for (_, a), (_, b) in zip(leaves(after), leaves(given), strict=True)
     ]
     assert 0 < max(moves) < 0.3, "at most 10 turns of 20 steps of 1e-3"
-
-
-def test_heads_are_averaged_by_training_images(tiny):
-    task, hooks, server, *_, clients, updates = after_training(tiny)
-    found = hooks.aggregate(task=task, server=server, updates=updates)["params"]["head"]
-    sizes = clients.num_examples
-    assert len(set(sizes)) > 1
-    heads = [u.payload["params"]["head"] * n for u, n in zip(updates, sizes, strict=True)]
-    torch.testing.assert_close(found, sum(heads) / sum(sizes))
 
 
 def test_personal_heads_stay_and_strangers_get_their_mean(tiny):
@@ -169,12 +146,6 @@ def test_too_small_a_pool_is_refused(tiny):
     task, hooks = tiny("pfpt", prompts=10, pool=9)
     with pytest.raises(FedLoomError, match="option prompts: 10 cannot be picked from a pool of 9"):
         hooks.init_server(task=task)
-
-
-def test_communication():
-    """Down: the whole pool, from which the client picks."""
-    found = downlink_floats("pfpt", "vit_base_patch16_224", 100, {})
-    assert found == {"head": 76_800, "shared_prompts": 20 * 768}
 
 
 def test_artefacts_and_a_bounded_history(tiny):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from scipy.stats import norm
 
-from fedloom.common.tensors import leaves, tensor_map
+from fedloom.common.tensors import tensor_map
 from pfpt_cases import matching, moved_prompts, small_nets
 
 
@@ -156,8 +156,7 @@ def test_the_pool_moves_and_grows_with_the_prompts(tiny):
     pool, after = matching.summarise(options, phi, uploaded, nets)
     other, same = matching.summarise(options, 0.01 * phi + 3, 0.01 * uploaded + 3, nets)
     torch.testing.assert_close((other - 3) / 0.01, pool, atol=1e-2, rtol=1e-2)
-    for (path, a), (_, b) in zip(leaves(after), leaves(same), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-2, rtol=1e-2, msg=path)
+    torch.testing.assert_close(after, same, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 10])

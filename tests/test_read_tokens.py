@@ -1,21 +1,15 @@
 """The last block computes no token that nobody reads, against the library's own block in full."""
 
-import copy
-
-import open_clip
 import pytest
 import timm
 import torch
 from timm.models.vision_transformer import ParallelScalingBlock
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
-from fedloom import contract
 from fedloom.backbones.clip import text
-from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.federated.task import cohort
-from fedloom.hooks import loader, manifest
-from fedloom.toolbox import adapter, deep_prompts, prefix, stack
+from fedloom.toolbox import adapter, deep_prompts, prefix
+from first_round import first_cohort
 
 K, B, T, D, P = 2, 3, 5, 16, 2
 KINDS = {
@@ -99,32 +93,13 @@ OPTIONS = {"fedmix": {"train": "prompts"}}
 
 
 @pytest.mark.parametrize("name", READ)
-def test_methods_ask_the_last_block_for_what_they_read(name, tmp_path, monkeypatch):
-    method = manifest.find(name)
-    task = contract.tiny_task(method, tmp_path, **OPTIONS.get(name, {}))
-    hooks = loader.load_hooks(method)
+def test_methods_ask_the_last_block_for_what_they_read(name, tiny):
+    task, hooks = tiny(name, **OPTIONS.get(name, {}))
     sizes, last = [], task.backbone.model.blocks[-1]
     last.norm2.register_forward_hook(lambda module, given, out: sizes.append(out.shape[-2]))
-    server, ids = hooks.init_server(task=task), [1, 2]
-    received = stack([hooks.download(task=task, server=server, client=k) for k in ids])
-    clients = cohort(task, ids, [hooks.init_client(task=task, client=k) for k in ids])
-    batch = task.data.batch([task.data.test[k] for k in ids])
+    received, clients, batch = first_cohort(task, hooks)
     hooks.predict(task=task, received=received, clients=clients, batch=batch)
     assert set(sizes) == ({READ[name]} if READ[name] else set())
-
-
-def test_the_text_tower_equals_open_clips_own_in_float64():
-    torch.manual_seed(0)
-    vision = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16}
-    model = open_clip.CLIP(24, vision, {"width": 32, "heads": 4, "layers": 2}).eval().double()
-    tokenizer = open_clip.SimpleTokenizer()
-    texts = ["a cat.", "a great white shark."]
-    open_clip.set_model_preprocess_cfg(
-        model, {"size": 16, "mean": (0.5,), "std": (0.5,), "interpolation": "bicubic"}
-    )
-    whole = copy.deepcopy(model).encode_text(tokenizer(texts), normalize=True)
-    backbone = FrozenCLIP(model, tokenizer, "tiny")
-    torch.testing.assert_close(backbone.encode(texts), whole, **CLOSE)
 
 
 def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, monkeypatch):

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clip_by_hand import first_cohort
 from fedloom.commands import planning
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
@@ -17,6 +16,7 @@ from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
 from fedloom.hooks import manifest
 from fedloom.hooks.training import Training
+from first_round import first_cohort
 from partitioned import dataset, make, with_domains
 
 # ---- training.drop_last ---------------------------------------------------------------------

@@ -11,7 +11,6 @@ import torch
 import torchvision
 from torch import nn
 
-from clip_by_hand import first_cohort
 from default_config import default_config
 from fedloom.backbones import base, resnet
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
@@ -19,6 +18,7 @@ from fedloom.commands.planning import resolve
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.toolbox import leaves
+from first_round import first_cohort
 from refusals import refused
 
 K, B, SIZE = 2, 4, 16

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clip_by_hand import first_cohort
 from default_config import default_config
 from fedloom.backbones import vit as vit_module
 from fedloom.commands.downlink import downlink_floats
@@ -22,6 +21,7 @@ from fedloom.study.jobs import to_json
 from fedloom.study.plan import Plan
 from fedloom.study.study_runs import runs
 from fedloom.toolbox import leaves, tensor_map
+from first_round import first_cohort
 
 
 def _double(task):

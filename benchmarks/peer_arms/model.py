@@ -1,7 +1,7 @@
 """The two models and a client's training, as a researcher who knows torch and timm writes them.
 
 The plain loop, Flower and pfl-research share them. Images were resized and normalised once, and
-the frozen features of head tuning were computed once. The backbone is no submodule: its weights
+the frozen features of head tuning were computed once. The backbone is not a submodule: its weights
 are neither sent nor looked at by an optimiser.
 """
 

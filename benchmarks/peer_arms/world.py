@@ -24,7 +24,7 @@ Params = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: a method, with so many images in a batch."""
+    """A workload: a method, with this number of images in a batch."""
 
     method: str
     batch: int

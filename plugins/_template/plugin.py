@@ -1,6 +1,6 @@
 """Say in one line what the method does; then name the paper and the choices that it leaves open.
 
-This template shares prompts by federated averaging, and every client keeps a head of its own. The
+This template shares prompts by federated averaging, and every client keeps a personal head. The
 server takes the mean that method.toml declares as `aggregation`; write a hook `aggregate` for any
 other step.
 """
@@ -23,7 +23,7 @@ def init_client(task: ViTTask, client: int) -> Tree:
 
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the loss [K, B] of every example; `params` are what is trained, [K, ...]."""
+    """Compute the loss [K, B] of every example; `params` are the trained parameters, [K, ...]."""
     logits = task.backbone.forward_prompted(batch.images, params["prompts"], params["head"])
     return fl.cross_entropy(logits, batch.labels)
 
@@ -38,6 +38,6 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 @fl.hookimpl
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
-        return None  # the server has no head, so there is no model of its own
+        return None  # the server has no head, and therefore no model
     prompts, head = received["params"]["prompts"], clients.state["head"]
     return task.backbone.forward_prompted(batch.images, prompts, head)  # [K, B, C]

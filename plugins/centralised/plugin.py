@@ -8,7 +8,7 @@ trained. Choices:
 - The images of clients that are held out are not among them.
 - PFPT's figures have the whole model and prompts; `train` has both, and `head`.
 - A run counts as many rounds as the methods beside it, each of which sees all training images as
-  often as one of theirs in which all clients take part. Bytes are counted as for one client; moving
+  often as a federated round with all clients. Bytes are counted as for one client; moving
   the images themselves is not counted.
 """
 

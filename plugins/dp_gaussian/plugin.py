@@ -13,7 +13,7 @@ Opacus' accountant. Choices:
   takes of them is this one.
 - A client's change is clipped where it trains, and once more where it enters the sum: the server
   subtracts what it sent in float64, since float32 rounds what the client uploads. So no client adds
-  more than S to the sum, but for the rounding of float64 (1e-12 of S).
+  more than S to the sum, up to the rounding of float64 (1e-12 of S).
 - If no client is drawn, one trains since the runtime needs one, and its change is not used: the
   server gets the noise alone.
 - With `sampling: study`, the method or the study selects clients, as many as it likes and in any
@@ -142,7 +142,7 @@ def init_server(task: Task) -> Generator[None, Tree, Tree]:
     others = sorted(task.wrappers.keys() - {"dp_gaussian"})
     if others:
         raise fl.FedLoomError(
-            f"dp_gaussian: the wrapper {others[0]} may change what was clipped, or make a client's "
+            f"dp_gaussian: the wrapper {others[0]} may change a clipped update, or make a client's "
             "part of the sum depend on the others', and epsilon would be false; use it alone"
         )
     return with_epsilon(task, (yield))

@@ -1,4 +1,4 @@
-"""FedEM: every client mixes the same few models, with weights of its own.
+"""FedEM: every client mixes the same few models with its personal weights.
 
 Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions" (NeurIPS 2021),
 Algorithm 1. A client's data are a mixture of M distributions, each with a model theta_m. In a
@@ -13,7 +13,7 @@ probabilities under pi. Choices where the papers leave one open:
 
 - SGPT does not say what its row trains: the whole ViT, as in the paper; option `train` freezes all
   but some weights, or trains prompts before a frozen ViT. M = 3 as in the paper.
-- Models start from the same backbone and the same head of zeros, as those of all methods here, and
+- Models start from the same backbone and the same head of zeros, like all methods here, and
   so EM could not tell them apart: the weights pi of a client start drawn instead, uniformly from
   all mixtures. With `head: drawn`, as in the paper's experiments, heads are drawn apart, as
   torch.nn.Linear draws them, and pi starts uniform.

@@ -19,7 +19,7 @@ Choices where the papers leave one open:
 - Calibration starts anew in every round; the released code trains one on through all of them.
 - The server's three phases are 100 steps of Adam at 0.001, as in the released code, with its weight
   decay of the model's own phases, on batches drawn anew in each step; moments start anew in every
-  phase, and go on from round to round there.
+  phase, and persist from round to round there.
 - The gate starts half open. Classifiers have no bias.
 - On a ResNet, batch norm trains with batch statistics on the clients, whose running ones are
   averaged, and with these on the server.

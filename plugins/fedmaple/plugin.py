@@ -2,14 +2,14 @@
 
 Khattak et al., "MaPLe: Multi-modal Prompt Learning" (CVPR 2023), Section 3.2, under FedAvg: text
 prompts P_1 ... P_J replace the context at the input of the first J blocks of the text tower, and
-image prompts F_j(P_j) stand behind the class token at the first J blocks of the image tower, where
+image prompts F_j(P_j) follow the class token at the first J blocks of the image tower, where
 each F_j is a linear layer. Later blocks carry on what the prompts have become. Prompts and layers
 are trained and averaged by training images. Choices:
 
 - J = 9 and prompts of two tokens, as in the paper, but no deeper than the shallower tower.
 - The context starts from the embedding of "a photo of a", cut to its length; deeper prompts from
   N(0, 0.02); the layers as torch draws a linear layer, from U(-1, 1) / sqrt(d).
-- `variant: released`: the first image prompts stand beside the patches from the start, so that they
+- `variant: released`: the first image prompts are beside the patches from the start, so that they
   pass the tower's norm before its first block. Of "a photo of a", the words behind the learned
   tokens stay before every class's name, as they are: "of a" with two tokens. Layers 2 to J start
   alike.

@@ -1,4 +1,4 @@
-"""FedPHA: a shared context, and on every client one of its own, of its own length.
+"""FedPHA: a shared context, and on every client a personal one of any length.
 
 Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025.
 Equation numbers are the paper's. The local context is pulled towards its projection on what the
@@ -82,7 +82,7 @@ def loss(task: Task, params: Tree, received: Tree, clients: Cohort, batch: Batch
 
     Args:
         params: `context` [K, T_g, d] and `local` [K, L, d].
-        received: with `projection` [K, d, d], but for the variant `released`.
+        received: with `projection` [K, d, d], except for the variant `released`.
     """
     clip, options = task.backbone, task.options
     context, local, length = params["context"], params["local"], clients.state["length"]

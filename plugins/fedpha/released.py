@@ -5,7 +5,7 @@
   anew in every step, and the gradient flows through it.
 - All texts are tokenised with as many placeholders as the longest context has, local or global. A
   shorter context takes the place of all of them, but its feature is read where the EOT would stand
-  behind the longest: as many positions behind its own EOT as it is shorter. Token 0 stands there,
+  behind the longest: as many positions behind its own EOT as it is shorter. Token 0 is there,
   and zero vectors in the last of the 77 places (see the backbone's `text_features`).
 """
 

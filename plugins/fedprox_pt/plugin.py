@@ -5,8 +5,9 @@ Weng et al. (PFPT, NeurIPS 2024): every client minimises its loss plus mu/2 time
 distance from the parameters that it received. With option `selection` it is FedProx-PT+ of PFPT's
 Tables 6-7. Choices where the papers leave one open:
 
-- The distance is over all that the client trains: the head, and with selection the prompts that it
-  picked. The other prompts do not move, so that this is also the distance of the whole pool.
+- The distance is over all parameters that the client trains: the head, and with selection the
+  prompts that it picked. The other prompts do not move, so that this is also the distance of the
+  whole pool.
 - `variant: released` adds mu/2 times the distance itself, as PFPT's released code does. The norm of
   its gradient is mu/2 however far the client is; at distance zero we take zero. (The released
   code leaves the term out in the first round, and in the first step of every epoch.)
@@ -30,7 +31,7 @@ def init_server(task: ViTTask) -> Tree:
 def proximal(task: ViTTask, params: Tree, start: Tree) -> Tensor:
     """Compute the proximal term [K]: mu/2 times each client's distance from its start [K, ...].
 
-    The distance is squared, but for `variant: released`.
+    The distance is squared, except for `variant: released`.
     """
     difference = torch.cat([(params[name] - start[name]).flatten(1) for name in start], 1)  # [K, n]
     if task.options.variant == "released":

@@ -55,7 +55,7 @@ def init_server(task: CLIPTask) -> Tree:
     def norm(width: int) -> Tree:
         return {"scale": torch.ones(width, device=clip.device), "shift": zeros(width)}
 
-    # rows and columns of what is drawn at once: queries, and keys or values
+    # rows and columns drawn at once: queries, and keys or values
     fan_q, fan = (4 * d, 4 * d) if d_text == d else (2 * d, d + d_text)
     params = {
         "queries": clip.init_context(options.length, generator),  # [m, d]

@@ -4,7 +4,7 @@ Baseline of Weng et al., "Probabilistic Federated Prompt-Tuning with Non-IID and
 (PFPT, NeurIPS 2024), Tables 1-4; the head is averaged as in FedAvg. With option `selection` it is
 GMM-PT+ of Tables 6-7. Choices where the paper leaves one open:
 
-- Covariances are diagonal, as those of PFPT's own Gaussians (Eq. 4): a full covariance of d x d
+- Covariances are diagonal, like PFPT's Gaussians (Eq. 4): a full covariance of d x d
   cannot be estimated from the hundred prompts of a round. `variant: released` is scikit-learn's
   Bayesian mixture with full covariances. Its prior counts as one more prompt in every cluster, at
   the mean of all, so that prompts draw together from round to round. Both start from k-means as

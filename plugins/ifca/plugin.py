@@ -8,7 +8,7 @@ in FedVPT. With `share_prompts`, clusters differ by their heads alone and prompt
 all clients, as Section 6 shares all but the last layer. Choices:
 
 - Clients of a cluster count alike; a model that no client chose stays as it is.
-- Prompts are drawn apart for each model. Heads start at zero, as those of all methods here, which
+- Prompts are drawn apart for each model. Heads start at zero, as in all methods here, which
   makes all models' first losses equal: of equal ones a client draws one. With `head: drawn`, as in
   the paper, heads are drawn too, from N(0, 1 / d).
 - A client estimates its cluster anew before its test, also one that never trained; there is no

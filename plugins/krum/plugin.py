@@ -8,8 +8,8 @@ the lowest score; Multi-Krum (Section 5) averages the m of the lowest scores. Ch
 - An update is all floating-point numbers of what a client uploads, in float64. Of a method whose
   clients start from the same parameters, distances of parameters are those of changes.
 - Of equal scores, that of the lower client id wins.
-- The method averages what is left, by numbers of training images if it does so; a client whose
-  update is kept is believed in its number.
+- The method averages the remaining updates, by numbers of training images if it does so; a client
+  whose update is kept is believed in its number.
 - A round of no more than m updates is taken as it is; otherwise it needs n >= 2 f + 3, as in the
   paper.
 """

@@ -1,4 +1,4 @@
-"""P-PT: every client keeps prompts of its own and shares the head.
+"""P-PT: every client keeps its prompts and shares the head.
 
 PEP-FedPT compares with this baseline without giving its form. Here, prompts are shallow as in
 FedVPT and stay on the client from round to round; the head is averaged, unweighted as in the

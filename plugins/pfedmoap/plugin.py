@@ -1,4 +1,4 @@
-"""pFedMoAP: clients mix their own prompt with those of others, by a gating network of their own.
+"""pFedMoAP: a personal gating network mixes a client's prompt with those of others.
 
 Luo et al., "Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language
 Models" (ICLR 2025). The server keeps the last prompt of every client. A client downloads the mean
@@ -12,7 +12,7 @@ the released code where the paper leaves one open:
 - A client that takes part for the first time trains its prompt alone, and is evaluated with it
   alone until its gating network has been trained; a client that never trained has the mean of the
   prompts, as the server's model.
-- Distances are Euclidean; clients that never took part are no experts. The released code
+- Distances are Euclidean; clients that never took part are not experts. The released code
   can take the nearest, but its calls leave that option out: experts are drawn at random.
 - The mean counts training images, over the round's clients.
 - Reduction takes every (d / g)-th entry; scores are not divided by sqrt(g) but multiplied by

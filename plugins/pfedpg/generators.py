@@ -19,7 +19,7 @@ def attention(phi: Tree, descriptors: Tensor) -> Tensor:
 
 
 def mlp(phi: Tree, descriptors: Tensor) -> Tensor:
-    """Generate each token by a linear layer of its own on one shared hidden layer."""
+    """Generate each token by a separate linear layer on one shared hidden layer."""
     w = phi["generator"]
     hidden = F.relu(descriptors @ w["hidden"] + w["bias"])  # [N, hidden]
     return torch.einsum("ni,ipd->npd", hidden, w["tokens"])

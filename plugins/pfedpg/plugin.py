@@ -24,7 +24,7 @@ the paper leaves one open:
   head with the current P_n.
 - The head starts at zero, without bias, and never leaves the client. With `head: shared` clients
   send it too, and the server averages it by training images: SGPT's Table 1 prints 81 % for clients
-  of ten classes out of a hundred, on all test images, which no personal head of theirs can reach.
+  of ten classes out of a hundred, on all test images, which their personal heads cannot reach.
 - Accuracy on all test images is that of one model (`common_model`, PFPT), or the mean over the
   participants' own (SGPT, Section 5.2.1).
 - A client that is held out gets prompts from the mean of the participants' descriptors; the

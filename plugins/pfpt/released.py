@@ -3,13 +3,13 @@
 Clients:
 
 - Queries pass a learned d x d layer. Each *batch*, also of test images, takes the prompts that most
-  of its images rank high, so what is predicted for a test image depends on those beside it in the
+  of its images rank high, so the prediction for a test image depends on those beside it in the
   evaluation's batches (of `batch_size` images at most, in the order of the data set, often by
-  class). That is a leak of its own. The loss *adds* 0.01 times the similarity.
+  class). That is a leak, too. The loss *adds* 0.01 times the similarity.
 - The head has two layers and dropout, there on ImageNet's 1,000 logits and here on the class token.
 - From round 2 on, the pools of the server and of all clients of a round are one tensor in memory:
   after aggregation each of them gets a parameter around the same result. So clients train one pool
-  one after another, by ascending id, each with an optimiser of its own, and all upload the same
+  one after another, by ascending id, each with a new optimiser, and all upload the same
   pool, as the last of them leaves it. In round 1 every client has a copy. Heads and query layers
   are copies in every round. `shared_pool: false` gives every client its copy of the pool.
 - A client uploads its copies of all prompts that anybody picked, tuned or not. We count the upload
@@ -20,7 +20,7 @@ Server:
 - Phi starts every round as all uploads, z at random, g and alpha anew. Fifty times, each client in
   turn makes one Adam step on its own L1 + L2 and is matched by the costs before that step.
 - alpha is a standard deviation. The cost has log Bernoulli(c_i) for Eq. 27's logit, and L2 leaves
-  out what is unassigned. Both count the Bernoulli term n_t times: the code evaluates it on a vector
+  out unassigned prompts. Both count the Bernoulli term n_t times: the code evaluates it on a vector
   of n_t equal entries c_i and sums them.
 
 Not reproduced are two leaks and a mask. The union of the code also holds the prompts that the pass

@@ -2,7 +2,7 @@
 
 Guo et al., "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models",
 IEEE TMC 2023: CoOp (Zhou et al., IJCV 2022) with one context for all classes, under FedAvg. The
-class name stands at the end. Clients are weighted by their training images.
+class name comes last. Clients are weighted by their training images.
 
 With `mu` > 0 it is FedPHA's baseline Prompt+Prox: the loss adds mu / 2 times the squared distance
 to the received context (FedProx: Li et al., "Federated Optimization in Heterogeneous Networks",

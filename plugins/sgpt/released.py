@@ -29,7 +29,7 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Tree, Update, ViTTask
 
-FEW = 50  # up to so many selections of a group, its key is averaged over clients alike
+FEW = 50  # up to this many selections of a group, its key is the plain mean over clients
 
 
 def one_after_another(options: SimpleNamespace) -> bool:

@@ -1,4 +1,4 @@
-"""SingleSet-Full: every client fine-tunes a model of its own, and nothing is sent.
+"""SingleSet-Full: every client fine-tunes its own model, and nothing is sent.
 
 Yang et al. (pFedPG, ICCV 2023), Section 4.2: "trains a model at each client without information
 sharing". A client's weights and head stay with it from round to round. Choices:

@@ -1,4 +1,4 @@
-"""SingleSet-Head: every client trains a linear head of its own on the frozen features, alone.
+"""SingleSet-Head: every client trains its own linear head on the frozen features, alone.
 
 No paper proposes it. It is what remains of a method with personal heads (pFedPG, FedRep, P-PT)
 without its prompts and without a server, so that a table can tell what those add. Choices:

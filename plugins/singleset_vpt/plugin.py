@@ -1,4 +1,4 @@
-"""SingleSet-VPT: every client tunes prompts and a head of its own, and nothing is sent.
+"""SingleSet-VPT: every client tunes its own prompts and head, and nothing is sent.
 
 Yang et al. (pFedPG, ICCV 2023), Section 4.2: "each client independently applies visual prompt
 tuning to learn prompts at the input embedding space" (Jia et al., ECCV 2022). Choices:

@@ -2,10 +2,10 @@
 
 Every pair of a round's clients u < v draws a mask from a common seed; u adds it to what it sends
 and v subtracts it, so that masks cancel in the sum, up to float32's rounding (`preserves = "sum"`).
-If an upload is lost, the server takes the masks that its partners shared with it out of theirs, as
-the protocol does from secret shares. Where the server's mean is weighted by training images, masks
-are divided by these weights. The seeds here follow from the run's seed, where the protocol agrees
-on keys.
+If an upload is lost, the server subtracts the masks that the client and its partners share from the
+partners' uploads, as the protocol does from secret shares. Where the server's mean is weighted by
+training images, masks are divided by these weights. The seeds here follow from the run's seed,
+where the protocol agrees on keys.
 """
 
 from collections.abc import Generator, Iterable

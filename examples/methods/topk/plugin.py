@@ -2,7 +2,7 @@
 
 The update is what training changed of each tensor in `params`. Of its n entries the ceil(share n)
 of the largest magnitude are sent, as values and positions; the server adds them to its own
-parameters. There is no memory of what was not sent.
+parameters. It keeps no memory of the rest.
 """
 
 import math

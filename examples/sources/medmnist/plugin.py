@@ -1,4 +1,4 @@
-"""Medical images as MedMNIST publishes them: NumPy arrays, a test split of their own.
+"""Medical images as MedMNIST publishes them: NumPy arrays with a test split.
 
 Yang et al., MedMNIST v2, Scientific Data 10, 2023. Labels are numbers: CLIP methods need
 `class_names` in the dataset.

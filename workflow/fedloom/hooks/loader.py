@@ -70,9 +70,8 @@ def _forget(plugin: Located) -> None:
     but compiled ones stay, since Python cannot load them twice.
     """
     package = plugin.package if plugin.module is None else plugin.module.partition(".")[0]
-    for name, module in list(sys.modules.items()):
-        compiled = not (getattr(module, "__file__", None) or ".py").endswith(".py")
-        if f"{name}.".startswith(f"{package}.") and not compiled:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        if (getattr(sys.modules[name], "__file__", None) or ".py").endswith(".py"):
             del sys.modules[name]
 
 
