@@ -7,7 +7,6 @@ from typing import Any
 from fedloom.config import resolve as config
 from fedloom.config.data_plugins import WithPlugins
 from fedloom.config.kinds import Catalogue, Room
-from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import SchemeKind
 from fedloom.config.settings import Settings
 from fedloom.data import schemes
@@ -18,8 +17,8 @@ from fedloom.study.plan import Plan
 KINDS: Catalogue = {
     "datasets": SOURCES,
     "partitions": WithPlugins(Room(schemes.__name__, SchemeKind), "scheme"),
-    "tables": Room(tables.__name__, TableKind),
-    "figures": Room(figures.__name__, FigureKind),
+    "tables": tables.KINDS,
+    "figures": figures.KINDS,
 }
 
 

@@ -278,6 +278,7 @@ class TableJob:
     study: str
     label: str
     kind: str
+    module: str  # of the kind
     title: str | None
     settings: dict[str, Any]
     global_test: bool
@@ -298,6 +299,7 @@ class FigureJob:
     study: str
     label: str
     kind: str
+    module: str  # of the kind
     settings: dict[str, Any]
     shots: dict[str, int]
     shown: Shown | None
