@@ -103,7 +103,7 @@ def of_cache(dataset: Dataset, backbone: Backbone) -> Work:
 
 
 def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Work:
-    """Estimate what is made of the cached class tokens of all images, at every block."""
+    """Estimate the caches of class tokens of all images, at every block."""
     images, size = contents(dataset)[0], sizes(backbone)
     tokens = images * size.depth * size.width * FLOAT
     return Work(2 * tokens, seconds=tokens)  # a second per megabyte
@@ -233,7 +233,7 @@ def _round(run: Workload) -> float:
 
 
 def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
-    """Estimate so many rounds and evaluations.
+    """Estimate this number of rounds and evaluations.
 
     Args:
         sampled: those of the evaluations that are of `study.evaluate_clients` clients.
