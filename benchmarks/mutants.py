@@ -113,8 +113,8 @@ NAMED = [
     ),
     (
         f"{REPORT}/metrics.py",
-        'percent(rows).groupby(rows["round"]).mean().mean()',
-        "percent(rows).mean()",
+        "float(by_round(rows).mean())",
+        "float(percent(rows).mean())",
         "test_tables.py::test_accuracies_are_means_over_clients_then_rounds",
     ),
 ]

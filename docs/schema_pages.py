@@ -17,7 +17,7 @@ def cell(text: str) -> str:
 
 
 def plain(item: object) -> str:
-    """Return a value as it would stand in YAML."""
+    """Return a value as YAML writes it."""
     return item if isinstance(item, str) and item else json.dumps(item, ensure_ascii=False)
 
 
@@ -81,7 +81,7 @@ def rows(properties: dict, required: list, root: dict, prefix: str = "") -> list
         words = [type_of(meant, root), "required" if key in required else default, about(meant)]
         lines.append(f"| `{prefix}{key}` | {' | '.join(words)} |")
         if key == "training":
-            continue  # a chapter of its own
+            continue  # a separate chapter
         for option in map(lambda each: whole(each, root), meant.get("anyOf", [meant])):
             inner = option.get("properties", {})
             lines += rows(inner, option.get("required", []), root, f"{prefix}{key}.")

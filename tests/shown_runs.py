@@ -1,10 +1,15 @@
 """Runs of tables and figures, and their jobs, made by hand."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import Look
+from fedloom.report import figures, tables
+from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
 from fedloom.study.plot_inputs import ShownRun
 
@@ -26,20 +31,29 @@ NOTHING = Shown((), (), (), None, {})
 
 
 def shown(**values: object) -> ShownRun:
-    """A run like RUN with other values."""
+    """RUN with other values."""
     return replace(RUN, **values)
 
 
 def table_job(kind: str = "accuracy", **settings: object) -> TableJob:
-    settings = {"personalized": True} | settings  # the schema's default
-    return TableJob("s", "main", kind, None, settings, False, None, NOTHING)
+    return TableJob("s", "main", kind, "", None, settings, False, None, NOTHING)
 
 
 def figure_job(
     kind: str = "convergence", shots: dict | None = None, **settings: object
 ) -> FigureJob:
-    settings = {"personalized": True} | settings
-    return FigureJob("s", "main", kind, settings, shots or {}, NOTHING, ())
+    return FigureJob("s", "main", kind, "", settings, shots or {}, NOTHING, ())
+
+
+def table_kind(kind: str = "accuracy", **settings: object) -> Any:
+    """The class of a kind of table, with these keys."""
+    return tables.kind(table_job(kind, **settings))
+
+
+def draw(kind: str, series: list, shots: dict | None = None, **settings: object) -> style.Figure:
+    """Draw a figure of a kind with these keys."""
+    with style.applied():
+        return figures.draw(figure_job(kind, shots, **settings), series)
 
 
 def table_files(folder: Path) -> dict[str, Path]:

@@ -12,12 +12,11 @@ from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.data import store
 from fedloom.report import block_accuracy
-from fedloom.report.figures import backbone_tsne, style
 from fedloom.study import runs
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import ShownBackbone
 from refusals import refused
-from shown_runs import figure_job
+from shown_runs import draw
 
 
 @pytest.fixture
@@ -46,29 +45,28 @@ FUR = {"cat": "fur", "cod": "fin", "dog": "fur", "eel": "fin"}
 
 
 def test_test_images_have_the_colour_of_their_superclass(backbone):
-    job = figure_job(blocks=[1, 3], superclasses="s.yaml", superclass_of=FUR)
-    with style.applied():
-        figure = backbone_tsne.draw([backbone], job)
-        assert [axis.get_title() for axis in figure.axes] == ["Input of block 1", "Output"]
-        for axis in figure.axes:
-            labels = {points.get_label(): points for points in axis.collections}
-            assert {name: len(points.get_offsets()) for name, points in labels.items()} == {
-                "fin": 4, "fur": 4,
-            }  # fmt: skip
-        (legend,) = figure.legends
-        assert [text.get_text() for text in legend.get_texts()] == ["fin", "fur"]
+    figure = draw(
+        "backbone_tsne", [backbone], blocks=[1, 3], superclasses="s.yaml", superclass_of=FUR
+    )
+    assert [axis.get_title() for axis in figure.axes] == ["Input of block 1", "Output"]
+    for axis in figure.axes:
+        labels = {points.get_label(): points for points in axis.collections}
+        assert {name: len(points.get_offsets()) for name, points in labels.items()} == {
+            "fin": 4, "fur": 4,
+        }  # fmt: skip
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fin", "fur"]
 
 
 def test_without_superclasses_the_colours_are_classes(backbone):
-    with style.applied():
-        (axis,) = backbone_tsne.draw([backbone], figure_job(blocks=[2])).axes
-        assert [points.get_label() for points in axis.collections] == ["cat", "cod", "dog", "eel"]
+    (axis,) = draw("backbone_tsne", [backbone], blocks=[2]).axes
+    assert [points.get_label() for points in axis.collections] == ["cat", "cod", "dog", "eel"]
 
 
 def test_a_class_without_superclass_is_one_line(backbone):
-    job = figure_job(blocks=[1], superclasses="s.yaml", superclass_of={"cat": "fur", "dog": "fur"})
-    with style.applied(), refused("s.yaml", "'cod'"):
-        backbone_tsne.draw([backbone], job)
+    some = {"cat": "fur", "dog": "fur"}
+    with refused("s.yaml", "'cod'"):
+        draw("backbone_tsne", [backbone], blocks=[1], superclasses="s.yaml", superclass_of=some)
 
 
 def test_it_is_made_of_features_and_needs_no_run():

@@ -17,9 +17,8 @@ from fedloom.contract import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.training_job import evaluated_clients
 from fedloom.hooks import manifest
-from fedloom.report.figures import convergence
 from fedloom.study.plan import Plan
-from shown_runs import figure_job, shown
+from shown_runs import draw, shown
 
 
 def _job(name="head_tuning", count=3, sampled=(1, 2), **changes):
@@ -169,11 +168,9 @@ def test_a_figure_by_round_says_of_how_many_clients(tmp_path):
         frame = pd.DataFrame(rows).assign(num_test=10, num_correct=5, personalized=False)
         frame.to_parquet(tmp_path / f"{name}.parquet")
         runs.append(shown(evaluation=tmp_path / f"{name}.parquet", partition=name))
-    figure = convergence.draw(runs, figure_job("convergence", metric="accuracy"))
-    label = figure.axes[0].get_ylabel()
+    label = draw("convergence", runs).axes[0].get_ylabel()
     assert label == "Test accuracy (%)\n(2 of 4 clients; all in reported rounds)"
-    figure = convergence.draw(runs[1:], figure_job("convergence", metric="accuracy"))
-    assert figure.axes[0].get_ylabel() == "Test accuracy (%)"
+    assert draw("convergence", runs[1:]).axes[0].get_ylabel() == "Test accuracy (%)"
 
 
 def test_a_table_that_looks_for_a_round_needs_all_clients():

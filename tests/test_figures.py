@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from default_config import default_config
-from fedloom.commands import planning
 from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
@@ -27,44 +26,37 @@ from fedloom.data import store
 from fedloom.hooks import manifest
 from fedloom.report import block_accuracy, figures
 from fedloom.report.figures import (
-    bars,
     convergence,
-    curves,
-    group_counts,
-    lines,
-    prompt_path,
-    scatter,
-    soft_weights,
+    groups,
+    maps,
     style,
-    token_tsne,
-    tsne,
 )
 from fedloom.study.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import ShownBackbone, shown_runs
-from shown_runs import figure_job, shown
+from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
-    "convergence": {"metric": "accuracy"},
+    "convergence": {},
     "block_accuracy": {},
     "soft_weights": {"classes": [0, 2]},
     "prompt_tsne": {},
     "token_tsne": {"blocks": [1, 3]},
     "group_counts": {},
     "prompt_path": {},
-    "grid": {"frames": "equal"},
+    "grid": {},
     "boxes": {},
-    "two_metrics": {"x": "participating_mean", "y": "participating_worst"},
-    "accuracy_bars": {"metric": "participating_mean"},
+    "two_metrics": {"x": "participating_mean"},
+    "accuracy_bars": {},
     "option_line": {"metrics": ["participating_mean", "participating_worst"]},
     "congruence": {"option": "lengths.0"},
     "scatter3d": {},
     "client_groups": {},
     "backbone_tsne": {"blocks": [1, 4]},
     "shots": {},
-    "lines": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
+    "lines": {"artefact": "pool_size", "x": "round", "y": "size"},
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},
-    "bars": {"artefact": "pool_size", "x": "round", "y": "size", "log": False},
+    "bars": {"artefact": "pool_size", "x": "round", "y": "size"},
 }
 CLASSES = list("vwxyz")
 REPORTED = {"p": Reported((1,))}
@@ -166,7 +158,7 @@ def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
 
 # what a class, a domain, a column or a title may be called, and matplotlib takes as something else
 NASTY = r"$x_{$ \frac{ 50% #1 & ~^ \ {"
-HIDDEN = "_hidden $$"  # from a legend, if it stood there as it is
+HIDDEN = "_hidden $$"  # matplotlib leaves such a label out of a legend
 NAMED = ("convergence", "shots", "lines", "bars", "accuracy_bars")  # legends of methods' titles
 
 
@@ -192,7 +184,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
         runs = [run, replace(run, dataset=text, method="n", title=f"{text} n")]
     settings = {key: text if value == "size" else value for key, value in settings.items()}
     with style.applied():
-        figure = figures.kind(kind).draw(runs, figure_job(kind, shots={"p": 4}, **settings))
+        figure = figures.draw(figure_job(kind, {"p": 4}, **settings), runs)
         figure.draw_without_rendering()
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
@@ -203,8 +195,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
 
 
 def test_every_kind_draws():
-    assert set(ENTRIES) == set(planning.KINDS["figures"])
-    assert all(callable(figures.kind(name).draw) for name in ENTRIES)
+    assert set(ENTRIES) == set(figures.KINDS)
 
 
 def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
@@ -214,11 +205,12 @@ def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
         columns |= {"client_id": [3, 3, 4, SERVER_MODEL], "num_test": 10, "personalized": False}
         path = _table(tmp_path / f"{seed}.parquet", columns | {"num_correct": [*correct, 0, 9]})
         runs.append(shown(evaluation=path))
-    band = curves.bands(runs, "accuracy", convergence.curve)["m"]
+    accuracy, overall = (convergence.Convergence(metric=m) for m in ("accuracy", "global"))
+    band = convergence.bands(runs, accuracy.curve)["m"]
     assert band["mean"].tolist() == [30, 50]
     assert band["std"].tolist() == pytest.approx([200**0.5, 0])
-    assert curves.bands(runs[:1], "accuracy", convergence.curve)["m"]["std"].isna().all()
-    assert convergence.curve(runs[0], "global").to_dict() == {2: 90}
+    assert convergence.bands(runs[:1], accuracy.curve)["m"]["std"].isna().all()
+    assert overall.curve(runs[0]).to_dict() == {2: 90}
 
 
 def test_an_artefacts_lines_are_bands_over_seeds_too(tmp_path):
@@ -227,8 +219,7 @@ def test_an_artefacts_lines_are_bands_over_seeds_too(tmp_path):
     for seed, sizes in enumerate([(4, 6), (4, 10)]):
         path = _table(tmp_path / f"{seed}.parquet", {"round": [0, 1], "size": sizes})
         runs.append(shown(artefact=path))
-    figure = lines.draw(runs, figure_job("lines", **ENTRIES["lines"] | {"log": True}))
-    (axis,) = figure.axes
+    (axis,) = draw("lines", runs, **ENTRIES["lines"], log=True).axes
     assert axis.lines[0].get_ydata().tolist() == [4, 8] and axis.get_yscale() == "log"
     edges = axis.collections[0].get_paths()[0].vertices
     assert sorted(set(edges[edges[:, 0] == 1, 1])) == pytest.approx([8 - 8**0.5, 8 + 8**0.5])
@@ -238,9 +229,9 @@ def test_all_rounds_lie_in_one_map(series):
     """Three equal prompts of every round stay together, so their centroids do not jump."""
     drawn = np.random.default_rng(1).normal(size=(3, 6))
     rounds, vectors = np.repeat(range(4), 3), list(np.tile(drawn, (4, 1)))
-    path = series["prompt_path"][0].artefact
-    _table(path, {"round": rounds, "vector": vectors})
-    found = prompt_path.mapped(path)
+    (run,) = series["prompt_path"]
+    _table(run.artefact, {"round": rounds, "vector": vectors})
+    found = maps.mapped(run)
     assert found["round"].tolist() == rounds.tolist()
     places = found[["x", "y"]].to_numpy().reshape(4, 3, 2)
     within = np.ptp(places, axis=0).max()
@@ -250,13 +241,14 @@ def test_all_rounds_lie_in_one_map(series):
 
 def test_loss_is_that_of_training(tmp_path):
     path = _table(tmp_path / "r.parquet", {"round": [1, 2], "train_loss": [2.0, 1.0]})
-    assert convergence.curve(shown(rounds=path), "loss").to_dict() == {1: 2.0, 2: 1.0}
+    loss = convergence.Convergence(metric="loss")
+    assert loss.curve(shown(rounds=path)).to_dict() == {1: 2.0, 2: 1.0}
 
 
 def test_shares_of_groups_are_over_a_clients_rounds_and_a_rounds_clients(series):
     frame = pd.read_parquet(series["group_counts"][0].artefact)
-    assert group_counts.shares(frame, "client").to_numpy().tolist() == [[1, 0], [3 / 8, 5 / 8]]
-    assert group_counts.shares(frame, "round").to_numpy().tolist() == [
+    assert groups.shares(frame, "client").to_numpy().tolist() == [[1, 0], [3 / 8, 5 / 8]]
+    assert groups.shares(frame, "round").to_numpy().tolist() == [
         [10 / 12, 2 / 12],
         [0.25, 0.75],
     ]
@@ -394,13 +386,12 @@ def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):
     for method, seed, sizes in (("m", 0, [1, 3, 8]), ("m", 1, [2, 2, 4]), ("n", 0, [9, 9, 9])):
         path = _table(tmp_path / f"{method}{seed}.parquet", {"round": [0, 0, 1], "size": sizes})
         runs.append(shown(method=method, seed=seed, artefact=path))
-    frame = bars.means(runs, "round", "size")
+    columns = {"artefact": "x", "x": "round", "y": "size"}
+    frame = figures.KINDS["bars"].model_construct(**columns).means(runs)
     assert frame["mean"].to_dict() == {("m", 0): 2, ("m", 1): 6, ("n", 0): 9, ("n", 1): 9}
     assert frame["std"]["m", 1] == pytest.approx(8**0.5)
-    job = figure_job("lines", artefact="x", x="round", y="size", log=False)
-    with style.applied():
-        (axis,) = lines.draw(runs[:2], job).axes
-        assert axis.lines[0].get_xydata().tolist() == [[0, 2], [1, 6]]
+    (axis,) = draw("lines", runs[:2], **columns).axes
+    assert axis.lines[0].get_xydata().tolist() == [[0, 2], [1, 6]]
 
 
 @pytest.mark.parametrize(
@@ -409,18 +400,15 @@ def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):
 )
 def test_a_column_that_cannot_be_drawn_is_one_line(tmp_path, column, line):
     path = _table(tmp_path / "a.parquet", {"size": [1], "vector": [[1, 2]]})
-    job = figure_job("scatter", artefact="x", x="size", y=column, log=False)
-    with style.applied(), pytest.raises(FedLoomError, match=line):
-        scatter.draw([shown(artefact=path)], job)
+    with pytest.raises(FedLoomError, match=line):
+        draw("scatter", [shown(artefact=path)], x="size", y=column)
 
 
-@pytest.mark.parametrize("kind", [lines, bars])
+@pytest.mark.parametrize("kind", ["lines", "bars"])
 def test_what_is_averaged_must_be_numbers(tmp_path, kind):
     path = _table(tmp_path / "a.parquet", {"round": [0, 1], "name": ["a", "b"]})
-    job = figure_job("x", artefact="x", x="round", y="name", log=False)
-    complaint = "column 'name' must hold numbers, and holds text"
-    with style.applied(), pytest.raises(FedLoomError, match=complaint):
-        kind.draw([shown(artefact=path)], job)
+    with pytest.raises(FedLoomError, match="column 'name' must hold numbers, and holds text"):
+        draw(kind, [shown(artefact=path)], x="round", y="name")
 
 
 def test_a_colour_means_the_same_number_in_every_panel(tmp_path):
@@ -429,23 +417,19 @@ def test_a_colour_means_the_same_number_in_every_panel(tmp_path):
         columns = {"round": [0, 1], "size": [1, 2], "count": [0, top]}
         path = _table(tmp_path / f"{seed}.parquet", columns)
         runs.append(shown(seed=seed, artefact=path))
-    job = figure_job("scatter", artefact="x", x="round", y="size", log=False, colour="count")
-    with style.applied():
-        figure = scatter.draw(runs, job)
-        panels = [axis.collections[0] for axis in figure.axes[:2]]
-        assert [panel.get_clim() for panel in panels] == [(0, 400), (0, 400)]
-        figure.canvas.draw()
-        assert not np.allclose(panels[0].get_facecolor()[1], panels[1].get_facecolor()[1])
+    figure = draw("scatter", runs, x="round", y="size", colour="count")
+    panels = [axis.collections[0] for axis in figure.axes[:2]]
+    assert [panel.get_clim() for panel in panels] == [(0, 400), (0, 400)]
+    figure.draw_without_rendering()
+    assert not np.allclose(panels[0].get_facecolor()[1], panels[1].get_facecolor()[1])
 
 
 def test_ticks_are_whole_numbers_where_x_is(tmp_path):
     ticks = []
     for xs in ([0, 1], [0.0, 0.25]):
         path = _table(tmp_path / f"{xs[1]}.parquet", {"x": xs, "size": [1, 2]})
-        job = figure_job("lines", artefact="x", x="x", y="size", log=False)
-        with style.applied():
-            (axis,) = lines.draw([shown(artefact=path)], job).axes
-            ticks.append([tick % 1 == 0 for tick in axis.get_xticks()])
+        (axis,) = draw("lines", [shown(artefact=path)], x="x", y="size").axes
+        ticks.append([tick % 1 == 0 for tick in axis.get_xticks()])
     assert all(ticks[0]) and not all(ticks[1])
 
 
@@ -494,13 +478,13 @@ def test_block_accuracy_of_a_store(tmp_path):
 
 def test_errors_name_the_file(series):
     with pytest.raises(FedLoomError, match=r"soft_weights.parquet: no test image of class 9"):
-        soft_weights.draw(series["soft_weights"], figure_job(classes=[9]))
+        draw("soft_weights", series["soft_weights"], classes=[9])
     with pytest.raises(FedLoomError, match=r"token_tsne.parquet: no block 4; it has 1 to 3"):
-        token_tsne.draw(series["token_tsne"], figure_job(blocks=[4]))
+        draw("token_tsne", series["token_tsne"], blocks=[4])
     with pytest.raises(FedLoomError, match="x: t-SNE needs at least 4 vectors, found 3"):
-        tsne.embed(np.zeros((3, 2)), "x")
+        maps.embed(np.zeros((3, 2)), "x")
     with pytest.raises(FedLoomError, match="x: a vector is not finite"):
-        tsne.embed(np.full((5, 2), np.nan), "x")
+        maps.embed(np.full((5, 2), np.nan), "x")
 
 
 def _weights(path, blocks, count, label):
@@ -517,7 +501,7 @@ def _weights(path, blocks, count, label):
 def test_soft_weights_are_bars_by_block_with_the_names_of_classes(tmp_path, count):
     run = _weights(tmp_path / "w.parquet", [3, 4, 7], count, label=2)
     with style.applied():
-        figure = soft_weights.draw([run], figure_job(classes=[2]))
+        figure = figures.draw(figure_job("soft_weights", classes=[2]), [run])
         assert [axis.get_title() for axis in figure.axes] == ["Block 3", "Block 4", "Block 7"]
         figure.draw_without_rendering()
         for axis in figure.axes:
@@ -540,7 +524,7 @@ def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
     run = _weights(tmp_path / "t.parquet", [1], 20, 0)
     frame.to_parquet(run.artefact)
     with style.applied():
-        figure = token_tsne.draw([run], figure_job(blocks=[1]))
+        figure = figures.draw(figure_job("token_tsne", blocks=[1]), [run])
         assert len(figure.axes) == 1, "no bar of colours"
         upper, lower = figure.legends
         figure.draw_without_rendering()
@@ -553,11 +537,9 @@ def test_twenty_classes_of_a_token_map_can_be_told_apart(tmp_path):
 
 
 def test_large_sets_of_vectors_are_thinned_evenly():
-    frame = pd.DataFrame({"row": range(5001)})
-    chosen = tsne.sample(frame)["row"]
-    assert len(chosen) == tsne.POINTS == 2000
-    assert chosen.iloc[[0, -1]].tolist() == [0, 5000]
-    assert chosen.is_unique
+    chosen = maps.evenly(5001)
+    assert len(set(chosen)) == len(chosen) == maps.POINTS == 2000
+    assert chosen[[0, -1]].tolist() == [0, 5000]
 
 
 @pytest.mark.parametrize("count", [2, 5, 9, 20])

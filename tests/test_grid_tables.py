@@ -13,7 +13,7 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
 from fedloom.report import tables
-from fedloom.report.tables import grid_averages, layout, ranked
+from fedloom.report.tables import layout
 from shown_runs import shown, table_files, table_job
 
 
@@ -43,13 +43,18 @@ def runs(tmp_path):
 LENGTHS = {(4, 4): 70, (4, 8): 90, (8, 4): 80, (8, 8): 60, (16, 4): 90}
 
 
+def _built(kind, series, published=None, **settings):
+    job = replace(table_job(kind, **settings), published=published)
+    return tables.kind(job).build(series, job)
+
+
 def _rows(built):
     return built.texts.cells.to_numpy().tolist()
 
 
 def test_combinations_are_ranked_and_the_middle_is_left_out(runs):
     series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS}, seeds=(0, 1))
-    built = ranked.build(series, table_job("ranked", best=2, worst=1))
+    built = _built("ranked", series, best=2, worst=1)
     assert built.texts.titles == ["Rank", "lengths.0", "lengths.1", "Mean accuracy"]
     assert _rows(built) == [
         ["1", "4", "8", "91.00 ± 1.41"],  # equal ones in the order of the grid
@@ -64,18 +69,18 @@ def test_combinations_are_ranked_and_the_middle_is_left_out(runs):
 
 def test_few_combinations_are_all_shown(runs):
     series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS})
-    ranks = [row[0] for row in _rows(ranked.build(series, table_job("ranked", best=10, worst=1)))]
+    ranks = [row[0] for row in _rows(_built("ranked", series, best=10, worst=1))]
     assert ranks == ["1", "2", "3", "4", "5", "mean of 5"]
-    ranks = [row[0] for row in _rows(ranked.build(series, table_job("ranked", best=4, worst=1)))]
+    ranks = [row[0] for row in _rows(_built("ranked", series, best=4, worst=1))]
     assert ranks == ["1", "2", "3", "4", "5", "mean of 5"]
-    ranks = [row[0] for row in _rows(ranked.build(series, table_job("ranked", best=1, worst=0)))]
+    ranks = [row[0] for row in _rows(_built("ranked", series, best=1, worst=0))]
     assert ranks == ["1", "...", "mean of 5"]
 
 
 def test_every_scenario_has_its_own_ranking(runs):
     other = {values: 100 - accuracy for values, accuracy in LENGTHS.items()}
     series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS, "q": other})
-    built = ranked.build(series, table_job("ranked", best=1, worst=0))
+    built = _built("ranked", series, best=1, worst=0)
     assert [row[:4] for row in _rows(built)] == [
         ["p", "1", "4", "8"], ["p", "...", "...", "..."], ["p", "mean of 5", "", ""],
         ["q", "1", "8", "8"], ["q", "...", "...", "..."], ["q", "mean of 5", "", ""],
@@ -95,8 +100,7 @@ def _published(**columns):
 
 def test_a_papers_combinations_are_found_by_their_values(runs):
     series = runs(["lengths.0", "lengths.1"], {"p": LENGTHS})
-    job = replace(table_job("ranked", best=1, worst=1), published=_published(**{"d/p": "X"}))
-    built = ranked.build(series, job)
+    built = _built("ranked", series, _published(**{"d/p": "X"}), best=1, worst=1)
     assert [row[-1] for row in _rows(built)] == ["95.45", "-", "-", "94.36"]
     assert built.texts.titles[-1] == "Published" and "Someone, Table 7" in built.caption
 
@@ -105,10 +109,10 @@ SWEEP = {(0.3, 1.0): 80, (0.3, 2.0): 60, (0.5, 1.0): 90, (0.5, 2.0): 50}
 
 
 def test_rows_and_columns_have_their_averages(runs):
-    one = grid_averages.build(runs(["rho", "alpha"], {"p": SWEEP}), table_job("grid_averages"))
+    one = _built("grid_averages", runs(["rho", "alpha"], {"p": SWEEP}))
     assert not one.texts.marks.to_numpy().any() and "bold" not in one.caption, "of one seed"
     series = runs(["rho", "alpha"], {"p": SWEEP}, seeds=(0, 1))
-    built = grid_averages.build(series, table_job("grid_averages"))
+    built = _built("grid_averages", series)
     assert built.texts.titles == ["alpha / rho", "0.3", "0.5", "Average"]
     assert _rows(built) == [
         ["1", "81.00", "91.00", "86.00"],
@@ -119,7 +123,7 @@ def test_rows_and_columns_have_their_averages(runs):
     assert marked == [["", "", layout.BEST, ""], [""] * 4, [""] * 4]
     equal = SWEEP | {(0.3, 1.0): 90}
     series = runs(["rho", "alpha"], {"p": equal}, seeds=(0, 1))
-    built = grid_averages.build(series, table_job("grid_averages"))
+    built = _built("grid_averages", series)
     row = built.texts.marks.iloc[0].tolist()
     assert row == ["", layout.BEST, layout.BEST, ""], "an average is not a combination"
 
@@ -127,8 +131,7 @@ def test_rows_and_columns_have_their_averages(runs):
 def test_several_scenarios_begin_with_their_average(runs):
     other = {values: accuracy - 10 for values, accuracy in SWEEP.items()}
     series = runs(["rho", "alpha"], {"p": SWEEP, "q": other})
-    job = replace(table_job("grid_averages"), published=_published(**{"d/p": "X", "average": "Y"}))
-    built = grid_averages.build(series, job)
+    built = _built("grid_averages", series, _published(**{"d/p": "X", "average": "Y"}))
     assert built.texts.titles == ["Partition", "alpha / rho", "0.3", "0.5", "Average"]
     assert [row[:3] for row in _rows(built)] == [
         ["average", "1", "75.00"], ["average", "2", "55.00"], ["average", "Average", "65.00"],
@@ -140,7 +143,7 @@ def test_several_scenarios_begin_with_their_average(runs):
 
 def test_a_combination_that_was_not_run_is_a_dash(runs):
     some = {values: accuracy for values, accuracy in SWEEP.items() if values != (0.5, 2.0)}
-    built = grid_averages.build(runs(["rho", "alpha"], {"p": some}), table_job("grid_averages"))
+    built = _built("grid_averages", runs(["rho", "alpha"], {"p": some}))
     assert _rows(built)[1] == ["2", "60.00", "-", "60.00"]
 
 

@@ -14,13 +14,13 @@ from fedloom.commands.planning import resolve
 from fedloom.common.ids import entry_of
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import FAMILIES, GridMember, Look
-from fedloom.report.figures import boxes, grid, shots, style
+from fedloom.report.figures import grids as drawn
 from fedloom.study.jobs import from_json, to_json
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import shown_runs
 from fedloom.study.runs import Run, runs
 from refusals import refused
-from shown_runs import figure_job, shown
+from shown_runs import draw, shown
 
 DEFAULT = default_config()
 BLOCKS = {
@@ -248,31 +248,29 @@ def three_axes(tmp_path):
 
 
 def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
-    with style.applied():
-        figure = grid.draw(_at(three_axes, 2, 3), figure_job("grid", frames="equal"))
-        panels, bar = figure.axes[:2], figure.axes[2:]
-        assert len(bar) == 1
-        assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
-        for a, axis in zip((1, 2), panels, strict=True):
-            assert (axis.get_xlabel(), axis.get_ylabel()) == ("list.1", "list.2")
-            (image,) = axis.get_images()
-            # rows are list.2, columns list.1; the mean over seeds 0 and 2 adds 1
-            expected = [[51 + 10 * a + 3 * b + c for b in (1, 2, 3)] for c in (1, 2)]
-            np.testing.assert_allclose(image.get_array(), expected)
-            assert image.get_clim() == (51 + 10 + 3 + 1, 51 + 20 + 9 + 2), "one scale"
-            (frame,) = axis.patches
-            assert (frame.get_x() + 0.5, frame.get_y() + 0.5) == (a - 1, a - 1)
-            assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "3"]
-            assert axis.texts[0].get_text() == f"{expected[0][0]:.1f}"
+    figure = draw("grid", _at(three_axes, 2, 3))
+    panels, bar = figure.axes[:2], figure.axes[2:]
+    assert len(bar) == 1
+    assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
+    for a, axis in zip((1, 2), panels, strict=True):
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("list.1", "list.2")
+        (image,) = axis.get_images()
+        # rows are list.2, columns list.1; the mean over seeds 0 and 2 adds 1
+        expected = [[51 + 10 * a + 3 * b + c for b in (1, 2, 3)] for c in (1, 2)]
+        np.testing.assert_allclose(image.get_array(), expected)
+        assert image.get_clim() == (51 + 10 + 3 + 1, 51 + 20 + 9 + 2), "one scale"
+        (frame,) = axis.patches
+        assert (frame.get_x() + 0.5, frame.get_y() + 0.5) == (a - 1, a - 1)
+        assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "3"]
+        assert axis.texts[0].get_text() == f"{expected[0][0]:.1f}"
 
 
 def test_cells_are_framed_whose_first_entry_is_that_of_another(three_axes):
     """As FedPHA's Fig. 4 and 8 have it: domain 1's length is that of domain 2 or of domain 3."""
-    with style.applied():
-        figure = grid.draw(_at(three_axes, 2, 3), figure_job("grid", frames="first"))
-        for a, axis in zip((1, 2), figure.axes[:2], strict=True):
-            framed = {(box.get_x() + 1.5, box.get_y() + 1.5) for box in axis.patches}
-            assert framed == {(b, c) for b in (1, 2, 3) for c in (1, 2) if a in (b, c)}
+    figure = draw("grid", _at(three_axes, 2, 3), frames="first")
+    for a, axis in zip((1, 2), figure.axes[:2], strict=True):
+        framed = {(box.get_x() + 1.5, box.get_y() + 1.5) for box in axis.patches}
+        assert framed == {(b, c) for b in (1, 2, 3) for c in (1, 2) if a in (b, c)}
 
 
 def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
@@ -283,18 +281,17 @@ def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):
             if a == 1 and (b, c) != (3, 2):
                 at = {"rho": b / 2, "alpha": c}
                 series.append(replace(run, dataset=dataset, member=GridMember("g", 0, at, at, "G")))
-    with style.applied():
-        figure = grid.draw(_at(series, 3), figure_job("grid", frames="equal"))
-        panels = [axis for axis in figure.axes if axis.get_xlabel() == "rho"]
-        assert [axis.get_title() for axis in panels] == ["d", "e"]
-        assert len(figure.axes) == 4, "each with its own scale"
-        cells = panels[0].get_images()[0].get_array()
-        assert np.ma.getmaskarray(np.ma.masked_invalid(cells)).tolist() == [
-            [False, False, False],
-            [False, False, True],
-        ], "combinations without a run stay white"
-        assert not panels[0].patches
-        assert [t.get_text() for t in panels[0].get_xticklabels()] == ["0.5", "1", "1.5"]
+    figure = draw("grid", _at(series, 3))
+    panels = [axis for axis in figure.axes if axis.get_xlabel() == "rho"]
+    assert [axis.get_title() for axis in panels] == ["d", "e"]
+    assert len(figure.axes) == 4, "each with its own scale"
+    cells = panels[0].get_images()[0].get_array()
+    assert np.ma.getmaskarray(np.ma.masked_invalid(cells)).tolist() == [
+        [False, False, False],
+        [False, False, True],
+    ], "cells without a run stay white"
+    assert not panels[0].patches
+    assert [t.get_text() for t in panels[0].get_xticklabels()] == ["0.5", "1", "1.5"]
 
 
 def test_boxes_are_by_the_clients_own_entry(tmp_path):
@@ -309,54 +306,55 @@ def test_boxes_are_by_the_clients_own_entry(tmp_path):
             member = GridMember("g", 0, {"list.0": a, "list.1": b}, {"list": [a, b]}, "G")
             items.append(shown(method=f"g.{a}-{b}", evaluation=file, member=member))
     items = _at(items, 2, 3)
-    found = boxes.accuracies(items)
+    found = drawn.by_client(items)
     assert len(found) == 4 * 6
     one = found[found["client_id"] == 1]
     assert sorted(one[one["value"] == 8]["accuracy"]) == [19, 20, 22]
     three = found[found["client_id"] == 3]
     assert three[three["value"] == 16]["accuracy"].tolist() == [30, 30]
-    with style.applied():
-        figure = boxes.draw(items, figure_job("boxes"))
-        assert [axis.get_title() for axis in figure.axes] == [
-            "client 0, a", "client 1, a", "client 2, b", "client 3, b",
-        ]  # fmt: skip
-        assert [axis.get_xlabel() for axis in figure.axes] == ["list.0"] * 2 + ["list.1"] * 2
-        first, last = figure.axes[0], figure.axes[3]
-        assert [t.get_text() for t in first.get_xticklabels()] == ["4", "8"]
-        assert [t.get_text() for t in last.get_xticklabels()] == ["4", "8", "16"]
-        medians = [
-            line.get_ydata()[0]
-            for line in first.lines
-            if line.get_linewidth() == 1.6  # medianprops
-        ]
-        assert medians == [16, 20]
+    figure = draw("boxes", items)
+    assert [axis.get_title() for axis in figure.axes] == [
+        "client 0, a", "client 1, a", "client 2, b", "client 3, b",
+    ]  # fmt: skip
+    assert [axis.get_xlabel() for axis in figure.axes] == ["list.0"] * 2 + ["list.1"] * 2
+    first, last = figure.axes[0], figure.axes[3]
+    assert [t.get_text() for t in first.get_xticklabels()] == ["4", "8"]
+    assert [t.get_text() for t in last.get_xticklabels()] == ["4", "8", "16"]
+    medians = [
+        line.get_ydata()[0]
+        for line in first.lines
+        if line.get_linewidth() == 1.6  # medianprops
+    ]
+    assert medians == [16, 20]
     assert [entry_of(k, 6, 3) for k in range(6)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_shots_are_means_over_seeds_with_their_deviation(tmp_path):
     items = []
-    percents = {1: 60, 2: 70, 16: 80}
-    for dataset, (n, percent), seed in product("de", percents.items(), (0, 2)):
-        path = tmp_path / f"{dataset}{n}{seed}.parquet"
-        file = _evaluation(path, lambda r, k, v=percent + seed: v * (r > 2))
-        run = shown(dataset=dataset, partition=f"p{n}", evaluation=file)
-        looks = {"m": Look("#000000", 0, "o"), "n": Look("#0072B2", 0, "o")}
-        items += [replace(run, method=m, title=m.upper(), look=look) for m, look in looks.items()]
-    job = figure_job("shots", shots={"p1": 1, "p16": 16, "p2": 2})
-    items = _at(items, 3)
-    band = shots.curves([item for item in items if item.dataset == "d"], job)["m"]
-    assert band.index.tolist() == [1, 2, 16]
-    assert band["mean"].tolist() == [61, 71, 81]
-    assert band["std"].tolist() == pytest.approx([2**0.5] * 3)
-    with style.applied():
-        figure = shots.draw(items, job)
-        assert [axis.get_title() for axis in figure.axes] == ["d", "e"]
-        axis = figure.axes[0]
-        assert [bars.get_label() for bars in axis.containers] == ["M", "N"]
-        line, _, (bars,) = axis.containers[1]
-        assert line.get_xydata().tolist() == [[1, 61], [2, 71], [16, 81]]
-        assert line.get_color() == "#0072B2"
-        low, high = bars.get_segments()[2][:, 1]
-        assert (low, high) == (pytest.approx(81 - 2**0.5), pytest.approx(81 + 2**0.5))
-        assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "16"]
-        assert [t.get_text() for t in figure.legends[0].get_texts()] == ["M", "N"]
+    for dataset in "de":
+        for n, percent in ((1, 60), (2, 70), (16, 80)):
+            for seed in (0, 2):
+                path = tmp_path / f"{dataset}{n}{seed}.parquet"
+                file = _evaluation(path, lambda r, k, v=percent + seed: v * (r > 2))
+                items += [
+                    shown(
+                        dataset=dataset,
+                        partition=f"p{n}",
+                        method=m,
+                        title=m.upper(),
+                        look=Look(colour, 0, "o"),
+                        evaluation=file,
+                    )
+                    for m, colour in (("m", "#000000"), ("n", "#0072B2"))
+                ]
+    figure = draw("shots", _at(items, 3), {"p1": 1, "p16": 16, "p2": 2})
+    assert [axis.get_title() for axis in figure.axes] == ["d", "e"]
+    axis = figure.axes[0]
+    assert [bars.get_label() for bars in axis.containers] == ["M", "N"]
+    line, _, (bars,) = axis.containers[1]
+    assert line.get_xydata().tolist() == [[1, 61], [2, 71], [16, 81]]
+    assert line.get_color() == "#0072B2"
+    low, high = bars.get_segments()[2][:, 1]
+    assert (low, high) == (pytest.approx(81 - 2**0.5), pytest.approx(81 + 2**0.5))
+    assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "16"]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["M", "N"]

@@ -7,17 +7,9 @@ import pytest
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember, Look
-from fedloom.report.figures import (
-    accuracy_bars,
-    client_groups,
-    congruence,
-    option_line,
-    scatter3d,
-    style,
-    two_metrics,
-)
+from fedloom.report.figures import groups, options
 from refusals import refused
-from shown_runs import figure_job, shown
+from shown_runs import draw, shown
 
 
 @pytest.fixture
@@ -46,24 +38,22 @@ def test_a_point_per_method_lies_at_its_two_accuracies(run):
         run(50, 70, 65, method="a", title="A", seed=1),
         run(80, 90, 70, method="b", title="B"),
     ]
-    with style.applied():
-        figure = two_metrics.draw(series, figure_job(x="global", y="participating_worst"))
-        (axis,) = figure.axes
-        points = [line.get_xydata().tolist() for line in axis.lines if line.get_marker() == "o"]
-        assert points == [[[60, 45]], [[70, 80]]]
-        assert axis.get_xlabel() == "Global accuracy (%)"
-        assert axis.get_ylabel() == "Worst client's accuracy (%)"
-        wide, high = axis.containers[0].lines[2]
-        (ends,) = wide.get_segments()
-        assert ends[:, 0] == pytest.approx([60 - 50**0.5, 60 + 50**0.5]), "over seeds"
-        (ends,) = high.get_segments()
-        assert ends[:, 1] == pytest.approx([45 - 50**0.5, 45 + 50**0.5])
+    figure = draw("two_metrics", series)
+    (axis,) = figure.axes
+    points = [line.get_xydata().tolist() for line in axis.lines if line.get_marker() == "o"]
+    assert points == [[[60, 45]], [[70, 80]]]
+    assert axis.get_xlabel() == "Global accuracy (%)"
+    assert axis.get_ylabel() == "Worst client's accuracy (%)"
+    wide, high = axis.containers[0].lines[2]
+    (ends,) = wide.get_segments()
+    assert ends[:, 0] == pytest.approx([60 - 50**0.5, 60 + 50**0.5]), "over seeds"
+    (ends,) = high.get_segments()
+    assert ends[:, 1] == pytest.approx([45 - 50**0.5, 45 + 50**0.5])
 
 
 def test_a_metric_that_a_run_lacks_is_one_line(run):
-    job = figure_job(x="held_out_mean", y="participating_worst")
-    with style.applied(), refused("0.parquet", "held_out_mean"):
-        two_metrics.draw([run(1, 2)], job)
+    with refused("0.parquet", "held_out_mean"):
+        draw("two_metrics", [run(1, 2)], x="held_out_mean")
 
 
 def test_bars_stand_by_partition_and_method(run):
@@ -74,31 +64,28 @@ def test_bars_stand_by_partition_and_method(run):
         run(20, 40, method="b", title="B", partition="q", seed=0),
         run(30, 50, method="b", title="B", partition="q", seed=1),
     ]
-    with style.applied():
-        figure = accuracy_bars.draw(series, figure_job(metric="participating_mean"))
-        (axis,) = figure.axes
-        heights = [bar.get_height() for bar in axis.patches]
-        assert heights == [50, 80, 20, 35]
-        middles = [bar.get_x() + bar.get_width() / 2 for bar in axis.patches]
-        assert middles == pytest.approx([-0.2, 0.8, 0.2, 1.2])
-        assert [text.get_text() for text in axis.get_xticklabels()] == ["p", "q"]
-        ends = [cap.get_ydata() for bars in axis.containers[::2] for cap in bars.lines[1]]
-        assert np.isnan([*ends[0], *ends[1], ends[2][0], ends[3][0]]).all(), "of one seed nothing"
-        assert (ends[2][1], ends[3][1]) == pytest.approx((35 - 50**0.5, 35 + 50**0.5))
-        assert axis.get_ylim()[0] == 0
+    figure = draw("accuracy_bars", series)
+    (axis,) = figure.axes
+    heights = [bar.get_height() for bar in axis.patches]
+    assert heights == [50, 80, 20, 35]
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axis.patches]
+    assert middles == pytest.approx([-0.2, 0.8, 0.2, 1.2])
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["p", "q"]
+    ends = [cap.get_ydata() for bars in axis.containers[::2] for cap in bars.lines[1]]
+    assert np.isnan([*ends[0], *ends[1], ends[2][0], ends[3][0]]).all(), "of one seed nothing"
+    assert (ends[2][1], ends[3][1]) == pytest.approx((35 - 50**0.5, 35 + 50**0.5))
+    assert axis.get_ylim()[0] == 0
 
 
 def test_bars_begin_where_they_can_be_told_apart_and_never_exaggerate(run):
     close = [run(80 + n, 80 + n, method=f"m{n}", title="A") for n in range(4)]
-    with style.applied():
-        job = figure_job(metric="participating_mean")
-        (axis,) = accuracy_bars.draw(close, job).axes
-        assert axis.get_ylim()[0] == 70 and 83 < axis.get_ylim()[1] <= 103
-        far = run(35, 35, partition="q", dataset="e")
-        assert {axis.get_ylim()[0] for axis in accuracy_bars.draw([*close, far], job).axes} == {0}
-        one, two = accuracy_bars.draw([*close, run(71, 71, dataset="e")], job).axes
-        assert one.get_ylim() == two.get_ylim(), "panels compare"
-        assert one.get_ylim()[0] == 50, "71 is at least half as long as 83"
+    (axis,) = draw("accuracy_bars", close).axes
+    assert axis.get_ylim()[0] == 70 and 83 < axis.get_ylim()[1] <= 103
+    far = run(35, 35, partition="q", dataset="e")
+    assert {axis.get_ylim()[0] for axis in draw("accuracy_bars", [*close, far]).axes} == {0}
+    one, two = draw("accuracy_bars", [*close, run(71, 71, dataset="e")]).axes
+    assert one.get_ylim() == two.get_ylim(), "panels compare"
+    assert one.get_ylim()[0] == 50, "71 is at least half as long as 83"
 
 
 def test_a_line_goes_along_an_option_for_every_value_of_the_others(run):
@@ -108,18 +95,16 @@ def test_a_line_goes_along_an_option_for_every_value_of_the_others(run):
         for k in (1, 2, 4)
         for seed in (0, 2)
     ]
-    job = figure_job(metrics=["participating_worst", "global"])
-    with style.applied():
-        worst, overall = option_line.draw(series, job).axes
-        lines = [c.lines[0].get_xydata().tolist() for c in worst.containers]
-        assert lines == [[[1, 11], [2, 21], [4, 41]]] * 2
-        assert overall.containers[0].lines[0].get_ydata().tolist() == [7, 7, 7]
-        assert [c.get_label() for c in worst.containers] == ["mu = 0", "mu = 0.5"]
-        assert worst.get_xlabel() == "depth"
-        job = figure_job(metrics=["participating_worst"], option="mu")
-        (axis,) = option_line.draw(series, job).axes
-        assert [c.get_label() for c in axis.containers] == ["depth = 1", "depth = 2", "depth = 4"]
-        assert axis.containers[2].lines[0].get_xydata().tolist() == [[0, 41], [0.5, 41]]
+    metrics = ["participating_worst", "global"]
+    worst, overall = draw("option_line", series, metrics=metrics).axes
+    lines = [c.lines[0].get_xydata().tolist() for c in worst.containers]
+    assert lines == [[[1, 11], [2, 21], [4, 41]]] * 2
+    assert overall.containers[0].lines[0].get_ydata().tolist() == [7, 7, 7]
+    assert [c.get_label() for c in worst.containers] == ["mu = 0", "mu = 0.5"]
+    assert worst.get_xlabel() == "depth"
+    (axis,) = draw("option_line", series, metrics=metrics[:1], option="mu").axes
+    assert [c.get_label() for c in axis.containers] == ["depth = 1", "depth = 2", "depth = 4"]
+    assert axis.containers[2].lines[0].get_xydata().tolist() == [[0, 41], [0.5, 41]]
 
 
 def test_values_that_are_no_numbers_stand_side_by_side(run):
@@ -130,32 +115,24 @@ def test_values_that_are_no_numbers_stand_side_by_side(run):
         run(30, 40, method="s.1-2", member=_member("Shared", "s", blocks=[1, 2])),
         run(50, 60, method="t.7", look=other, member=_member("Both", "t", blocks=[7, 8, 9])),
     ]
-    with style.applied():
-        (axis,) = option_line.draw(series, figure_job(metrics=["participating_mean"])).axes
-        assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "1-2", "7 to 9"]
-        lines = {c.get_label(): c.lines[0] for c in axis.containers}
-        assert lines["Shared"].get_xydata().tolist() == [[0, 15], [1, 35]]
-        assert lines["Both"].get_xydata().tolist() == [[2, 55]]
-        assert lines["Both"].get_color() == "#D55E00", "a grid has the look of its label"
-
-
-def test_an_option_that_no_grid_has_is_one_line(run):
-    job = figure_job(metrics=["participating_mean"], option="width")
-    with style.applied(), refused("'width'", "depth"):
-        option_line.draw([run(1, 2, member=_member(depth=1))], job)
+    (axis,) = draw("option_line", series).axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "1-2", "7 to 9"]
+    lines = {c.get_label(): c.lines[0] for c in axis.containers}
+    assert lines["Shared"].get_xydata().tolist() == [[0, 15], [1, 35]]
+    assert lines["Both"].get_xydata().tolist() == [[2, 55]]
+    assert lines["Both"].get_color() == "#D55E00", "a grid has the look of its label"
 
 
 def test_congruence_by_hand(tmp_path):
-    """Groups 0 and 1 lie in clusters 1 and 0 but for one image; clusters hold one class each."""
+    """Groups 0 and 1 lie in clusters 1 and 0 except one image; clusters hold one class each."""
     columns = {"class": ["a"] * 3 + ["b"] * 3, "test": False, "cluster": [1, 1, 1, 0, 0, 0]}
     frame = pd.DataFrame(columns | {"group": [0, 0, 1, 1, 1, 1]})
     tests = frame.assign(test=True, group=5)
     pd.concat([frame, tests]).to_parquet(tmp_path / "g.parquet")
     made = shown(artefact=tmp_path / "g.parquet", member=_member(key_momentum=0.5))
-    assert congruence.congruence(made) == pytest.approx(100 * 5 / 6)
-    with style.applied():
-        (axis,) = congruence.draw([made], figure_job()).axes
-        assert axis.containers[0].lines[0].get_xydata().tolist() == [[0.5, pytest.approx(500 / 6)]]
+    assert options.congruence(made) == pytest.approx(100 * 5 / 6)
+    (axis,) = draw("congruence", [made]).axes
+    assert axis.containers[0].lines[0].get_xydata().tolist() == [[0.5, pytest.approx(500 / 6)]]
 
 
 def test_points_in_space_have_the_colour_of_their_accuracy(run):
@@ -164,14 +141,13 @@ def test_points_in_space_have_the_colour_of_their_accuracy(run):
         run(10 * n, 10 * n, method=f"g.{n}", member=_member(**dict(zip("abc", at, strict=True))))
         for n, at in enumerate(places)
     ]
-    with style.applied():
-        axis = scatter3d.draw(series, figure_job()).axes[0]
-        (points,) = axis.collections
-        assert points.get_array().tolist() == [0, 10, 20]
-        # positions among each axis' values in the order of the grid: 4, 8; 8, 16; 16, 4
-        assert np.transpose(points._offsets3d).tolist() == [[0, 0, 0], [1, 0, 1], [0, 1, 1]]
-        assert [axis.get_xlabel(), axis.get_ylabel(), axis.get_zlabel()] == ["a", "b", "c"]
-        assert [text.get_text() for text in axis.get_zticklabels()] == ["16", "4"]
+    axis = draw("scatter3d", series).axes[0]
+    (points,) = axis.collections
+    assert points.get_array().tolist() == [0, 10, 20]
+    # positions among each axis' values in the order of the grid: 4, 8; 8, 16; 16, 4
+    assert np.transpose(points._offsets3d).tolist() == [[0, 0, 0], [1, 0, 1], [0, 1, 1]]
+    assert [axis.get_xlabel(), axis.get_ylabel(), axis.get_zlabel()] == ["a", "b", "c"]
+    assert [text.get_text() for text in axis.get_zticklabels()] == ["16", "4"]
 
 
 def _selections():
@@ -182,11 +158,11 @@ def _selections():
 
 def test_a_clients_groups_are_averaged_over_its_rounds(tmp_path):
     frame = _selections()
-    assert client_groups.busiest(frame) == 3
-    found = client_groups.counts(frame, 3)
+    assert groups.busiest(frame) == 3
+    found = groups.counts(frame, 3)
     assert found["mean"].tolist() == [6, 2]
     assert found["std"].tolist() == pytest.approx([2**0.5, 2**0.5])
-    assert client_groups.counts(frame, 8)["std"].isna().all()
+    assert groups.counts(frame, 8)["std"].isna().all()
     frame.to_parquet(tmp_path / "a.parquet")
     # in the other run client 9 takes part most often; the figure stays with client 3
     other = frame.assign(client=frame["client"].replace(8, 9))
@@ -195,11 +171,10 @@ def test_a_clients_groups_are_averaged_over_its_rounds(tmp_path):
         tmp_path / "b.parquet"
     )
     series = [shown(method=m, title=m, artefact=tmp_path / f"{m}.parquet") for m in "ab"]
-    with style.applied():
-        figure = client_groups.draw(series, figure_job())
-        titles = [axis.get_title() for axis in figure.axes]
-        assert titles == ["a\nclient 3, 2 rounds", "b\nclient 3, 2 rounds"]
-        assert [bar.get_height() for bar in figure.axes[0].patches] == [6, 2]
-        assert len({axis.get_ylim() for axis in figure.axes}) == 1
-        with refused("b.parquet", "client 8"):
-            client_groups.draw(series, figure_job(client=8))
+    figure = draw("client_groups", series)
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == ["a\nclient 3, 2 rounds", "b\nclient 3, 2 rounds"]
+    assert [bar.get_height() for bar in figure.axes[0].patches] == [6, 2]
+    assert len({axis.get_ylim() for axis in figure.axes}) == 1
+    with refused("b.parquet", "client 8"):
+        draw("client_groups", series, client=8)

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedloom.report.paired import Term, difference
-from fedloom.report.verdicts import FAILS, HOLDS, UNDECIDED, decide
+from fedloom.report.verdicts import FAILS, HOLDS, RESAMPLES, UNDECIDED, Term, decide, differences
 
 
 def _values(*seeds):
     """Accuracies [1, K] by seed."""
     return {seed: np.array([row], float) for seed, row in enumerate(seeds)}
+
+
+def difference(terms, confidence=0.95, resamples=RESAMPLES):
+    (found,) = differences(terms, [confidence], resamples)
+    return found
 
 
 def _pair(above, below, statistic="mean"):

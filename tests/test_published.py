@@ -7,8 +7,8 @@ import pytest
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
-from fedloom.report.tables import layout, parameters, published, summary
-from shown_runs import shown, table_job
+from fedloom.report.tables import costs, layout, published, summary
+from shown_runs import shown, table_kind
 
 FILES = {path.stem: path for path in sorted((ROOT / "workflow/published").glob("*.yaml"))}
 MEAN, WORST = "participating_mean", "participating_worst"
@@ -152,25 +152,24 @@ def test_what_peps_text_counts_is_what_its_table_prints():
     ],
 )
 def test_without_a_deviation_only_the_printed_digits_agree(mean, std, value, text):
-    """A count that no seed changes is no number of deviations away from anything."""
+    """A count that no seed changes has no deviation to measure a distance with."""
     numbers = (*map(float, value), float("nan"))[:2]
     assert published.verdict(mean, std, *numbers, above=False, below=False) == text
 
 
 def _beside(value):
-    frame = summary.summarise([shown()], [{"params_up": 10.0}])
+    runs = [shown(), shown(method="other")]
+    frame = summary.summarise(runs, [{"params_up": 10.0}] * 2)
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}, "values": {"Ours": {"X": value}}}
-    return layout.texts(published.beside(frame, entry), parameters.column)
+    return layout.texts(published.beside(frame, entry), table_kind("parameters").column)
 
 
-def test_published_bounds_have_their_sign():
-    assert _beside({"params_up": {"below": 1}}).cells["params_up_published"].tolist() == ["< 1"]
-    assert _beside({"params_up": {"above": 1}}).cells["params_up_published"].tolist() == ["> 1"]
-    assert _beside({"params_up": [1]}).titles == [
-        "Method",
-        "Sent by a client",
-        "Published sent by a client",
-    ]
+def test_published_numbers_stand_beside_the_measured_ones():
+    for value, text in (({"below": 1}, "< 1"), ({"above": 1}, "> 1"), ([1], "1")):
+        texts = _beside({"params_up": value, "rounds": [12]})
+        assert texts.cells["params_up_published"].tolist() == [text, "-"]
+        assert not any(texts.marks["params_up_published"])
+        assert texts.titles == ["Method", "Sent by a client", "Published sent by a client"]
 
 
 def test_parameters_are_of_one_client_in_one_round(tmp_path):
@@ -178,8 +177,7 @@ def test_parameters_are_of_one_client_in_one_round(tmp_path):
     columns = {"clients": [2, 4], "bytes_up": [64, 96], "bytes_down": [80, 160]}
     pd.DataFrame(columns).to_parquet(tmp_path / "rounds.parquet")
     run = shown(rounds=tmp_path / "rounds.parquet")
-    found = parameters.measure(run, table_job("parameters"))
-    assert found == {"params_up": 7, "params_down": 10}
+    assert costs.sent(run) == {"params_up": 7, "params_down": 10}
 
 
 @pytest.mark.parametrize(
@@ -201,5 +199,5 @@ def test_a_published_number_says_how_far_it_is_from_ours(mean, std, value, text)
     frame = summary.summarise(runs, [{"params_up": number} for number in measured])
     entry = {"rows": {"m": "Ours"}, "columns": {"d/p": "X"}}
     entry["values"] = {"Ours": {"X": {"params_up": value}}}
-    table = layout.texts(published.beside(frame, entry), parameters.column)
+    table = layout.texts(published.beside(frame, entry), table_kind("parameters").column)
     assert table.cells["params_up_published"].tolist() == [text]

@@ -1,8 +1,8 @@
 """The report in a real browser: every entry of every category is clicked, and shows something.
 
-Snakemake draws the report's pages from JavaScript, so that its HTML says little of what is seen.
-The browser is Debian's chromium with chromium-driver, which .ci/run installs; elsewhere the tests
-are skipped where they are missing, but never if FEDLOOM_CI is set.
+JavaScript draws the report's pages, so that the HTML says little about what a reader sees. The
+browser is Debian's chromium with chromium-driver, which .ci/run installs; elsewhere the tests are
+skipped where they are missing, but never if FEDLOOM_CI is set.
 """
 
 import ast

@@ -382,11 +382,9 @@ def test_a_table_says_what_was_spent_and_who_can_subtract_the_noise(tmp_path, se
     outputs = {kind: tmp_path / f"main.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
     tables.write(table_job(), runs, outputs)
     caption = outputs["md"].read_text().splitlines()[0]
-    assert (
-        "Differential privacy: A: epsilon 3.46 after 2 rounds, " in caption and "; B: " in caption
-    )
-    assert caption.count("secret noise") == 2 * secret
-    assert ("subtract" in caption) is not bool(secret)
+    words = "secret noise" if secret else "noise that anyone with the seed can subtract"
+    line = f"Differential privacy: A: epsilon 3.46 after 2 rounds, {words}; B: {words}."
+    assert caption.endswith(line)
 
 
 def test_a_client_that_trains_since_nobody_was_drawn_is_not_used(run):

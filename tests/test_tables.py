@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_mutual_info_score
 
-from fedloom.commands import planning
 from fedloom.common.checkout import ROOT
 from fedloom.config.reading import read
 from fedloom.config.rounds import Reported
@@ -17,22 +16,11 @@ from fedloom.data import glyphs
 from fedloom.hooks import manifest
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, no_better_than_guessing
-from fedloom.report.tables import (
-    accuracy,
-    clustering,
-    communication,
-    domains,
-    held_out,
-    layout,
-    marks,
-    published,
-    summary,
-)
-from fedloom.report.tables.communication import until
-from fedloom.report.tables.domains import by_domain
+from fedloom.report.tables import layout, notes, summary
+from fedloom.report.tables.costs import until
 from fedloom.study.jobs import ShownPlugin
 from refusals import refused
-from shown_runs import shown, table_files, table_job
+from shown_runs import shown, table_files, table_job, table_kind
 
 
 def _evaluation(path, correct, rounds=(1, 2)):
@@ -152,51 +140,52 @@ NASTY = [r"a|b \ $x_{$ 50% #1 & ~^", "<b>bold</b>", "_x_", "two\nlines", "Mean",
 
 @pytest.mark.parametrize("text", NASTY)
 def test_any_text_stands_in_a_table_as_it_is(text, tmp_path):
-    """As a title, and as the name of a domain that is a heading, or ends like a column of ours."""
+    """As a title, or a domain that is a heading, or a name that ends like one of our columns."""
     runs = [shown(title=text, method=m, dataset=d) for m in "ab" for d in "xy"]
     measured = [{f"domain_{text}": 1.0, "participating_mean": 2.0}] * 4
-    table = layout.texts(summary.summarise(runs, measured), domains.column)
-    assert table.titles == ["Dataset", "Method", text, "Mean"]
-    caption, _, *lines = layout.markdown(table, text).splitlines()
+    texts = layout.texts(summary.summarise(runs, measured), table_kind("domains").column)
+    assert texts.titles == ["Dataset", "Method", text, "Mean"]
+    caption, _, *lines = layout.markdown(texts, text).splitlines()
     assert not re.search("<[a-z/]", "".join([caption, *lines])), "no HTML"
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     assert {len(row) for row in cells} == {4}
     assert html.unescape(cells[2][1].strip().replace("\\|", "|")) == " ".join(text.split())
-    page = layout.page(table, text)
+    page = layout.page(texts, text)
     found = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
     assert found[1] == text and len(found) == 16
     heads = re.findall(r"<th [^>]*>([^<]*)</th>", page)
-    assert [html.unescape(cell) for cell in heads] == table.titles
-    assert page == layout.page(table, text), "equal tables give equal bytes"
-    latex = layout.latex(table, text, "tab:x")
+    assert [html.unescape(cell) for cell in heads] == texts.titles
+    assert page == layout.page(texts, text), "equal tables give equal bytes"
+    latex = layout.latex(texts, text, "tab:x")
     assert latex.startswith("% Needs \\usepackage{booktabs}")
     for command in ("textbackslash", "textasciitilde", "ensuremath", "textbf", "underline"):
         latex = latex.replace(f"\\{command}{{", "{")
     assert re.search(r"(?<!\\)[$#^]", latex) is None, "nothing that LaTeX takes as a command"
 
 
-def _run(method="x", seed=0):
-    return shown(dataset="x", partition="x", backbone="x", method=method, title=method, seed=seed)
+def _run(method, seed=0):
+    return shown(method=method, title=method, seed=seed)
 
 
 def test_one_seed_has_no_deviation_and_no_best():
     frame = summary.summarise([_run("a"), _run("b")], [{"participating_mean": x} for x in (1, 2)])
-    table = layout.texts(frame, accuracy.column)
-    assert table.cells["participating_mean"].tolist() == ["1.00", "2.00"]
-    assert table.marks["participating_mean"].tolist() == ["", ""]
-    caption = tables.caption(table_job(), "accuracy", 1)
-    assert "one seed" in caption and "bold" not in caption
+    texts = layout.texts(frame, table_kind("accuracy").column)
+    assert texts.cells["participating_mean"].tolist() == ["1.00", "2.00"]
+    assert texts.marks["participating_mean"].tolist() == ["", ""]
+    assert "one seed" in tables.spread(1) and "bold" not in tables.spread(1)
 
 
 def test_a_number_that_a_group_lacks_is_a_dash():
     runs = [_run(method, seed) for method in "ab" for seed in (0, 1)]
     both, one = {"participating_mean": 1.0, "held_out_mean": 2.0}, {"participating_mean": 3.0}
-    shown = layout.texts(summary.summarise(runs, [both, both, one, one]), accuracy.column)
+    shown = layout.texts(
+        summary.summarise(runs, [both, both, one, one]), table_kind("accuracy").column
+    )
     assert shown.cells["held_out_mean"].tolist() == ["2.00 ± 0.00", "-"]
     assert shown.marks["held_out_mean"].tolist() == [layout.BEST, ""]
 
 
-# ---- what is said of rows -----------------------------------------------------------------------
+# ---- notes on rows -------------------------------------------------------------------------------
 
 
 def _written(tmp_path, runs):
@@ -217,14 +206,14 @@ def _measured(tmp_path, name, losses=(1.0,), **more):
 def test_every_format_says_that_a_run_is_no_better_than_guessing(tmp_path):
     runs = [_measured(tmp_path, "good", [3.0, 2.0]), _measured(tmp_path, "bad", [2.0, 15.0, 19.0])]
     text, *frames = _written(tmp_path, runs)
-    line = f"{marks.GUESSING.sign} {marks.GUESSING.text}."
+    line = f"{notes.GUESSING.sign} {notes.GUESSING.text}."
     assert "| bad ‡ " in text["md"] and text["md"].endswith(f"\n\n{line}\n")
     assert "bad $\\ddagger$ &" in text["tex"] and "good &" in text["tex"]
     after = text["tex"].split("\\end{tabular}")[1]
-    assert marks.GUESSING.text in after and after.rstrip().endswith("\\end{table}")
+    assert notes.GUESSING.text in after and after.rstrip().endswith("\\end{table}")
     assert ">bad ‡</td>" in text["html"] and f">{line}</td></tr>\n</tfoot>" in text["html"]
     for frame in frames:
-        assert frame["marks"].fillna("").tolist() == ["", marks.GUESSING.text]
+        assert frame["marks"].fillna("").tolist() == ["", notes.GUESSING.text]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +235,7 @@ def test_held_out_clients_whose_images_a_server_has_are_no_strangers(tmp_path):
     sees, other = ShownPlugin("whole model", sees_held_out=True), ShownPlugin("whole model")
     runs = [_measured(tmp_path, "a", plugin=other), _measured(tmp_path, "b", plugin=sees)]
     text, *_ = _written(tmp_path, runs)
-    assert "| b † " in text["md"] and f"† {marks.STRANGERS.text}." in text["md"]
+    assert "| b † " in text["md"] and f"† {notes.STRANGERS.text}." in text["md"]
     for run in runs:
         frame = pd.read_parquet(run.evaluation)
         frame[frame["participating"]].to_parquet(run.evaluation)
@@ -267,7 +256,7 @@ def test_a_table_says_what_is_trained_where_that_differs(tmp_path):
     for frame in frames:
         assert frame["trains"].fillna("").tolist() == list(parts.values())
     text, *_ = _written(tmp_path, runs[:1])
-    assert "Trains" not in text["md"] and not any(mark.sign in text["md"] for mark in marks.MARKS)
+    assert "Trains" not in text["md"] and not any(mark.sign in text["md"] for mark in notes.MARKS)
 
 
 def test_every_method_that_ships_says_what_it_trains():
@@ -285,28 +274,35 @@ def test_every_method_that_ships_says_what_it_trains():
 def test_held_out_has_two_columns(tmp_path):
     _evaluation(tmp_path / "x.parquet", {1: (10, 10, 3)}, rounds=(1,))
     run = shown(evaluation=tmp_path / "x.parquet")
-    assert held_out.measure(run, table_job("held_out")) == {
+    assert table_kind("held_out").measure(run, table_job()) == {
         "participating_mean": 75,
         "held_out_mean": 30,
     }
 
 
-def test_domains_are_means_over_their_clients():
+def test_domains_are_means_over_their_clients(tmp_path):
     rows = [  # domain, participating, test images, correct: 50 %, 100 %, 10 %; the last is held out
         ("real", True, 10, 5), ("real", True, 40, 40), ("sketch", True, 10, 1),
         ("sketch", False, 10, 10),
     ]  # fmt: skip
     columns = ["domain", "participating", "num_test", "num_correct"]
-    frame = pd.DataFrame(rows, columns=columns).assign(round=1)
+    frame = pd.DataFrame(rows, columns=columns).assign(round=1, personalized=False)
+    frame["client_id"] = range(4)
     other = frame.assign(round=2, num_correct=0)
-    assert by_domain(frame, Reported((1,))) == {
+    pd.concat([frame, other]).to_parquet(tmp_path / "x.parquet")
+
+    def by_domain(*rounds):
+        run = shown(evaluation=tmp_path / "x.parquet", reported=Reported(rounds))
+        return table_kind("domains").measure(run, table_job())
+
+    assert by_domain(1) == {
         "domain_real": 75,
         "domain_sketch": 10,
         "participating_mean": pytest.approx(160 / 3),
         "participating_worst": 10,
         "pooled": pytest.approx(100 * 46 / 60),
     }
-    assert by_domain(pd.concat([frame, other]), Reported((1, 2)))["domain_real"] == 37.5
+    assert by_domain(1, 2)["domain_real"] == 37.5
 
 
 def _cost(target):
@@ -327,7 +323,7 @@ def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():
 def test_a_target_never_reached_is_a_bound_and_never_the_best():
     runs = [_run("a"), _run("a"), _run("b"), _run("b")]
     frame = summary.summarise(runs, [_cost(80), _cost(95), _cost(80), _cost(90)])
-    shown = layout.texts(frame, communication.column)
+    shown = layout.texts(frame, table_kind("communication").column)
     assert shown.cells["rounds"].tolist() == ["> 5.0", "5.0 ± 1.4"]  # 4 and > 6; 4 and 6
     assert shown.marks["rounds"].tolist() == ["", layout.BEST]
     latex = layout.latex(shown, "x", "tab:x")
@@ -359,7 +355,8 @@ def test_no_spreadsheet_computes_a_title(tmp_path):
     runs = [shown(method=f"m{n}", title=title) for n, title in enumerate(titles)]
     frame = summary.summarise(runs, [{"x": -1.5, "=y": 1.0} for _ in titles])
     outputs = table_files(tmp_path)
-    layout.write(frame, layout.texts(frame, layout.Column), "caption", "tab:x", outputs)
+    built = layout.Built(frame, layout.texts(frame, layout.Column), "caption")
+    layout.write(built, "tab:x", outputs)
     with outputs["csv"].open(newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [row["title"] for row in rows] == [*(f"'{title}" for title in titles[:4]), *titles[4:]]
@@ -373,21 +370,10 @@ def test_lower_is_better_where_it_is():
     assert layout.ranks(frame, "x", column).tolist() == [2, 1, 1], "as printed"
 
 
-def test_published_numbers_stand_beside_the_measured_ones():
-    runs = [_run("pep"), _run("mine")]
-    frame = summary.summarise(runs, [{"participating_mean": 90.0}, {"participating_mean": 91.0}])
-    values = {"Ours": {"CIFAR": {"participating_mean": [95.46, 0.16], "rounds": [12]}}}
-    entry = {"rows": {"pep": "Ours"}, "columns": {"x/x": "CIFAR"}, "values": values}
-    shown = layout.texts(published.beside(frame, entry), accuracy.column)
-    assert shown.titles == ["Method", "Mean", "Published mean"]
-    assert shown.cells["participating_mean_published"].tolist() == ["95.46 ± 0.16", "-"]
-    assert not any(shown.marks["participating_mean_published"])
-
-
 def test_a_column_without_a_direction_marks_nothing():
     runs = [_run("pep"), _run("mine")]
     frame = summary.summarise(runs, [{"accuracy": 90.0}, {"accuracy": 91.0}])
-    shown = layout.texts(frame, clustering.column)
+    shown = layout.texts(frame, table_kind("clustering").column)
     assert shown.titles == ["Method", "Clustering accuracy"]
     assert shown.cells["accuracy"].tolist() == ["90.00", "91.00"]
     assert not any(shown.marks["accuracy"])
@@ -407,7 +393,7 @@ def test_clustering_by_hand(tmp_path):
     job = table_job("clustering", superclasses="c.yaml", superclass_of=labels)
     # training: group 0 lies in cluster 1 (2 images), group 1 half in each (2 of 4);
     # k-means keeps 3 cats and 2 cods together
-    found = clustering.measure(run, job)
+    found = table_kind("clustering").measure(run, job)
     known = [[0] * 5, [0, 0, 1, 1, 0], [0, 0, 0, 2, 1]]  # nothing, superclasses, groups
     none, all_, some = (100 * adjusted_mutual_info_score(known[1], other) for other in known)
     assert (none, all_) == (0, pytest.approx(100))
@@ -419,7 +405,7 @@ def test_clustering_by_hand(tmp_path):
     }
     del labels["cod"]
     with refused("c.yaml", "'cod'"):
-        clustering.measure(run, job)
+        table_kind("clustering").measure(run, job)
 
 
 @pytest.mark.parametrize(("name", "count"), [("glyphs", 3), ("cifar100", 20)])
@@ -434,7 +420,7 @@ def test_superclasses_that_ship(name, count):
 
 
 def test_every_kind_makes_rows():
-    for name in planning.KINDS["tables"]:
-        kind = tables.kind(name)
+    assert "not_run_error" not in tables.KINDS, "another class of a module"
+    for kind in tables.KINDS.values():
         parts = ("build",) if hasattr(kind, "build") else ("measure", "column", "describe")
         assert all(callable(getattr(kind, part)) for part in parts)

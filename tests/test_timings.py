@@ -10,15 +10,15 @@ import torch
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
-from fedloom.report.tables import layout, published, summary, timings
-from shown_runs import shown, table_job
+from fedloom.report.tables import layout, published, summary
+from shown_runs import shown, table_job, table_kind
 
 
 def test_times_are_means_and_shares_of_training(tmp_path):
     columns = {"stage": ["decomposition"] * 2 + ["projection", "training"]}
     path = tmp_path / "t.parquet"
     pd.DataFrame(columns | {"milliseconds": [3.0, 5.0, 1.0, 400.0]}).to_parquet(path)
-    found = timings.measure(shown(artefact=path), table_job("timings"))
+    found = table_kind("timings").measure(shown(artefact=path), table_job())
     assert found == {
         "decomposition_ms": 4, "projection_ms": 1, "training_ms": 400,
         "decomposition_percent": 1, "projection_percent": 0.25,
@@ -26,10 +26,10 @@ def test_times_are_means_and_shares_of_training(tmp_path):
     frame = summary.summarise([shown()], [found])
     values = {"FedPHA": {"X": {"decomposition_ms": [4.2], "decomposition_percent": {"below": 1}}}}
     entry = {"rows": {"m": "FedPHA"}, "columns": {"d/p": "X"}, "values": values}
-    table = layout.texts(published.beside(frame, entry), timings.column)
-    assert table.titles[:3] == ["Method", "Decomposition (ms)", "Published decomposition (ms)"]
-    assert table.cells["decomposition_percent_published"].tolist() == ["< 1.00"]
-    assert not table.marks.to_numpy().any(), "times of machines have no best"
+    texts = layout.texts(published.beside(frame, entry), table_kind("timings").column)
+    assert texts.titles[:3] == ["Method", "Decomposition (ms)", "Published decomposition (ms)"]
+    assert texts.cells["decomposition_percent_published"].tolist() == ["< 1.00"]
+    assert not texts.marks.to_numpy().any(), "times of machines have no best"
 
 
 @pytest.mark.parametrize("variant", ["paper", "algorithm_1", "released"])

@@ -25,7 +25,7 @@ from fedloom.config.reading import merge, read
 from fedloom.config.settings import VALIDATION
 from fedloom.data.partition import validation_split
 from fedloom.data.store import ImageStore
-from fedloom.report.tables import choices as footnotes
+from fedloom.report.tables import notes
 from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
 from fedloom.study import paths, selected
 from fedloom.study.plan import Plan
@@ -399,7 +399,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
             _evaluated(trial, job, [(2, 0, True, False, 10, number)])
         choose.run(job, 1)
     job = plan.table_job(Wildcards(label="main"))
-    assert footnotes.footnote(job.shown, job.tuned) == (
+    assert notes.tuning(job.shown, job.tuned) == (
         "Options chosen from 2 trials of every method, 2 rounds of one seed (1000) each, by the "
         "accuracy of participating clients on 0.2 of their training images. Chosen: Head-Tuning: "
         "lr 0.3; FedVPT: lr 0.3, prompts 4."

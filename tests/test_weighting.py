@@ -35,7 +35,7 @@ ALL_CASES = [
     *((name, {}, True) for name in BY_IMAGES),
     *((name, {}, False) for name in ALIKE),
 ]
-# of the methods without an aggregate of their own, two stand for all: the hook is the same
+# two of the methods without an aggregate stand for all: the hook is the same
 BY_DEFAULT = {
     name
     for name, p in manifest.discover().items()

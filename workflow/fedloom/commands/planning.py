@@ -14,7 +14,6 @@ from fedloom.config import data_plugins
 from fedloom.config import resolve as config
 from fedloom.config.data_plugins import WithPlugins
 from fedloom.config.kinds import Catalogue, Room
-from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import SchemeKind
 from fedloom.config.reading import merge, read_all
 from fedloom.config.settings import Settings
@@ -30,8 +29,8 @@ LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the
 KINDS: Catalogue = {
     "datasets": SOURCES,
     "partitions": WithPlugins(Room(schemes.__name__, SchemeKind), "scheme"),
-    "tables": Room(tables.__name__, TableKind),
-    "figures": Room(figures.__name__, FigureKind),
+    "tables": tables.KINDS,
+    "figures": figures.KINDS,
 }
 
 

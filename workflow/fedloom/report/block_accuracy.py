@@ -15,14 +15,14 @@ from fedloom.data.store import ImageStore
 def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[float, float]:
     """Compute top-1 and top-5 accuracy in percent of the test images, by distance to class means.
 
+    A class without training images is never near.
+
     Args:
         tokens: class tokens [N, d].
         labels: [N].
-        test: bool [N]; the other images make the class means. A class that has none of them is
-            never near.
+        test: bool [N]; the other images make the class means.
     """
-    classes = int(labels.max()) + 1
-    train = ~test
+    classes, train = int(labels.max()) + 1, ~test
     count = torch.bincount(labels[train], minlength=classes)
     means = torch.zeros(classes, tokens.shape[1]).index_add_(0, labels[train], tokens[train])
     means /= count.clamp(min=1)[:, None]
@@ -44,7 +44,7 @@ def class_tokens(features: Path, block: int) -> Tensor:
 
     Args:
         features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
-        block: counted from 1; M + 1 is the network's output.
+        block: 1 to M for the inputs of the M blocks, M + 1 for the network's output.
 
     Raises:
         FedLoomError: the network has no such block, or the file is truncated.
@@ -63,15 +63,10 @@ def class_tokens(features: Path, block: int) -> Tensor:
 
 
 def write(store: ImageStore, features: Path, out: Path) -> None:
-    """Write a row per block: `block`, `top1` and `top5`.
-
-    `block` is 1 to M for the inputs of the M blocks and M + 1 for the network's output.
-
-    Args:
-        features: see `class_tokens`.
+    """Write a row per block of `class_tokens`: `block`, `top1` and `top5`.
 
     Raises:
-        FedLoomError: the file is truncated, or made from another set of images.
+        FedLoomError: see `class_tokens`; or the file is made from another set of images.
     """
     labels, test = torch.from_numpy(store.labels), torch.tensor(store.test)
     rows = []
@@ -80,5 +75,5 @@ def write(store: ImageStore, features: Path, out: Path) -> None:
         if len(tokens) != len(labels):
             raise FedLoomError(f"{features}: of {len(tokens)} images, the store has {len(labels)}")
         rows.append((block, *nearest_prototype(tokens, labels, test)))
-    columns = dict(zip(("block", "top1", "top5"), zip(*rows, strict=True), strict=True))
-    write_table(out, pa.table(columns))
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    write_table(out, pa.table(columns, names=["block", "top1", "top5"]))

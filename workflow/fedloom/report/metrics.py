@@ -1,7 +1,8 @@
-"""Read the numbers of runs from their Parquet files."""
+"""Read the numbers of runs from their Parquet files, and where they lie in a grid."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -9,10 +10,13 @@ import pyarrow as pa
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
 from fedloom.common.receipts import read_receipt
+from fedloom.config import grids
 from fedloom.config.rounds import Reported
+from fedloom.config.settings import GridMember
 from fedloom.study.plot_inputs import ShownRun
 from fedloom.study.runs import Run
 
+SCENARIO = ("dataset", "partition", "backbone")
 ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
 
 
@@ -24,9 +28,7 @@ def frame(path: Path) -> pd.DataFrame:
 def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
     """Read an evaluation.parquet with one row per round and client.
 
-    Args:
-        personalized: of a client that was evaluated without and with `personalize`, take the row
-            with it, else the one without.
+    A client that was evaluated with and without `personalize` has the row that `personalized` says.
     """
     rows = frame(path)
     if not personalized:
@@ -36,30 +38,32 @@ def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
 
 
 def artefact(run: ShownRun) -> pd.DataFrame:
-    """Read the method's own table of a run, for a kind that declares `x-artefact`."""
-    return frame(artefact_file(run))
-
-
-def artefact_file(run: ShownRun) -> Path:
-    """Return the file of the method's own table of a run."""
-    assert run.artefact is not None, "the kind declares no artefact"
-    return run.artefact
+    """Read the method's own table of a run, for a kind that is made of one."""
+    assert run.artefact is not None, "the kind names no artefact"
+    return frame(run.artefact)
 
 
 def class_names(run: ShownRun) -> list[str]:
-    """Return the names of the classes of a run's dataset, for a kind that `x-reads` names."""
+    """Return the names of the classes of a run's dataset, for a kind that reads `names`."""
     return [str(name) for name in read_receipt(run.store)["classes"]]
+
+
+def grouped(
+    series: Sequence[ShownRun], keys: Sequence[str] = SCENARIO
+) -> dict[tuple[str, ...], list[ShownRun]]:
+    """Group runs by some of their labels, in their order."""
+    groups: dict[tuple[str, ...], list[ShownRun]] = {}
+    for run in series:
+        groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
+    return groups
 
 
 def join(parts: Sequence[Path], out: Path, run: Run) -> None:
     """Write the jobs' rows as one Parquet file, in the order given.
 
-    The run's labels come first in every row, so that the files of many runs are one data frame.
-    Names are dictionary-encoded columns; the seed is a number. A column that only some of the jobs
-    have is null in the rows of the others.
-
-    Raises:
-        FedLoomError: a part is damaged.
+    The run's labels come first in every row, names as dictionary-encoded columns, so that the files
+    of many runs are one data frame. A column that only some of the jobs have is null in the rows of
+    the others.
     """
     table = pa.concat_tables(map(read_table, parts), promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
@@ -70,28 +74,22 @@ def join(parts: Sequence[Path], out: Path, run: Run) -> None:
 
 
 def no_better_than_guessing(rounds: pd.DataFrame) -> bool:
-    """Return True if the training loss is no lower than that of guessing, the log of the classes.
+    """Return True if the training loss in rounds.parquet is no lower than that of guessing.
 
     The median over the last half of the rounds decides.
-
-    Args:
-        rounds: rows of rounds.parquet.
     """
     last = rounds.sort_values("round").tail((len(rounds) + 1) // 2)
     return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
-    """Compute accuracies in percent, each the mean over the reported rounds.
-
-    Args:
-        evaluation: rows of evaluation.parquet.
+    """Compute accuracies in percent of evaluation.parquet, each the mean over the reported rounds.
 
     Returns:
         `participating_mean`, `participating_worst`, `held_out_mean`, `held_out_worst`: the
-        unweighted mean and the minimum over the clients that take part in training, and over those
-        held out (PEP-FedPT, Section 5); `global` on all test images. A group without rows has no
-        entry. With `reported.worst_of`, the worst is the lowest mean over clients in these rounds.
+        unweighted mean and the minimum (see `worst`) over the clients that take part in training,
+        and over those held out (PEP-FedPT, Section 5); `global` on all test images. A group without
+        rows is left out.
     """
     server = evaluation["client_id"] == SERVER_MODEL
     clients = evaluation[~server]
@@ -100,7 +98,7 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
         of_group = clients[clients["participating"] == group]
         rows = of_group[of_group["round"].isin(reported.rounds)]
         if len(rows):
-            result[f"{name}_mean"] = float(percent(rows).groupby(rows["round"]).mean().mean())
+            result[f"{name}_mean"] = float(by_round(rows).mean())
             result[f"{name}_worst"] = worst(of_group, reported)
     overall = evaluation[server & evaluation["round"].isin(reported.rounds)]
     if len(overall):
@@ -113,24 +111,53 @@ def percent(rows: pd.DataFrame) -> pd.Series:
     return 100 * rows["num_correct"] / rows["num_test"]
 
 
+def by_round(rows: pd.DataFrame) -> pd.Series:
+    """Return the mean accuracy in percent of rows of evaluation.parquet, by round."""
+    return percent(rows).groupby(rows["round"]).mean()
+
+
 def worst(evaluation: pd.DataFrame, reported: Reported) -> float:
-    """Return the worst client's accuracy in percent, averaged over the reported rounds.
+    """Return the accuracy in percent of the worst of a group's clients, mean over reported rounds.
 
     With `reported.worst_of`, the lowest mean over clients in these rounds (PEP-FedPT, footnote 4).
-
-    Args:
-        evaluation: rows of evaluation.parquet, of one group of clients.
     """
     rows = evaluation[evaluation["round"].isin(reported.worst_of or reported.rounds)]
-    by_round = percent(rows).groupby(rows["round"])
-    return float(by_round.mean().min() if reported.worst_of else by_round.min().mean())
+    if reported.worst_of:
+        return float(by_round(rows).min())
+    return float(percent(rows).groupby(rows["round"]).min().mean())
 
 
 def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
-    """Return the accuracy in percent of all participating clients' test images together.
-
-    A client counts by its number of test images; mean over the reported rounds.
-    """
+    """Return the accuracy in percent of all participating clients' test images together."""
     chosen = evaluation["round"].isin(reported.rounds) & evaluation["participating"]
     total = evaluation[chosen].groupby("round")[["num_correct", "num_test"]].sum()
     return float(percent(total).mean())
+
+
+def member(run: ShownRun) -> GridMember:
+    """Return the position of a run in its grid."""
+    assert run.member is not None, "the kind shows a grid, and the run belongs to none"
+    return run.member
+
+
+def axis_values(run: ShownRun) -> dict[str, str]:
+    """Return a run's value on every axis of its grid, as text."""
+    return {axis: grids.text(value) for axis, value in member(run).at.items()}
+
+
+def varied_lists(run: ShownRun) -> dict[str, list[Any]]:
+    """Return the options of a run that are lists and that its grid varies entry by entry."""
+    return grids.varied_lists(member(run))
+
+
+def of_members(series: Sequence[ShownRun]) -> pd.DataFrame:
+    """Return one row per member of a grid: its value on every axis, `accuracy` and `std`.
+
+    `accuracy` is `participating_mean`, the mean over seeds with its sample standard deviation.
+    """
+    records = []
+    for run in series:
+        mean = accuracies(evaluation(run.evaluation), run.reported)["participating_mean"]
+        records.append(axis_values(run) | {"accuracy": mean})
+    grouped = pd.DataFrame(records).groupby(list(member(series[0]).at), sort=False)["accuracy"]
+    return grouped.agg(["mean", "std"]).rename(columns={"mean": "accuracy"}).reset_index()

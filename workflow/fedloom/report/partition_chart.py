@@ -16,7 +16,7 @@ from fedloom.report.figures import style
 PARTICIPATING, HELD_OUT = "#0072B2", "#D55E00"
 CELL = 0.24  # inches per client and class, where the page allows it
 LINE = 1.2  # points
-NAMED = 40  # up to so many classes are named, and clients numbered; more have ticks
+NAMED = 40  # more classes have no names, and more clients no numbers
 
 
 def draw(partition: Path, class_names: list[str], out_png: Path, out_pdf: Path) -> None:
@@ -92,16 +92,10 @@ def _label_domains(axes: Axes, domains: list[str]) -> None:
             axes.axvline(start - 0.5, color="0.6", linewidth=0.8)
         narrow = end - start < 4
         axes.annotate(
-            domains[start],
-            ((start + end - 1) / 2, 1),
-            (0, 3),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            rotation=40 if narrow else 0,
-            rotation_mode="anchor",
-            ha="left" if narrow else "center",
-            fontsize=8,
-        )
+            domains[start], ((start + end - 1) / 2, 1), (0, 3), xycoords=("data", "axes fraction"),
+            textcoords="offset points", rotation=40 if narrow else 0, rotation_mode="anchor",
+            ha="left" if narrow else "center", fontsize=8,
+        )  # fmt: skip
 
 
 def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: float) -> None:
@@ -112,26 +106,16 @@ def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: floa
     if held_out.any():
         handles.append(_bubble("held out", 0.4 * most * area, True))
     figure.legend(
-        handles=handles,
-        title="training images",
-        loc="outside right upper",
-        fontsize=8,
-        title_fontsize=8,
-        labelspacing=max(0.5, (area * most) ** 0.5 / 16),
-    )
+        handles=handles, title="training images", loc="outside right upper", fontsize=8,
+        title_fontsize=8, labelspacing=max(0.5, (area * most) ** 0.5 / 16),
+    )  # fmt: skip
 
 
 def _bubble(label: str, area: float, held_out: bool) -> Line2D:
     """Return a bubble of `area` points^2 for the legend."""
-    look = _style(held_out)
+    look, width = _style(held_out), float(_width(np.array(area), held_out))
     return Line2D(
-        [],
-        [],
-        label=label,
-        linestyle="",
-        marker="o",
-        markersize=float(_width(np.array(area), held_out)),
-        markerfacecolor=look["facecolors"],
-        markeredgecolor=look["edgecolors"],
+        [], [], label=label, linestyle="", marker="o", markersize=width,
+        markerfacecolor=look["facecolors"], markeredgecolor=look["edgecolors"],
         markeredgewidth=look["linewidths"],
-    )
+    )  # fmt: skip

@@ -220,6 +220,7 @@ class TableJob:
     study: str
     label: str
     kind: str
+    module: str  # of the kind
     title: str | None
     settings: dict[str, Any]
     global_test: bool
@@ -235,6 +236,7 @@ class FigureJob:
     study: str
     label: str
     kind: str
+    module: str  # of the kind
     settings: dict[str, Any]
     shots: dict[str, int]  # training images per class, by partition, where they are set
     shown: Shown | None

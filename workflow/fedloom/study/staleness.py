@@ -52,7 +52,7 @@ def code_of(rule: str, job: Any) -> Code:
         case jobs.CacheJob():
             modules.append(f"fedloom.backbones.{job.backbone.family}")
         case jobs.TableJob() | jobs.FigureJob():
-            modules.append(f"fedloom.report.{rule}s.{job.kind}")
+            modules.append(job.module)
         case jobs.TrainJob() | jobs.ArtefactJob():
             return code_of(rule, job.spec)
         case jobs.RunSpec():

@@ -1,23 +1,31 @@
-"""Figures: a kind is a module of this folder with `draw(series, job) -> Figure`.
+"""Figures: a kind is a class of a module in this folder, with its keys and its drawing.
+
+    draw(series: list[ShownRun], job: FigureJob) -> Figure
 
 `series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones; `job`
-holds the settings of the figure. Its class has its keys, and what it needs and shows
-(fedloom.config.output_kinds).
+holds what belongs to the figure beside its keys. fedloom.config.output_kinds explains the classes.
 """
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from fedloom.config.output_kinds import FigureKind
 from fedloom.report.figures import style
+from fedloom.report.kinds import Kinds
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def kind(name: str) -> ModuleType:
-    """Import the module of a kind of figure."""
-    return importlib.import_module(f"fedloom.report.figures.{name}")
+KINDS = Kinds(__name__, FigureKind)
+
+
+def draw(job: FigureJob, series: Sequence[ShownRun | ShownBackbone]) -> "Figure":
+    """Draw a figure; its keys were checked when the study was planned."""
+    kind: Any = KINDS[job.kind]
+    return kind.model_construct(**job.settings).draw(series, job)
 
 
 def write(
@@ -25,4 +33,4 @@ def write(
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
     with style.applied():
-        style.save(kind(job.kind).draw(series, job), outputs)
+        style.save(draw(job, series), outputs)

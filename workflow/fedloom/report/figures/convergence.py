@@ -1,9 +1,8 @@
-"""Draw accuracy or loss by round (PEP-FedPT, Fig. 3, 6 and 11)."""
+"""Draw accuracy or loss by round: a line per method, a band over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pandas as pd
@@ -13,7 +12,6 @@ from fedloom.config import requirements
 from fedloom.config.output_kinds import Personalized, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.report.figures.curves import bands, lines
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
@@ -40,23 +38,28 @@ class Convergence(RunsFigure):
     training loss."""
     personalized: Personalized = True
 
+    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+        """Draw a panel per scenario."""
 
-def curve(run: ShownRun, metric: str, personalized: bool = True) -> pd.Series:
-    """Return a metric of one run by round.
+        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+            lines(axis, runs, bands(runs, self.curve), log=self.metric == "loss")
 
-    Args:
-        metric: `accuracy`, the mean over participating clients in percent, at the evaluated rounds;
-            `global`, the accuracy on all test images; `loss`, the training loss of every round.
-    """
-    if metric == "loss":
-        return metrics.frame(run.rounds).set_index("round")["train_loss"]
-    rows = metrics.evaluation(run.evaluation, personalized)
-    rows = rows[rows["client_id"] == SERVER_MODEL if metric == "global" else rows["participating"]]
-    return (100 * rows["num_correct"] / rows["num_test"]).groupby(rows["round"]).mean()
+        shown = clients_shown(series) if self.metric == "accuracy" else ""
+        return style.by_scenario(series, panel, AXES[self.metric] + shown)
+
+    def curve(self, run: ShownRun) -> pd.Series:
+        """Return the metric of one run by round: percent at the evaluated rounds, or the loss."""
+        if self.metric == "loss":
+            return metrics.frame(run.rounds).set_index("round")["train_loss"]
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        of_server = rows["client_id"] == SERVER_MODEL
+        return metrics.by_round(
+            rows[of_server if self.metric == "global" else rows["participating"]]
+        )
 
 
 def clients_shown(runs: Sequence[ShownRun]) -> str:
-    """Return what the axis adds where rounds show some of the participating clients, or nothing."""
+    """Return what the axis adds if some rounds evaluate only some participating clients, or ""."""
     pairs: set[tuple[int, int]] = set()
     for run in runs:
         rows = metrics.frame(run.evaluation)
@@ -66,15 +69,38 @@ def clients_shown(runs: Sequence[ShownRun]) -> str:
     return f"\n({' or '.join(words)} clients; all in reported rounds)" if words else ""
 
 
-def draw(series: list[ShownRun], job: FigureJob) -> style.Figure:
-    """Draw a panel per scenario."""
-    metric, groups = job.settings["metric"], style.scenarios(series)
-    of = partial(curve, personalized=job.settings["personalized"])
-    figure, axes = style.panels(len(groups))
-    for axis, runs in zip(axes, groups.values(), strict=True):
-        lines(axis, runs, bands(runs, metric, of), log=metric == "loss")
-        axis.set_title(style.name(runs[0], series))
-    shown = clients_shown(series) if metric == "accuracy" else ""
-    style.left_label(axes, AXES[metric] + shown)
-    style.legend(figure, axes)
-    return figure
+def bands(
+    series: Sequence[ShownRun], curve: Callable[[ShownRun], pd.Series]
+) -> dict[str, pd.DataFrame]:
+    """Return `mean` and sample deviation `std` over seeds (NaN of one), by method and round."""
+    methods: dict[str, list[pd.Series]] = {}
+    for run in series:
+        methods.setdefault(run.method, []).append(curve(run))
+    return {
+        method: pd.concat(curves, axis=1).agg(["mean", "std"], axis=1)
+        for method, curves in methods.items()
+    }
+
+
+def lines(
+    axis: style.Axes,
+    runs: Sequence[ShownRun],
+    curves: dict[str, pd.DataFrame],
+    log: bool,
+    x: str = "Round",
+) -> None:
+    """Draw a line per method, the band one standard deviation wide each way."""
+    shown = {run.method: run for run in runs}
+    for method, band in curves.items():
+        look = style.of_method(shown[method].look)
+        every, title = max(1, len(band) // 10), style.legend_text(shown[method].title)
+        axis.plot(band.index, band["mean"], label=title, markevery=every, **look)
+        low, high = band["mean"] - band["std"], band["mean"] + band["std"]
+        if log:
+            low = low.clip(lower=band["mean"] / 10)
+        axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    if log:
+        style.log_scale(axis)
+    if all(pd.api.types.is_integer_dtype(band.index) for band in curves.values()):
+        style.whole_numbers(axis)
+    axis.set_xlabel(x)

@@ -5,7 +5,7 @@ A plan imports the kinds of figures for their keys: matplotlib is imported where
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ import numpy as np
 
 from fedloom.common.io import replacing
 from fedloom.config.settings import Look
+from fedloom.report.metrics import SCENARIO, grouped
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ LOOK = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "pdf.fonttype": 42,  # text stays text
-    "text.parse_math": False,  # a label such as "$x_{$" is no formula
+    "text.parse_math": False,  # a label such as "$x_{$" stays as it is
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
@@ -51,7 +52,7 @@ LOOK = {
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
 PANEL = (3.2, 2.5)  # inches
 BESIDE, ROWS = 6, 3  # labels that still go above the panels, and rows of them
-SCENARIO = ("dataset", "partition", "backbone")
+BACKBONE = ("dataset", "backbone")
 
 
 @contextmanager
@@ -97,16 +98,6 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(axes.flat[:count])
 
 
-def scenarios(
-    series: Sequence[ShownRun], keys: tuple[str, ...] = SCENARIO
-) -> dict[tuple, list[ShownRun]]:
-    """Group the runs by `keys` (dataset, partition and backbone), in their order."""
-    groups: dict[tuple, list[ShownRun]] = {}
-    for run in series:
-        groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
-    return groups
-
-
 def name(
     item: ShownRun | ShownBackbone,
     series: Sequence[ShownRun | ShownBackbone],
@@ -118,24 +109,46 @@ def name(
     )
 
 
+def run_name(run: ShownRun, series: Sequence[ShownRun]) -> str:
+    """Return what tells a run apart from the other series, the method too."""
+    return name(run, series, (*SCENARIO, "title"))
+
+
+def by_scenario(
+    series: Sequence[ShownRun],
+    draw: Callable[[Axes, list[ShownRun]], None],
+    label: str,
+    keys: tuple[str, ...] = SCENARIO,
+) -> Figure:
+    """Draw a panel with a title for the runs of each of `keys`, and a legend for all panels.
+
+    Args:
+        label: of the y axes.
+    """
+    groups = grouped(series, keys)
+    figure, axes = panels(len(groups))
+    for axis, runs in zip(axes, groups.values(), strict=True):
+        draw(axis, runs)
+        axis.set_title(name(runs[0], series, keys))
+    left_label(axes, label)
+    legend(figure, axes)
+    return figure
+
+
 def legend_text(text: str) -> str:
     """Return a label that matplotlib shows: it leaves out those that begin with an underscore."""
     return f" {text}" if text.startswith("_") else text
 
 
-def legend(figure: Figure, axes: Sequence[Axes], most: int = 4) -> None:
-    """Draw one legend, each label once: above the panels, or beside them if there is no room.
-
-    Args:
-        most: labels in a row above, at most; fewer where they are long.
-    """
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Draw one legend, each label once: above the panels, or beside them if there is no room."""
     labels = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
     shown = list(labels.values()), list(labels)
     width, height = map(float, figure.get_size_inches())
-    for across in range(min(most, len(labels)), 0, -1):
+    for across in range(min(4, len(labels)), 0, -1):
         if len(labels) > min(BESIDE, ROWS * across):
             break
         drawn = figure.legend(*shown, loc="outside upper center", ncols=across)
@@ -150,8 +163,21 @@ def legend(figure: Figure, axes: Sequence[Axes], most: int = 4) -> None:
 
 
 def log_scale(axis: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers, also where it spans less than a decade."""
-    from fedloom.report.figures.ticks import Few
+    """Make the y axis logarithmic, with plain numbers, also where it spans less than a decade.
+
+    Ticks are round numbers below 5-fold, 1, 2 and 5 below 100-fold, else powers of ten.
+    """
+    from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+
+    class Few(Locator):
+        def __call__(self) -> np.ndarray:
+            return self.tick_values(*axis.get_ylim())
+
+        def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+            fold = vmax / vmin
+            of_ten = LogLocator(subs=(1, 2, 5) if fold < 100 else (1,))
+            ticks = np.array((MaxNLocator(5) if fold < 5 else of_ten).tick_values(vmin, vmax))
+            return ticks[(ticks >= vmin) & (ticks <= vmax)]
 
     axis.set_yscale("log")
     axis.minorticks_off()
@@ -171,12 +197,6 @@ def left_label(axes: Sequence[Axes], text: str) -> None:
         place = axis.get_subplotspec()
         if place is not None and place.is_first_col():
             axis.set_ylabel(text)
-
-
-def map_axes(axis: Axes) -> None:
-    """Draw a frame without ticks: distances in a t-SNE map have no unit."""
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set(visible=True, color="#999999")
 
 
 def save(figure: Figure, outputs: dict[str, Path]) -> None:

@@ -1,31 +1,34 @@
-"""Tables: a kind is a module of this folder; what all tables share is in layout and summary.
-
-A kind has
+"""Tables: a kind is a class of a module in this folder, with its keys and
 
     measure(run: ShownRun, job: TableJob) -> {metric: number}   one run, from its Parquet files
     column(metric: str) -> Column                               heading, decimals, which end is best
-    describe(job: TableJob, runs: list[ShownRun]) -> str        what the caption says is measured
+    describe(runs: list[ShownRun], job: TableJob) -> str        what the caption says is measured
 
 or, if its rows are not the methods,
 
     build(runs: list[ShownRun], job: TableJob) -> Built         rows, their text, and the caption
 
-and a class with its keys, and what it needs and shows (fedloom.config.output_kinds).
+`job` holds what belongs to the table beside its keys. fedloom.config.output_kinds explains the
+classes.
 """
 
-import importlib
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-from fedloom.report.tables import choices, layout, marks, privacy, published
+from fedloom.config.output_kinds import TableKind
+from fedloom.report.kinds import Kinds
+from fedloom.report.tables import layout, notes, published
 from fedloom.report.tables.summary import summarise
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import ShownRun
 
+KINDS = Kinds(__name__, TableKind)
 
-def kind(name: str) -> ModuleType:
-    """Import the module of a kind of table."""
-    return importlib.import_module(f"fedloom.report.tables.{name}")
+
+def kind(job: TableJob) -> Any:
+    """Return the kind of a table, with the keys that were checked when the study was planned."""
+    found: Any = KINDS[job.kind]
+    return found.model_construct(**job.settings)
 
 
 def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None:
@@ -34,32 +37,33 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
     Args:
         outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
     """
-    module, label = kind(job.kind), f"tab:{job.study}-{job.label}"
-    if hasattr(module, "build"):
-        built: layout.Built = module.build(runs, job)
-        layout.write(built.frame, built.texts, built.caption, label, outputs)
-        return
-    frame = summarise(runs, [module.measure(run, job) for run in runs])
-    text = caption(job, module.describe(job, runs), int(frame["seeds"].min()))
+    own = kind(job)
+    built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
+    caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
+    layout.write(built._replace(caption=caption), f"tab:{job.study}-{job.label}", outputs)
+
+
+def _of_methods(own: Any, runs: list[ShownRun], job: TableJob) -> layout.Built:
+    """Return a row per method and scenario: means over seeds, published numbers and marks."""
+    frame = summarise(runs, [own.measure(run, job) for run in runs])
+    text = own.describe(runs, job) + spread(int(frame["seeds"].min()))
     if job.published is not None:
         frame = published.beside(frame, job.published)
         text += (
-            f" Published: {job.published['citation']}, Table {job.published['table']}; in "
-            "brackets, how far it is from ours, in standard deviations (SD) of both together."
+            f" Published: {published.source(job.published)}; in brackets, how far it is from "
+            "ours, in standard deviations (SD) of both together."
         )
     if job.tuned is not None:
-        text += f" {choices.footnote(job.shown, job.tuned)}"
-    text += privacy.footnote([run for run in runs if run.artefact is None])
-    found = marks.marked(job, runs, frame)
-    texts = marks.with_signs(layout.texts(frame, module.column), found)
-    frame["marks"] = ["; ".join(mark.text for mark in own) for own in found]
-    layout.write(frame, texts, text, label, outputs)
+        text += f" {notes.tuning(job.shown, job.tuned)}"
+    text += notes.privacy([run for run in runs if run.artefact is None])
+    marks = notes.marked(job, runs, frame)
+    texts = notes.with_signs(layout.texts(frame, own.column), marks)
+    frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]
+    return layout.Built(frame, texts, text)
 
 
-def caption(job: TableJob, measured: str, seeds: int) -> str:
-    """Return the title, what is measured, over how many seeds, and how it is marked."""
-    title = job.title or f"Study {job.study}"
+def spread(seeds: int) -> str:
+    """Say over how many seeds the numbers are, and how they are marked."""
     if seeds == 1:
-        return f"{title}: {measured}; one seed, so that nothing is marked as best."
-    spread = f"mean ± standard deviation over {seeds} seeds"
-    return f"{title}: {measured}; {spread}. Best bold, second underlined."
+        return "; one seed, so that nothing is marked as best."
+    return f"; mean ± standard deviation over {seeds} seeds. Best bold, second underlined."

@@ -1,5 +1,6 @@
-"""Accuracy by method: the main table, and ablations (PEP-FedPT, Tables 1, 4, 5, 7-12)."""
+"""Accuracies of methods: the main table and ablations, clients held out, and domains."""
 
+from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyTable
 from fedloom.report import metrics
 from fedloom.report.tables.layout import Column
@@ -14,6 +15,8 @@ TITLES = {
     "held_out_worst": "Held-out worst",
     "global": "Global test set",
 }
+GROUPS = {"participating_mean": "Participating", "held_out_mean": "Held-out"}
+DOMAIN = "domain_"
 
 
 class Accuracy(AccuracyTable):
@@ -30,53 +33,108 @@ class Accuracy(AccuracyTable):
     """A column more, in which all test images of the participating clients count together, beside
     the mean over clients."""
 
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Return the accuracies of a run in percent, see `metrics.accuracies`."""
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        numbers = metrics.accuracies(rows, run.reported)
+        return numbers | ({"pooled": metrics.pooled(rows, run.reported)} if self.pooled else {})
 
-def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """Return the accuracies of a run in percent, see `metrics.accuracies` and `metrics.pooled`."""
-    rows = metrics.evaluation(run.evaluation, job.settings["personalized"])
-    numbers = metrics.accuracies(rows, run.reported)
-    if job.settings.get("pooled"):
-        numbers["pooled"] = metrics.pooled(rows, run.reported)
-    return numbers
+    def column(self, metric: str) -> Column:
+        """Return how an accuracy is shown."""
+        return Column(TITLES[metric])
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Say whose accuracy is shown, and at which rounds."""
+        text = f"test accuracy of clients in %, {at(runs)}"
+        if self.pooled:
+            text += "; pooled: over all test images of the participating clients together"
+        if job.global_test:
+            text += (
+                "; global test set: all test images, with the server's model or, where a method "
+                "has none, the participating clients' own, averaged"
+            )
+        return text + without(self)
 
 
-def column(metric: str) -> Column:
-    """Return how one of the accuracies is shown."""
-    return Column(TITLES[metric])
+class HeldOut(AccuracyTable):
+    """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
+    needs = (requirements.held_out,)
+    caption = "Mean accuracy of the clients that take part in training, and of those that never do."
 
-def describe(job: TableJob, runs: list[ShownRun]) -> str:
-    """Say whose accuracy is shown, and at which rounds."""
-    text = f"test accuracy of clients in %, {at(runs)}"
-    if job.settings.get("pooled"):
-        text += "; pooled: over all test images of the participating clients together"
-    if job.global_test:
-        text += (
-            "; global test set: all test images, with the server's model or, where a method has "
-            "none, the participating clients' own, averaged"
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Return the mean accuracy of both groups in percent; without held-out clients, of one."""
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        numbers = metrics.accuracies(rows, run.reported)
+        return {name: numbers[name] for name in GROUPS if name in numbers}
+
+    def column(self, metric: str) -> Column:
+        """Return how a group's accuracy is shown."""
+        return Column(GROUPS[metric])
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Say which two groups of clients are compared, and at which rounds."""
+        return (
+            "mean test accuracy in % of clients that take part in training and of clients held "
+            f"out, {at(runs)}"
         )
-    return text + without(job)
 
 
-def without(job: TableJob) -> str:
+class Domains(AccuracyTable):
+    """Mean over each domain's clients, over all, and pooled (PEP-FedPT Table 2)."""
+
+    caption = (
+        "Participating clients: mean over the clients of each domain, mean and worst over all "
+        "clients, and all their test images pooled."
+    )
+
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Compute accuracies in percent of the participating clients at the reported rounds.
+
+        `domain_<name>` is the unweighted mean over the clients of a domain; a client whose images
+        belong to several has the domain "a+b".
+        """
+        evaluated = metrics.evaluation(run.evaluation, self.personalized)
+        group = evaluated[evaluated["participating"]]
+        rows = group[group["round"].isin(run.reported.rounds)]
+        by_domain = metrics.percent(rows).groupby([rows["domain"], rows["round"]]).mean()
+        means = by_domain.groupby("domain").mean()
+        return {f"{DOMAIN}{name}": float(value) for name, value in means.items()} | {
+            "participating_mean": float(metrics.by_round(rows).mean()),
+            "participating_worst": metrics.worst(group, run.reported),
+            "pooled": metrics.pooled(group, run.reported),
+        }
+
+    def column(self, metric: str) -> Column:
+        """Return how an accuracy is shown; a domain's heading is its name."""
+        if metric.startswith(DOMAIN):
+            return Column(metric.removeprefix(DOMAIN) or "(none)")
+        return Column(TITLES[metric])
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Say over which clients the accuracies are, and at which rounds."""
+        return (
+            "test accuracy in % of the participating clients: mean over each domain's clients, "
+            f"mean and worst over all, and over all their test images pooled; {at(runs)}"
+        ) + without(self)
+
+
+def without(table: AccuracyTable) -> str:
     """Say so if methods that personalise clients are shown without it."""
-    return "" if job.settings["personalized"] else "; without personalisation before the test"
+    return "" if table.personalized else "; without personalisation before the test"
 
 
 def at(runs: list[ShownRun]) -> str:
     """Say at which rounds the runs' accuracies were measured; by run where these differ."""
-    words: dict[str, dict[str, None]] = {}
+    # methods report other rounds than others on the same partition
+    several = len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})
+    names: dict[str, dict[str, None]] = {}
     for run in runs:
-        name = f"{run.title} on {run.partition}" if _of_methods(runs) else run.partition
-        words.setdefault(_rounds(run), {})[name] = None
-    if len(words) == 1:
-        return next(iter(words))
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in words.items())
-
-
-def _of_methods(runs: list[ShownRun]) -> bool:
-    """Return True if methods report other rounds than others on the same partition."""
-    return len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})
+        name = f"{run.title} on {run.partition}" if several else run.partition
+        names.setdefault(_rounds(run), {})[name] = None
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
 
 
 def _rounds(run: ShownRun) -> str:

@@ -1,14 +1,13 @@
-"""How well images are put into groups (SGPT, Table 4 and Appendix D.2)."""
+"""How well images are put into groups: against superclasses, and against centralised k-means."""
 
 import pandas as pd
-import scipy
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclasses
 from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
-from fedloom.study.jobs import TableJob
+from fedloom.study.jobs import FigureJob, TableJob
 from fedloom.study.plot_inputs import ShownRun
 
 COLUMNS = {
@@ -39,36 +38,56 @@ class Clustering(RunsTable):
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
-def measure(run: ShownRun, job: TableJob) -> dict[str, float]:
-    """Measure in percent how well a run's groups agree with superclasses and with k-means.
+        The paper's accuracy can be high where groups say nothing: if most images have one
+        superclass, a single group for all images has a high accuracy.
 
-    Mutual information is 0 where groups say nothing of the superclasses, whatever the sizes of
-    both. The paper's accuracy is not: if most images have one superclass, a single group for all
-    images has a high accuracy.
+        Returns:
+            `information`, mutual information adjusted for chance; `accuracy` and `congruence`, see
+            the functions; and `largest`, the largest group's share of the test images.
 
-    Returns:
-        `information` (adjusted for chance), `accuracy` and `congruence` (see the functions), and
-        `largest`, the largest group's share of the test images.
+        Raises:
+            FedLoomError: see `superclasses_of`.
+        """
+        from sklearn.metrics import adjusted_mutual_info_score
+
+        images = artefact(run)
+        coarse, test = superclasses_of(images["class"], job), images["test"]
+        groups, train = images["group"][test], images[~test]
+        return {
+            "information": 100 * adjusted_mutual_info_score(coarse[test], groups),
+            "accuracy": accuracy(groups, coarse[test]),
+            "congruence": congruence(train["group"], train["cluster"], train["class"]),
+            "largest": 100 * groups.value_counts(normalize=True).max(),
+        }
+
+    def column(self, metric: str) -> Column:
+        """Return how one of the measures is shown."""
+        return COLUMNS[metric]
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Say what the four numbers are."""
+        return (
+            "groups of images after the last round, in %: mutual information of test images' "
+            "groups and superclasses, adjusted for chance; test images whose group is that of "
+            "their coarse label, one group for each; overlap with centralised k-means over the "
+            "latter's quality; share of the largest group in the test images"
+        )
+
+
+def superclasses_of(classes: pd.Series, job: TableJob | FigureJob) -> pd.Series:
+    """Return the superclass of every class, by the job's file of superclasses.
 
     Raises:
-        FedLoomError: a class that the file of superclasses does not have.
+        FedLoomError: a class that the file does not have.
     """
-    from sklearn.metrics import adjusted_mutual_info_score
-
-    images = artefact(run)
-    coarse = images["class"].map(job.settings["superclass_of"])
+    coarse = classes.map(job.settings["superclass_of"])
     if coarse.isna().any():
-        missing = images["class"][coarse.isna()].iloc[0]
+        missing = min(classes[coarse.isna()])
         raise FedLoomError(f"{job.settings['superclasses']}: no superclass for class '{missing}'")
-    test = images["test"]
-    train = images[~test]
-    return {
-        "information": 100 * adjusted_mutual_info_score(coarse[test], images["group"][test]),
-        "accuracy": accuracy(images["group"][test], coarse[test]),
-        "congruence": congruence(train["group"], train["cluster"], train["class"]),
-        "largest": 100 * images["group"][test].value_counts(normalize=True).max(),
-    }
+    return coarse
 
 
 def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
@@ -77,6 +96,8 @@ def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
     Groups and superclasses are matched one for one such that the share is largest (Hungarian
     method).
     """
+    import scipy  # slow to import, and plans need none
+
     counts = pd.crosstab(groups, coarse).to_numpy()
     matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
     return 100 * counts[matched].sum() / len(groups)
@@ -86,25 +107,9 @@ def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> fl
     """Divide the overlap of groups and k-means clusters by k-means' own quality, in %.
 
     The quality is the share of images that k-means puts with most of their class. The overlap sums
-    the largest entry of each row of the contingency table. Its rows are the groups here (the paper
-    does not say): with clusters as rows, one group for all would be perfect. The result can exceed
-    100.
+    the largest entry of each group's row of the contingency table; with clusters as rows (the paper
+    does not say), one group for all would be perfect. The result can exceed 100.
     """
     overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
     together = pd.crosstab(classes, clusters).max(axis=1).sum()
     return 100 * overlap / together
-
-
-def column(metric: str) -> Column:
-    """Return how one of the measures is shown."""
-    return COLUMNS[metric]
-
-
-def describe(job: TableJob, runs: list[ShownRun]) -> str:
-    """Say what the four numbers are."""
-    return (
-        "groups of images after the last round, in %: mutual information of test images' groups "
-        "and superclasses, adjusted for chance; test images whose group is that of their coarse "
-        "label, one group for each; overlap with centralised k-means over the latter's quality; "
-        "share of the largest group in the test images"
-    )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tabulate import LATEX_ESCAPE_RULES
 
 from fedloom.common.io import replacing, write_table, write_text
-from fedloom.report.tables.summary import GROUP, metrics
+from fedloom.report.tables.summary import GROUP, metrics, varied
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -44,14 +44,6 @@ class Column(NamedTuple):
     decimals: int = 2
 
 
-class Built(NamedTuple):
-    """A table of a kind that lays out its rows itself: numbers, text, and caption."""
-
-    frame: pd.DataFrame
-    texts: "Texts"
-    caption: str
-
-
 class Texts(NamedTuple):
     """A table as plain text.
 
@@ -59,7 +51,7 @@ class Texts(NamedTuple):
         cells: a column per label that is shown, and per metric.
         marks: BEST, SECOND or "" of every cell.
         titles: headings of the columns, which need not differ from each other.
-        labels: the first so many columns are labels, the others numbers.
+        labels: number of columns that are labels; the others, behind them, are numbers.
         notes: lines below the table.
     """
 
@@ -68,6 +60,20 @@ class Texts(NamedTuple):
     titles: list[str]
     labels: int
     notes: tuple[str, ...] = ()
+
+
+class Built(NamedTuple):
+    """A table: its numbers, its text, and its caption after the title."""
+
+    frame: pd.DataFrame
+    texts: Texts
+    caption: str
+
+
+def unmarked(cells: pd.DataFrame, titles: list[str], labels: int) -> Texts:
+    """Return a table that marks nothing as best."""
+    marks = pd.DataFrame("", index=cells.index, columns=cells.columns)
+    return Texts(cells, marks, titles, labels)
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
@@ -99,7 +105,7 @@ def _flags(frame: pd.DataFrame, name: str) -> pd.Series:
 
 def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> list[str]:
     """Write a metric's column as text."""
-    above, below = (_flags(frame, f"{name}_{side}") for side in ("above", "below"))
+    above, below = (_flags(frame, f"{name}_{end}") for end in ("above", "below"))
     signs = above.map({True: ">", False: ""}) + below.map({True: "<", False: ""})
     rows = zip(frame[name], frame[f"{name}_std"], signs, strict=True)
     return [cell(value, deviation, sign, decimals) for value, deviation, sign in rows]
@@ -110,10 +116,8 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
 
     Args:
         frame: of `summarise`.
-        column: says how to show a metric.
     """
-    keys = [key for key in GROUP if frame[key].nunique() > 1]
-    trains = ["trains"] if frame["trains"].nunique() > 1 else []
+    keys, trains = varied(frame), varied(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
     cells, marks = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY), {}
     for name in metrics(frame):
@@ -134,17 +138,16 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
     return Texts(cells, marked, titles, len(keys) + 1 + len(trains))
 
 
-def write(
-    frame: pd.DataFrame, table: Texts, caption: str, label: str, outputs: dict[str, Path]
-) -> None:
+def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
     """Write every format; those of text show the caption, LaTeX also has the label."""
+    frame, texts, caption = table
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
         safe = frame.rename(columns=_no_formula).map(_no_formula)
         safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
-    write_text(outputs["md"], markdown(table, caption))
-    write_text(outputs["tex"], latex(table, caption, label))
-    write_text(outputs["html"], page(table, caption))
+    write_text(outputs["md"], markdown(texts, caption))
+    write_text(outputs["tex"], latex(texts, caption, label))
+    write_text(outputs["html"], page(texts, caption))
 
 
 def _no_formula(value: object) -> object:
@@ -200,7 +203,7 @@ def latex(table: Texts, caption: str, label: str) -> str:
 
 
 def page(table: Texts, caption: str) -> str:
-    """Write the table as an HTML page of its own, for the report: a line between groups of rows."""
+    """Write the table as an HTML page for the report, with a line between groups of rows."""
     styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
     labels = [name for name in table.cells.columns[: table.labels] if name != "trains"]
     groups = table.cells[labels[:-1]].agg("\0".join, axis=1) if len(labels) > 1 else None

@@ -1,4 +1,9 @@
-"""Put a paper's numbers beside the measured ones, and say how far apart they are."""
+"""Put a paper's numbers beside the measured ones, and say how far apart they are.
+
+An entry has `rows` {label: the paper's row}, `columns` {dataset/partition: the paper's column} and
+`values` {row: {column: {metric: value}}}, a value being [mean, std], [mean], {above: bound} or
+{below: bound}. Tables of a grid have no `rows`, those of data sets no `columns`.
+"""
 
 import math
 from decimal import Decimal
@@ -8,23 +13,43 @@ import pandas as pd
 from fedloom.report.tables.summary import metrics
 
 NO_DEVIATION = 1e-9  # what rounding leaves of the deviation of equal numbers
+MEAN = "participating_mean"
+NAN = float("nan")
+
+
+def source(entry: dict) -> str:
+    """Name the paper and the table that numbers are of."""
+    return f"{entry['citation']}, Table {entry['table']}"
+
+
+def printed(entry: dict | None, scenario: str, label: str) -> dict:
+    """Return the paper's values by metric for a label, or a grid's combination, in a scenario.
+
+    Return {} if the paper, or the table, has none.
+    """
+    if entry is None:
+        return {}
+    row = entry["rows"].get(label) if "rows" in entry else label
+    cells = entry["values"].get(row, {})
+    if "columns" not in entry:
+        return next(iter(cells.values()), {})
+    return cells.get(entry["columns"].get(scenario), {})
+
+
+def of_grid(entry: dict | None, scenario: str, row: str) -> float:
+    """Return the paper's mean accuracy of a grid's combination; NaN if it has none."""
+    return float(printed(entry, scenario, row).get(MEAN, [NAN])[0])
 
 
 def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """Return `frame` with the columns `<metric>_published`, `_published_std`, and what they say.
+    """Return a frame of `summarise` with columns for every metric of which the paper has a number.
 
-    `<metric>_published_above` and `_published_below` say that the number is only a bound,
-    `_published_verdict` how far it is from the measured one, see `verdict`. Only metrics of which
-    the paper has a number in one of the rows get such columns.
-
-    Args:
-        frame: of `summarise`.
-        entry: `rows` {method label: the paper's row}, `columns` {dataset/partition: the paper's
-            column}, `values` {row: {column: {metric: value}}}, a value being [mean, std], [mean],
-            {above: bound} or {below: bound}.
+    They are `<metric>_published`, its `_std`, `_above` and `_below` (it is only a bound), and its
+    `_verdict`, see the function.
     """
     frame = frame.copy()
-    cells = [_cell(row, entry) for _, row in frame.iterrows()]
+    labels = zip(frame["dataset"], frame["partition"], frame["method"], strict=True)
+    cells = [printed(entry, f"{dataset}/{part}", method) for dataset, part, method in labels]
     for name in [name for name in metrics(frame) if any(name in cell for cell in cells)]:
         values = [_value(cell.get(name, [])) for cell in cells]
         columns = ("published", "published_std", "published_above", "published_below")
@@ -36,62 +61,34 @@ def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
     return frame
 
 
+def _value(value: list | dict) -> tuple[float, float, bool, bool]:
+    """Return a number, its deviation, and whether the number is a lower or an upper bound."""
+    if isinstance(value, dict):
+        ((side, bound),) = value.items()
+        return float(bound), NAN, side == "above", side == "below"
+    mean, std = [*map(float, value), NAN, NAN][:2]
+    return mean, std, False, False
+
+
 def verdict(
     mean: float, std: float, published: float, published_std: float, above: bool, below: bool
 ) -> str:
     """Say within how many standard deviations a measured mean is of a published one.
 
-    The deviation is that of the difference, sqrt(std^2 + published_std^2); a paper that gives none
-    counts with 0. Where there is no deviation at all, as of a count, only the printed digits can
-    agree ("as printed"). Returns "" where they do not, for a bound, a missing number, and a mean of
-    one seed.
+    The deviation is that of the difference, sqrt(std^2 + published_std^2), a missing one of the
+    paper 0. Without any deviation, as of a count, only the printed digits can agree ("as printed").
+    Return "" where they do not, for a bound, a missing number, and a mean of one seed.
     """
     if above or below or any(map(math.isnan, (mean, std, published))):
         return ""
     apart = abs(mean - published)
     deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
-    as_printed = apart <= _half_a_digit(published)
+    exponent = Decimal(str(published)).as_tuple().exponent
+    half_a_digit = 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)  # 0.005 of 84.86
+    as_printed = apart <= half_a_digit
     if deviation <= NO_DEVIATION:
         return "as printed" if as_printed else ""
     for number in (1, 2):
         if as_printed or apart <= number * deviation:
             return f"within {number} SD"
     return "beyond 2 SD"
-
-
-def _half_a_digit(number: float) -> float:
-    """Return half of the last digit that a number is written with, 0.005 of 84.86."""
-    exponent = Decimal(str(number)).as_tuple().exponent
-    return 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)
-
-
-def of_grid(entry: dict | None, scenario: str, row: str) -> float:
-    """Return the paper's mean accuracy of a grid's combination; NaN if it has none.
-
-    Args:
-        entry: `columns` {dataset/partition: the paper's column}, `values` as for `beside`; None for
-            a table without published numbers.
-        row: the paper's row, which the combination's values name.
-    """
-    if entry is None:
-        return float("nan")
-    column = entry["columns"].get(scenario)
-    value = entry["values"].get(row, {}).get(column, {}).get("participating_mean")
-    return float("nan") if value is None else float(value[0])
-
-
-def _cell(row: pd.Series, entry: dict) -> dict:
-    """Return the paper's metrics for a row of the table, {} if it has none."""
-    column = entry["columns"].get(f"{row['dataset']}/{row['partition']}")
-    name = entry["rows"].get(row["method"])
-    return entry["values"].get(name, {}).get(column, {})
-
-
-def _value(value: list | dict) -> tuple[float, float, bool, bool]:
-    """Return a number, its deviation, and whether the number is a lower or an upper bound."""
-    nan = float("nan")
-    if isinstance(value, dict):
-        ((side, bound),) = value.items()
-        return float(bound), nan, side == "above", side == "below"
-    mean, std = [*map(float, value), nan, nan][:2]
-    return mean, std, False, False

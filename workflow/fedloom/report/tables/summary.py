@@ -2,9 +2,10 @@
 
 import pandas as pd
 
+from fedloom.report.metrics import SCENARIO
 from fedloom.study.plot_inputs import ShownRun
 
-GROUP = ["dataset", "partition", "backbone"]
+GROUP: list[str] = list(SCENARIO)
 LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train
 SUFFIXES = (
     "_std", "_above", "_published", "_published_std", "_published_above", "_published_below",
@@ -13,17 +14,15 @@ SUFFIXES = (
 
 
 def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
-    """Return one row per method, partition, dataset and backbone, in the order of `runs`.
+    """Return one row per scenario and method, in the order of `runs`.
+
+    Columns are LABELS, `seeds`, and for every metric its mean and `<metric>_std` over seeds (sample
+    standard deviation; missing for one seed). If the number of any seed is a bound,
+    `<metric>_above` is true: the mean is a bound too, and has no deviation.
 
     Args:
-        runs: give the labels of a row, see LABELS.
         measured: metrics of each run. `<metric>_above`, a bool, says that the number is only a
             lower bound ("> 20 rounds").
-
-    Returns:
-        LABELS, `seeds`, and for every metric its mean and `<metric>_std` over
-        seeds (sample standard deviation; missing for a single seed). If the number of any seed is
-        a bound, `<metric>_above` is true: the mean is a bound too, and has no deviation.
     """
     records = [
         {key: getattr(run, key) for key in LABELS[:-1]} | {"trains": run.plugin.trains} | numbers
@@ -42,20 +41,16 @@ def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
     return result.reset_index()
 
 
-def by_scenario(runs: list[ShownRun]) -> dict[tuple[str, ...], list[ShownRun]]:
-    """Group runs by dataset, partition and backbone, in their order."""
-    groups: dict[tuple[str, ...], list[ShownRun]] = {}
-    for run in runs:
-        groups.setdefault((run.dataset, run.partition, run.backbone), []).append(run)
-    return groups
+def varied(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
+    """Return those of some labels in which rows differ."""
+    return [key for key in keys if frame[key].nunique() > 1]
 
 
 def metrics(frame: pd.DataFrame) -> list[str]:
     """List the columns that hold numbers of runs."""
-    labels = {*LABELS, "seeds"}
-    return [name for name in map(str, frame) if name not in labels and not _belongs(name, frame)]
 
+    def belongs(name: str) -> bool:  # to a metric; a domain's name may end like such a column
+        return any(name.endswith(end) and name.removesuffix(end) in frame for end in SUFFIXES)
 
-def _belongs(name: str, frame: pd.DataFrame) -> bool:
-    """Return True if a column says more of a metric; a domain's name may end like one of those."""
-    return any(name.endswith(end) and name.removesuffix(end) in frame for end in SUFFIXES)
+    names = [name for name in map(str, frame) if name not in (*LABELS, "seeds")]
+    return [name for name in names if not belongs(name)]

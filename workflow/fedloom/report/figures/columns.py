@@ -1,0 +1,148 @@
+"""Draw columns of any table that methods give, as lines, points or bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.config.output_kinds import ArtefactFigure
+from fedloom.report.figures import style
+from fedloom.report.figures.convergence import bands, lines
+from fedloom.report.metrics import artefact
+from fedloom.study.jobs import FigureJob
+from fedloom.study.plot_inputs import ShownRun
+
+WIDTH = 0.8  # of the bars of one x together, in steps of the axis
+
+
+class Lines(ArtefactFigure):
+    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4)."""
+
+    caption = (
+        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, the band one "
+        "sample standard deviation wide each way."
+    )
+
+    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+        """Draw a panel per scenario; rows of one x are averaged within a run."""
+
+        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+            curves = bands(runs, lambda run: by_x(self, run, sort=True))
+            lines(axis, runs, curves, self.log, self.x)
+
+        return style.by_scenario(series, panel, self.y)
+
+
+class Scatter(ArtefactFigure):
+    """Any artefact's column y against its column x, a panel per run of the first seed."""
+
+    first_seed = True
+    caption = "{y} against {x}, from the methods' artefact {artefact}. First seed."
+
+    colour: str | None = None
+    """A column of the artefact that colours the points."""
+
+    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+        """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        frames, scale = [artefact(run) for run in series], None
+        if self.colour is not None:
+            pairs = zip(frames, series, strict=True)
+            shades = pd.concat(
+                [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
+            )
+            scale = ScalarMappable(Normalize(shades.min(), shades.max()))
+        figure, axes = style.panels(len(series))
+        for axis, run, frame in zip(axes, series, frames, strict=True):
+            points: dict[str, Any] = {"color": run.look.colour}
+            if scale is not None:
+                points = {"c": frame[self.colour], "norm": scale.norm}
+            x, y = column(frame, self.x, run), column(frame, self.y, run)
+            axis.scatter(x, y, s=10, marker=run.look.marker, **points)
+            axis.set(xlabel=self.x, title=style.run_name(run, series) or run.title)
+            if self.log:
+                style.log_scale(axis)
+        style.left_label(axes, self.y)
+        if scale is not None:
+            figure.colorbar(scale, ax=axes, label=self.colour, shrink=0.8)
+        return figure
+
+
+class Bars(ArtefactFigure):
+    """Any artefact's column y by its column x as bars, the methods side by side."""
+
+    caption = (
+        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, whiskers one "
+        "sample standard deviation each way."
+    )
+
+    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+        """Draw a panel per scenario."""
+
+        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+            side_by_side(axis, runs, self.means(runs))
+            axis.set_xlabel(self.x)
+            if self.log:
+                style.log_scale(axis)
+
+        return style.by_scenario(series, panel, self.y)
+
+    def means(self, series: list[ShownRun]) -> pd.DataFrame:
+        """Return `mean` and sample deviation `std` over seeds (NaN of one), by method and x."""
+        parts = [
+            by_x(self, run, sort=False)
+            .rename("y")
+            .rename_axis("x")
+            .to_frame()
+            .assign(method=run.method)
+            for run in series
+        ]
+        grouped = pd.concat(parts).groupby(["method", "x"], sort=False)["y"]
+        return grouped.agg(["mean", "std"])
+
+
+def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> None:
+    """Draw `mean` as bars, `std` as whiskers; the frame's index is method and place on the axis."""
+    values = list(dict.fromkeys(frame.index.get_level_values(1)))
+    methods = {run.method: run for run in runs}
+    width = WIDTH / len(methods)
+    for number, (label, run) in enumerate(methods.items()):
+        part = frame.loc[label].reindex(values)
+        left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
+        axis.bar(
+            left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
+            color=run.look.colour, hatch=style.HATCHES[run.look.line], edgecolor="white",
+            capsize=2,
+        )  # fmt: skip
+    axis.set_xticks(range(len(values)), map(str, values))
+
+
+def by_x(keys: ArtefactFigure, run: ShownRun, sort: bool) -> pd.Series:
+    """Return the mean of column y of a run's artefact by column x, in order or as they come."""
+    frame = artefact(run)
+    of_x = column(frame, keys.x, run)
+    return column(frame, keys.y, run, numeric=True).groupby(of_x, sort=sort).mean()
+
+
+def column(frame: pd.DataFrame, name: str, run: ShownRun, numeric: bool = False) -> pd.Series:
+    """Return a column of a run's artefact.
+
+    Raises:
+        FedLoomError: the artefact has no such column, the column holds lists, or it is to be
+            `numeric` and does not hold numbers.
+    """
+    if name not in frame:
+        hint = suggestion(name, list(map(str, frame)))
+        raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")
+    values, where = frame[name], f"{run.artefact}: column '{name}'"
+    if any(hasattr(value, "__len__") and not isinstance(value, str) for value in values):
+        raise FedLoomError(f"{where} holds lists, which have no place on an axis")
+    if numeric and not pd.api.types.is_numeric_dtype(values):
+        raise FedLoomError(f"{where} must hold numbers, and holds text")
+    return values

@@ -1,0 +1,161 @@
+"""What methods cost: rounds, bytes and seconds to an accuracy, numbers sent, their own steps."""
+
+import pandas as pd
+
+from fedloom.common.schema import Percent
+from fedloom.config.output_kinds import AccuracyTable, RunsTable
+from fedloom.report.metrics import artefact, by_round, evaluation, frame
+from fedloom.report.tables.layout import Column
+from fedloom.study.jobs import TableJob
+from fedloom.study.plot_inputs import ShownRun
+
+NUMBER = 4  # bytes of a number that is sent as it is
+COLUMNS = {
+    "rounds": Column("Rounds", higher_is_better=False, decimals=1),
+    "megabytes_up": Column("Up (MB)", higher_is_better=False),
+    "megabytes_down": Column("Down (MB)", higher_is_better=False),
+    "million_params": Column("Params (M)", higher_is_better=False),
+    # of one machine and its load, so that none is best
+    "processor_seconds": Column("Processor seconds", higher_is_better=None, decimals=1),
+    "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
+    "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
+}
+TRAINING = "training"  # the stage that the others are shares of
+
+
+class Communication(AccuracyTable):
+    """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
+
+    caption = (
+        "Rounds until the mean accuracy of the participating clients first reaches {target} "
+        "%, the bytes sent and received by all clients together (in MB of 10\\ :sup:`6` "
+        "bytes), the numbers of four bytes that one client would send if it took part in "
+        "every round, and the processor seconds of training up to then, of all threads "
+        "together and without a GPU's time. ``>``: not reached by the last round, in at least "
+        "one seed."
+    )
+
+    target: Percent
+    """Mean accuracy of the participating clients, in percent."""
+
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Return what the run costs until it reaches the target, see `until`."""
+        return until(evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target)
+
+    def column(self, metric: str) -> Column:
+        """Return how a cost is shown."""
+        return COLUMNS[metric]
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Describe the costs, and the machines on which the processor's seconds were measured."""
+        rounds = pd.concat([frame(run.rounds) for run in runs])
+        threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
+        return (
+            f"cost of reaching a mean accuracy of {self.target:g} % over the participating "
+            "clients, at the evaluated rounds: rounds, bytes of all clients together, numbers (of "
+            "four bytes) that one client would send if it took part in every round, processor "
+            f"seconds of training (of all threads together, without a GPU's time; {threads}, "
+            f"machine of {cores}); > where it was not reached by the last round; prototypes sent "
+            "once before round 1 are not counted"
+        )
+
+
+def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
+    """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
+
+    Args:
+        target: mean over participating clients, in percent.
+
+    Returns:
+        `rounds`; megabytes (10^6) of all clients together; `million_params`, the numbers of four
+        bytes that a client sends which takes part in every round; and `processor_seconds` of
+        training. `<name>_above` is true if the target was never reached: the numbers then belong to
+        the last evaluated round.
+    """
+    curve = by_round(evaluated[evaluated["participating"]])
+    reached = curve.index[curve >= target]
+    last = reached[0] if len(reached) else curve.index[-1]
+    spent = rounds[rounds["round"] <= last]
+    numbers = {
+        "rounds": float(last),
+        "megabytes_up": float(spent["bytes_up"].sum()) / 1e6,
+        "megabytes_down": float(spent["bytes_down"].sum()) / 1e6,
+        "million_params": float((spent["bytes_up"] / spent["clients"]).sum()) / NUMBER / 1e6,
+        "processor_seconds": float(spent["processor_seconds"].sum()),
+    }
+    return numbers | {f"{name}_above": not len(reached) for name in numbers}
+
+
+def _span(counts: pd.Series, noun: str) -> str:
+    """Write smallest and largest of some counts, as "1 thread" or "2 to 4 threads"."""
+    low, high = int(counts.min()), int(counts.max())
+    number = f"{low}" if low == high else f"{low} to {high}"
+    return f"{number} {noun}{'s' if high > 1 else ''}"
+
+
+class Parameters(RunsTable):
+    """Numbers that a client sends and receives in a round (SGPT Table 5)."""
+
+    caption = (
+        "Numbers of four bytes that a client sends and receives in a round, mean over rounds "
+        "and clients. What a wrapper packs counts by its bytes."
+    )
+
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Return the numbers that a client sends and receives in a round, see `sent`."""
+        return sent(run)
+
+    def column(self, metric: str) -> Column:
+        """Return how the numbers of one direction are shown."""
+        return COLUMNS[metric]
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Describe the numbers."""
+        return (
+            "numbers of four bytes that a client sends and receives in a round, mean over rounds "
+            "and clients; of a frozen backbone nothing is sent"
+        )
+
+
+def sent(run: ShownRun) -> dict[str, float]:
+    """Return `params_up` and `params_down` of a client in a round, the mean over both.
+
+    They count four bytes each: a packed number of one byte is a quarter.
+    """
+    rounds = frame(run.rounds)
+    return {
+        f"params_{way}": float((rounds[f"bytes_{way}"] / rounds["clients"]).mean()) / NUMBER
+        for way in ("up", "down")
+    }
+
+
+class Timings(RunsTable):
+    """Milliseconds of a method's own steps beside training (FedPHA Table 3)."""
+
+    artefact_name = "timings"
+    caption = (
+        "Wall-clock time of a client's own steps in a round, on this machine, and their share "
+        "of its local training."
+    )
+
+    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+        """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""
+        means = artefact(run).groupby("stage", sort=False)["milliseconds"].mean()
+        shares = 100 * means.drop(TRAINING) / means[TRAINING]
+        numbers = means.add_suffix("_ms").to_dict() | shares.add_suffix("_percent").to_dict()
+        return {str(name): float(value) for name, value in numbers.items()}
+
+    def column(self, metric: str) -> Column:
+        """Return how a time is shown; it is of one machine, so that none is best."""
+        stage, _, unit = metric.rpartition("_")
+        name = stage.replace("_", " ").capitalize()
+        title = f"{name} (ms)" if unit == "ms" else f"{name} (% of training)"
+        return Column(title, higher_is_better=None)
+
+    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+        """Describe the times."""
+        return (
+            "time of a client's own steps in a round on the wall clock of this machine, mean over "
+            "repetitions after the last round; training: the same client's local training, a "
+            "cohort's divided by its clients"
+        )

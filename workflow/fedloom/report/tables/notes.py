@@ -1,0 +1,101 @@
+"""What a table says of its rows: signs behind methods' names, and lines of its caption."""
+
+from itertools import groupby
+from typing import NamedTuple
+
+import pandas as pd
+
+from fedloom.config.grids import TRAINING, text
+from fedloom.report.metrics import frame, no_better_than_guessing
+from fedloom.report.tables.layout import Texts
+from fedloom.report.tables.summary import GROUP, metrics
+from fedloom.study.jobs import Shown, TableJob, Tuned
+from fedloom.study.plot_inputs import ShownRun, choices
+from fedloom.study.selected import at_edge, tried
+
+
+class Mark(NamedTuple):
+    """A sign, and what it says of a row: below the table, and in the column `marks`."""
+
+    sign: str
+    text: str
+
+
+STRANGERS = Mark("†", "the server trained on images of the held-out clients")
+GUESSING = Mark(
+    "‡", "no better than guessing: the training loss stays at the log of the classes or above"
+)
+EDGE = Mark("§", "a chosen value is the lowest or highest that was tried, and others may do better")
+MARKS = (STRANGERS, GUESSING, EDGE)
+ROW = [*GROUP, "method"]
+
+
+def marked(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> list[list[Mark]]:
+    """Return the marks of every row of a table of `summarise`, which is made of these runs."""
+    found: dict[tuple, set[Mark]] = {}
+    held_out = any(name.startswith("held_out") for name in metrics(table))
+    for run in runs:
+        own = found.setdefault(tuple(getattr(run, key) for key in ROW), set())
+        if held_out and run.plugin.sees_held_out:
+            own.add(STRANGERS)
+        if run.artefact is None and no_better_than_guessing(frame(run.rounds)):
+            own.add(GUESSING)
+    for choice in choices(job.shown, job.tuned) if job.tuned else ():
+        if at_edge(*tried(choice.trials)):
+            found[*choice.scenario.split("/"), choice.method].add(EDGE)
+    rows = table[ROW].itertuples(index=False)
+    return [[mark for mark in MARKS if mark in found[tuple(row)]] for row in rows]
+
+
+def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
+    """Return the table with the signs behind the rows' titles, and the lines that explain them."""
+    cells = texts.cells.copy()
+    signs = ["".join(mark.sign for mark in own) for own in marks]
+    pairs = zip(cells["title"], signs, strict=True)
+    cells["title"] = [f"{title} {sign}" if sign else title for title, sign in pairs]
+    lines = [f"{mark.sign} {mark.text}." for mark in MARKS if any(mark in own for own in marks)]
+    return texts._replace(cells=cells, notes=tuple(lines))
+
+
+def tuning(shown: Shown, tuned: Tuned) -> str:
+    """Return how options were chosen, and which, by scenario where the table has several."""
+    rounds = "1 round" if tuned.rounds == (1,) else f"{' or '.join(map(str, tuned.rounds))} rounds"
+    how = (
+        f"Options chosen from {tuned.trials} trials of every method, {rounds} of one seed "
+        f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
+        "their training images"
+    )
+    parts = []
+    for scenario, rows in groupby(choices(shown, tuned), lambda choice: choice.scenario):
+        values = "; ".join(f"{row.title}: {_options(tried(row.trials)[0])}" for row in rows)
+        parts.append(f"{scenario}: {values}" if len(shown.scenarios) > 1 else values)
+    return f"{how}. Chosen: {'. '.join(parts)}."
+
+
+def _options(options: dict) -> str:
+    """Write options as "lr 0.3, prompts 8"."""
+    return ", ".join(f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items())
+
+
+def privacy(runs: list[ShownRun]) -> str:
+    """Return a line of the methods whose wrappers report `secret_noise`; "" if none does.
+
+    Those that report `epsilon` too have the largest of their runs.
+    """
+    last: dict[str, list[pd.Series]] = {}
+    for run in runs:
+        rounds = frame(run.rounds)
+        if "secret_noise" in rounds:
+            last.setdefault(run.title, []).append(rounds.iloc[-1])
+    lines = [f"{title}: {_noise(pd.DataFrame(rows))}" for title, rows in last.items()]
+    return f" Differential privacy: {'; '.join(lines)}." if lines else ""
+
+
+def _noise(last: pd.DataFrame) -> str:
+    """Say what the last rounds of a method's runs have."""
+    noise = "noise that anyone with the seed can subtract"
+    if last["secret_noise"].all():
+        noise = "secret noise"
+    if "epsilon" not in last:
+        return noise
+    return f"epsilon {last['epsilon'].max():.3g} after {last['round'].max():.0f} rounds, {noise}"
