@@ -14,7 +14,8 @@ STUDY ?=
 FILE = $(if $(STUDY),--configfile workflow/studies/$(STUDY).yaml)
 VENV := .venv/bin/python
 # the files whose English is checked by the patterns in .prose (Perl's regular expressions)
-PROSE := '*.md' '*.yaml' '*.yml' '*.rst' containers profiles ':!workflow/claims'
+PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!workflow/claims' \
+  ':!tests/test_prose.py'
 # The digest of the inputs of .venv, which is stale when this changes or the folder moves. Each digest
 # has a separate folder, which is built first and then linked, so that a failed build leaves the old
 # one in place and a running study keeps its own. The last two are kept.
