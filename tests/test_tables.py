@@ -420,7 +420,6 @@ def test_superclasses_that_ship(name, count):
 
 
 def test_every_kind_makes_rows():
-    assert "not_run_error" not in tables.KINDS, "another class of a module"
     for kind in tables.KINDS.values():
         parts = ("build",) if hasattr(kind, "build") else ("measure", "column", "describe")
         assert all(callable(getattr(kind, part)) for part in parts)

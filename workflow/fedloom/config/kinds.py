@@ -1,15 +1,15 @@
 """The kinds of entry that a section of the config may have: models of their keys, found by name.
 
-A kind of table, figure, source or scheme is a module: a class with its keys beside the code that
+A kind of table, figure, source or scheme is a class with its keys, in a module with the code that
 reads them. Those modules are on higher floors than this one, so that the caller hands their rooms
 in. The kinds of backbone, by the library that gives them, are here.
 """
 
-import importlib
-import importlib.util
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -33,28 +33,39 @@ Catalogue = Mapping[str, Kinds]  # by section
 
 
 class Room(Kinds):
-    """The kinds that are modules of a package, each a class that derives from `base`."""
+    """The classes that the modules of a package derive from `base`: TwoWords is two_words.
+
+    Plans import all of these modules, which therefore import slow libraries inside functions.
+    """
 
     def __init__(self, package: str, base: type[Keys]):
         self.package, self.base = package, base
 
+    @cached_property
+    def _found(self) -> dict[str, type[Keys]]:
+        """The classes by the names of their kinds, in order."""
+        found: dict[str, type[Keys]] = {}
+        for file in pkgutil.iter_modules(import_module(self.package).__path__):
+            module = import_module(f"{self.package}.{file.name}")
+            for value in vars(module).values():
+                own = isinstance(value, type) and value.__module__ == module.__name__
+                if own and issubclass(value, self.base):
+                    name = re.sub(r"\B(?=[A-Z])", "_", value.__name__).lower()
+                    if name in found:
+                        first = f"{found[name].__module__}.{found[name].__name__}"
+                        line = f"{module.__name__}.{value.__name__}: {first} is the kind '{name}'"
+                        raise FedLoomError(f"{line} too; rename one")
+                    found[name] = value
+        return dict(sorted(found.items()))
+
     def __getitem__(self, name: str) -> type[Keys]:
-        full = f"{self.package}.{name}"
-        if not name.isidentifier() or importlib.util.find_spec(full) is None:
-            raise KeyError(name)
-        for value in vars(importlib.import_module(full)).values():
-            own = isinstance(value, type) and value.__module__ == full
-            if own and issubclass(value, self.base):
-                return value
-        raise KeyError(name)
+        return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
-        path = importlib.import_module(self.package).__path__
-        names = sorted(module.name for module in pkgutil.iter_modules(path))
-        return iter([name for name in names if name in self])
+        return iter(self._found)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._found)
 
 
 class Entry(NamedTuple):

@@ -11,7 +11,7 @@ from fedloom.data.image_list import ImageList
 from fedloom.data.preparation import prepared
 
 
-class SeveralSets(ImageSource):
+class Several(ImageSource):
     """Several data sets as one: their classes side by side, called "part/class", and each a domain
     with the name of the part.
     """

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import FigureKind
 from fedloom.report.figures import style
-from fedloom.report.kinds import Kinds
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = Kinds(__name__, FigureKind)
+KINDS = Room(__name__, FigureKind)
 
 
 def draw(job: FigureJob, series: Sequence[ShownRun | ShownBackbone]) -> "Figure":

@@ -15,14 +15,14 @@ classes.
 from pathlib import Path
 from typing import Any
 
+from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import TableKind
-from fedloom.report.kinds import Kinds
 from fedloom.report.tables import layout, notes, published
 from fedloom.report.tables.summary import summarise
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import ShownRun
 
-KINDS = Kinds(__name__, TableKind)
+KINDS = Room(__name__, TableKind)
 
 
 def kind(job: TableJob) -> Any:
