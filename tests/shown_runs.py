@@ -36,13 +36,11 @@ def shown(**values: object) -> ShownRun:
 
 
 def table_job(kind: str = "accuracy", **settings: object) -> TableJob:
-    return TableJob("s", "main", kind, "", None, settings, False, None, NOTHING)
+    return TableJob("s", "main", kind, "", None, settings, None, NOTHING)
 
 
-def figure_job(
-    kind: str = "convergence", shots: dict | None = None, **settings: object
-) -> FigureJob:
-    return FigureJob("s", "main", kind, "", settings, shots or {}, NOTHING, ())
+def figure_job(kind: str = "convergence", **settings: object) -> FigureJob:
+    return FigureJob("s", "main", kind, "", settings, NOTHING, ())
 
 
 def table_kind(kind: str = "accuracy", **settings: object) -> Any:
@@ -50,10 +48,10 @@ def table_kind(kind: str = "accuracy", **settings: object) -> Any:
     return tables.kind(table_job(kind, **settings))
 
 
-def draw(kind: str, series: list, shots: dict | None = None, **settings: object) -> style.Figure:
+def draw(kind: str, series: list, **settings: object) -> style.Figure:
     """Draw a figure of a kind with these keys."""
     with style.applied():
-        return figures.draw(figure_job(kind, shots, **settings), series)
+        return figures.draw(figure_job(kind, **settings), series)
 
 
 def table_files(folder: Path) -> dict[str, Path]:

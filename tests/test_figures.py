@@ -53,7 +53,7 @@ ENTRIES = {
     "scatter3d": {},
     "client_groups": {},
     "backbone_tsne": {"blocks": [1, 4]},
-    "shots": {},
+    "shots": {"shots": {"p": 4}},
     "lines": {"artefact": "pool_size", "x": "round", "y": "size"},
     "scatter": {"artefact": "pool_size", "x": "round", "y": "size", "log": True, "colour": "size"},
     "bars": {"artefact": "pool_size", "x": "round", "y": "size"},
@@ -146,7 +146,7 @@ def series(tmp_path):
 
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_every_kind_draws_the_same_bytes_twice(kind, series, tmp_path):
-    job = figure_job(kind, shots={"p": 4}, **ENTRIES[kind])
+    job = figure_job(kind, **ENTRIES[kind])
     forms = ("pdf", "png") if kind == "convergence" else ("pdf",)
     once, again = ({form: tmp_path / f"{name}.{form}" for form in forms} for name in "ab")
     for paths in (once, again):
@@ -184,7 +184,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
         runs = [run, replace(run, dataset=text, method="n", title=f"{text} n")]
     settings = {key: text if value == "size" else value for key, value in settings.items()}
     with style.applied():
-        figure = figures.draw(figure_job(kind, {"p": 4}, **settings), runs)
+        figure = figures.draw(figure_job(kind, **settings), runs)
         figure.draw_without_rendering()
         shown = [part.get_text() for part in figure.findobj(Text) if part.get_visible()]
     assert any(text in part for part in shown)
@@ -352,6 +352,15 @@ def test_what_a_table_and_a_figure_are_made_of():
     assert plan.shown_files("figures", _label("blocks")) == [blocks_file]
     first = f"{folder}/pep_fedpt/seed0/artefacts/class_prompts.parquet"
     assert plan.shown_files("figures", _label("prompts")) == [first], "the first seed alone"
+
+
+def test_a_figure_of_shots_is_given_those_of_its_partitions():
+    changed = deepcopy(default_config())
+    for n in (2, 8):
+        changed["partitions"][f"of_{n}"] = {"scheme": "iid", "clients": 10, "shots": n}
+    changed["figures"]["own"] = {"kind": "shots", "scenarios": ["digits/of_2", "digits/of_8"]}
+    plan = _resolved(changed, {"partitions": ["of_2", "iid", "of_8"], "figures": ["own"]})
+    assert plan.figure_job(_label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
 
 
 def test_artefacts_of_all_seeds_where_the_kind_says_so():

@@ -347,7 +347,7 @@ def test_shots_are_means_over_seeds_with_their_deviation(tmp_path):
                     )
                     for m, colour in (("m", "#000000"), ("n", "#0072B2"))
                 ]
-    figure = draw("shots", _at(items, 3), {"p1": 1, "p16": 16, "p2": 2})
+    figure = draw("shots", _at(items, 3), shots={"p1": 1, "p16": 16, "p2": 2})
     assert [axis.get_title() for axis in figure.axes] == ["d", "e"]
     axis = figure.axes[0]
     assert [bars.get_label() for bars in axis.containers] == ["M", "N"]

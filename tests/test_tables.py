@@ -10,6 +10,7 @@ import pytest
 from sklearn.metrics import adjusted_mutual_info_score
 
 from fedloom.common.checkout import ROOT
+from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.reading import read
 from fedloom.config.rounds import Reported
 from fedloom.data import glyphs
@@ -271,10 +272,21 @@ def test_every_method_that_ships_says_what_it_trains():
     assert [p.name for p in plugins if p.server_sees_held_out] == ["fedic"]
 
 
+def test_the_caption_says_what_global_is_where_it_was_evaluated(tmp_path):
+    frame = _evaluation(None, {1: (10, 10, 3)}, rounds=(1,))
+    server = frame.head(1).assign(client_id=SERVER_MODEL, participating=False)
+    kind, texts = table_kind("accuracy"), []
+    for number, rows in enumerate((frame, pd.concat([frame, server]))):
+        path = tmp_path / f"{number}.parquet"
+        rows.to_parquet(path)
+        texts.append(kind.describe([shown(evaluation=path)]))
+    assert ["global test set" in text for text in texts] == [False, True]
+
+
 def test_held_out_has_two_columns(tmp_path):
     _evaluation(tmp_path / "x.parquet", {1: (10, 10, 3)}, rounds=(1,))
     run = shown(evaluation=tmp_path / "x.parquet")
-    assert table_kind("held_out").measure(run, table_job()) == {
+    assert table_kind("held_out").measure(run) == {
         "participating_mean": 75,
         "held_out_mean": 30,
     }
@@ -293,7 +305,7 @@ def test_domains_are_means_over_their_clients(tmp_path):
 
     def by_domain(*rounds):
         run = shown(evaluation=tmp_path / "x.parquet", reported=Reported(rounds))
-        return table_kind("domains").measure(run, table_job())
+        return table_kind("domains").measure(run)
 
     assert by_domain(1) == {
         "domain_real": 75,
@@ -390,10 +402,10 @@ def test_clustering_by_hand(tmp_path):
     pd.DataFrame(columns).to_parquet(tmp_path / "groups.parquet")
     run = shown(artefact=tmp_path / "groups.parquet")
     labels = {"cat": "fur", "dog": "fur", "cod": "fin"}
-    job = table_job("clustering", superclasses="c.yaml", superclass_of=labels)
+    kind = table_kind("clustering", superclasses="c.yaml")
     # training: group 0 lies in cluster 1 (2 images), group 1 half in each (2 of 4);
     # k-means keeps 3 cats and 2 cods together
-    found = table_kind("clustering").measure(run, job)
+    found = kind.measure(run, labels)
     known = [[0] * 5, [0, 0, 1, 1, 0], [0, 0, 0, 2, 1]]  # nothing, superclasses, groups
     none, all_, some = (100 * adjusted_mutual_info_score(known[1], other) for other in known)
     assert (none, all_) == (0, pytest.approx(100))
@@ -405,7 +417,7 @@ def test_clustering_by_hand(tmp_path):
     }
     del labels["cod"]
     with refused("c.yaml", "'cod'"):
-        table_kind("clustering").measure(run, job)
+        kind.measure(run, labels)
 
 
 @pytest.mark.parametrize(("name", "count"), [("glyphs", 3), ("cifar100", 20)])

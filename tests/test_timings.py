@@ -11,14 +11,14 @@ from fedloom.federated.evaluate import artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report.tables import layout, published, summary
-from shown_runs import shown, table_job, table_kind
+from shown_runs import shown, table_kind
 
 
 def test_times_are_means_and_shares_of_training(tmp_path):
     columns = {"stage": ["decomposition"] * 2 + ["projection", "training"]}
     path = tmp_path / "t.parquet"
     pd.DataFrame(columns | {"milliseconds": [3.0, 5.0, 1.0, 400.0]}).to_parquet(path)
-    found = table_kind("timings").measure(shown(artefact=path), table_job())
+    found = table_kind("timings").measure(shown(artefact=path))
     assert found == {
         "decomposition_ms": 4, "projection_ms": 1, "training_ms": 400,
         "decomposition_percent": 1, "projection_percent": 0.25,

@@ -51,8 +51,13 @@ class OutputKind(Keys):
         return self.caption.format(**texts)
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
-        """Return the output with what its kind reads of the study or of files."""
+        """Return the output with what its kind reads of the study or of files (`extra`)."""
         return output
+
+    @classmethod
+    def extra_of(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a job's settings that `complete` has added to the keys."""
+        return {key: value for key, value in settings.items() if key not in cls.model_fields}
 
 
 def as_rst(text: str) -> str:

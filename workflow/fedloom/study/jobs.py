@@ -215,7 +215,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TableJob:
-    """Write a table; `settings` are the keys of its kind."""
+    """Write a table; `settings` are the keys of its kind, and what the kind adds."""
 
     study: str
     label: str
@@ -223,7 +223,6 @@ class TableJob:
     module: str  # of the kind
     title: str | None
     settings: dict[str, Any]
-    global_test: bool
     published: dict[str, Any] | None
     shown: Shown
     tuned: Tuned | None = None
@@ -238,7 +237,6 @@ class FigureJob:
     kind: str
     module: str  # of the kind
     settings: dict[str, Any]
-    shots: dict[str, int]  # training images per class, by partition, where they are set
     shown: Shown | None
     backbones: tuple[str, ...]  # "dataset/backbone" of a kind that shows frozen backbones
 

@@ -20,7 +20,6 @@ def table_job(settings: Settings, table: Output) -> jobs.TableJob:
         module=type(table.keys).__module__,
         title=getattr(table.keys, "title", None),
         settings=table.settings,
-        global_test=settings.study.global_test,
         published=table.published,
         shown=_shown(settings, table),
         tuned=_tuned(settings, table),
@@ -32,14 +31,12 @@ def figure_job(settings: Settings, figure: Output) -> jobs.FigureJob:
     of_backbones = figure.keys.shows == "backbones"
     datasets = dict.fromkeys(scenario.dataset for scenario in figure.scenarios)
     pairs = product(datasets, figure.backbones) if of_backbones else ()
-    partitions = [settings.partitions[each.partition] for each in figure.scenarios]
     return jobs.FigureJob(
         study=settings.study.name,
         label=figure.label,
         kind=figure.kind,
         module=type(figure.keys).__module__,
         settings=figure.settings,
-        shots={p.label: p.settings["shots"] for p in partitions if "shots" in p.settings},
         shown=None if of_backbones else _shown(settings, figure),
         backbones=tuple(f"{dataset}/{backbone}" for dataset, backbone in pairs),
     )

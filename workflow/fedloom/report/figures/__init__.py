@@ -1,9 +1,9 @@
 """Figures: a kind is a class of a module in this folder, with its keys and its drawing.
 
-    draw(series: list[ShownRun], job: FigureJob) -> Figure
+    draw(series: list[ShownRun], **extra) -> Figure
 
-`series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones; `job`
-holds what belongs to the figure beside its keys. fedloom.config.output_kinds explains the classes.
+`series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones;
+`extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ KINDS = Room(__name__, FigureKind)
 def draw(job: FigureJob, series: Sequence[ShownRun | ShownBackbone]) -> "Figure":
     """Draw a figure; its keys were checked when the study was planned."""
     kind: Any = KINDS[job.kind]
-    return kind.model_construct(**job.settings).draw(series, job)
+    return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
 
 
 def write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError
 from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
+from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.columns import side_by_side
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 AXES = {
@@ -40,7 +41,7 @@ class AccuracyBars(RunsFigure):
     """The accuracy."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per dataset and backbone, all with the same limits."""
         frames = []
 
@@ -86,7 +87,7 @@ class TwoMetrics(RunsFigure):
     """Accuracy drawn up."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
         def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
@@ -118,21 +119,27 @@ class Shots(RunsFigure):
         "images per class: mean over seeds, bars one sample standard deviation each way."
     )
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def complete(self, settings: Settings, output: Output, where: str) -> Output:
+        """Return the output with the shots of every partition."""
+        labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
+        shots = {label: settings.partitions[label].settings["shots"] for label in labels}
+        return replace(output, extra=output.extra | {"shots": shots})
+
+    def draw(self, series: list[ShownRun], shots: dict[str, int]) -> style.Figure:
         """Draw a panel per dataset and backbone."""
-        ticks = sorted(job.shots.values())
+        ticks = sorted(shots.values())
 
         def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
             for run in {run.method: run for run in runs}.values():
                 means = over_seeds(
                     [each for each in runs if each.method == run.method],
-                    lambda run: job.shots[run.partition],
+                    lambda run: shots[run.partition],
                     accuracy,
                 )
-                shots = [each for each in ticks if each in means]
-                mean, std = zip(*(means[each] for each in shots), strict=True)
+                at = [each for each in ticks if each in means]
+                mean, std = zip(*(means[each] for each in at), strict=True)
                 look = style.of_method(run.look) | {"capsize": 2.5, "elinewidth": 1}
-                axis.errorbar(shots, mean, std, label=style.legend_text(run.title), **look)
+                axis.errorbar(at, mean, std, label=style.legend_text(run.title), **look)
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))
             axis.minorticks_off()

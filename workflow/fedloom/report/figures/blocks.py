@@ -11,7 +11,6 @@ from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
 # of the frozen backbone: in no method's colour
@@ -32,7 +31,7 @@ class BlockAccuracy(FigureKind):
         "the training images."
     )
 
-    def draw(self, series: list[ShownBackbone], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownBackbone]) -> style.Figure:
         """Draw a panel per dataset and backbone, top-5 and top-1 by block."""
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
@@ -64,7 +63,7 @@ class SoftWeights(RunsFigure):
     classes: Several[Natural]
     """True classes by their numbers, a row each."""
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a row per run and true class, a panel per block; the true class's bar is dark.
 
         Raises:

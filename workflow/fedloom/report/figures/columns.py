@@ -13,7 +13,6 @@ from fedloom.config.output_kinds import ArtefactFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.convergence import bands, lines
 from fedloom.report.metrics import artefact
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 WIDTH = 0.8  # of the bars of one x together, in steps of the axis
@@ -27,7 +26,7 @@ class Lines(ArtefactFigure):
         "sample standard deviation wide each way."
     )
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario; rows of one x are averaged within a run."""
 
         def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
@@ -46,7 +45,7 @@ class Scatter(ArtefactFigure):
     colour: str | None = None
     """A column of the artefact that colours the points."""
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
@@ -82,7 +81,7 @@ class Bars(ArtefactFigure):
         "sample standard deviation each way."
     )
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
         def panel(axis: style.Axes, runs: list[ShownRun]) -> None:

@@ -12,7 +12,6 @@ from fedloom.config import requirements
 from fedloom.config.output_kinds import Personalized, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 AXES = {
@@ -38,7 +37,7 @@ class Convergence(RunsFigure):
     training loss."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
         def panel(axis: style.Axes, runs: list[ShownRun]) -> None:

@@ -13,7 +13,6 @@ from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members, varied_lists
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Grid(RunsFigure):
     """Frame members whose list is the same value throughout, or whose first axis has the value of
     another one (as FedPHA's captions say)."""
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario and value of the first of three axes; one scale per scenario.
 
         Scenarios of one panel each share rows.
@@ -138,7 +137,7 @@ class Scatter3d(RunsFigure):
         "of every member of the grid."
     )
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario, each with its scale of colours."""
         import matplotlib.pyplot as plt
 
@@ -173,7 +172,7 @@ class Boxes(RunsFigure):
         "point within 1.5 times the box, and points beyond."
     )
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario and client; a box spans the members that give it one value."""
         (option,) = varied_lists(series[0])
         items = [

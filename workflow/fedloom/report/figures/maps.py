@@ -18,7 +18,6 @@ from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.tables.clustering import superclasses_of
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class PromptTsne(RunsFigure):
     first_seed = True
     caption = "t-SNE of the trained class prompts, a point per class. First seed."
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per run, a point per class, in the colour of the method."""
         figure, axes = style.panels(len(series))
         for axis, run in zip(axes, series, strict=True):
@@ -103,7 +102,7 @@ class PromptPath(RunsFigure):
         "centroids of a round's prompts, the dashed line their path. First seed."
     )
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
@@ -154,7 +153,9 @@ class BackboneTsne(FigureKind):
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
-    def draw(self, series: list[ShownBackbone], job: FigureJob) -> style.Figure:
+    def draw(
+        self, series: list[ShownBackbone], superclass_of: dict[str, str] | None = None
+    ) -> style.Figure:
         """Draw a row per dataset and backbone, a panel per block, all of the same test images.
 
         Colours are superclasses, or classes where the figure names no file of superclasses.
@@ -168,8 +169,8 @@ class BackboneTsne(FigureKind):
             images = np.flatnonzero(store.test)
             images = images[evenly(len(images))]
             names = pd.Series([str(classes[label]) for label in store.labels[images]])
-            if self.superclasses is not None:
-                names = superclasses_of(names, job)
+            if superclass_of is not None:
+                names = superclasses_of(names, superclass_of, self.superclasses)
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = class_tokens(item.features, block)[images].numpy()
                 _scatter_names(axis, embed(tokens, item.features), names.to_numpy())
@@ -206,7 +207,7 @@ class TokenTsne(RunsFigure):
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a row per run, a panel per block; colours are classes, markers are domains.
 
         Raises:

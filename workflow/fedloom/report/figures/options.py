@@ -17,7 +17,6 @@ from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.metrics import artefact, grouped, member
 from fedloom.report.tables import clustering
-from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import ShownRun
 
 Measure = Callable[[ShownRun], float]
@@ -39,7 +38,7 @@ class OptionLine(RunsFigure):
     """Accuracies, a panel each."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a row per scenario and a panel per accuracy."""
         measures = {
             AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
@@ -63,7 +62,7 @@ class Congruence(RunsFigure):
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""
 
-    def draw(self, series: list[ShownRun], job: FigureJob) -> style.Figure:
+    def draw(self, series: list[ShownRun]) -> style.Figure:
         """Draw a panel per scenario."""
         return by_option(series, self.option, {"Congruence (%)": congruence})
 

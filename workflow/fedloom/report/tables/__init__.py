@@ -1,15 +1,14 @@
 """Tables: a kind is a class of a module in this folder, with its keys and
 
-    measure(run: ShownRun, job: TableJob) -> {metric: number}   one run, from its Parquet files
-    column(metric: str) -> Column                               heading, decimals, which end is best
-    describe(runs: list[ShownRun], job: TableJob) -> str        what the caption says is measured
+    measure(run: ShownRun, **extra) -> {metric: number}   one run, from its Parquet files
+    column(metric: str) -> Column                         heading, decimals, which end is best
+    describe(runs: list[ShownRun]) -> str                 what the caption says is measured
 
 or, if its rows are not the methods,
 
-    build(runs: list[ShownRun], job: TableJob) -> Built         rows, their text, and the caption
+    build(runs: list[ShownRun], job: TableJob) -> Built   rows, their text, and the caption
 
-`job` holds what belongs to the table beside its keys. fedloom.config.output_kinds explains the
-classes.
+`extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
 """
 
 from pathlib import Path
@@ -45,8 +44,9 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
 
 def _of_methods(own: Any, runs: list[ShownRun], job: TableJob) -> layout.Built:
     """Return a row per method and scenario: means over seeds, published numbers and marks."""
-    frame = summarise(runs, [own.measure(run, job) for run in runs])
-    text = own.describe(runs, job) + spread(int(frame["seeds"].min()))
+    extra = own.extra_of(job.settings)
+    frame = summarise(runs, [own.measure(run, **extra) for run in runs])
+    text = own.describe(runs) + spread(int(frame["seeds"].min()))
     if job.published is not None:
         frame = published.beside(frame, job.published)
         text += (

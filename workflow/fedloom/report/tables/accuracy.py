@@ -4,7 +4,6 @@ from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyTable
 from fedloom.report import metrics
 from fedloom.report.tables.layout import Column
-from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import ShownRun
 
 TITLES = {
@@ -33,7 +32,7 @@ class Accuracy(AccuracyTable):
     """A column more, in which all test images of the participating clients count together, beside
     the mean over clients."""
 
-    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+    def measure(self, run: ShownRun) -> dict[str, float]:
         """Return the accuracies of a run in percent, see `metrics.accuracies`."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
@@ -43,12 +42,12 @@ class Accuracy(AccuracyTable):
         """Return how an accuracy is shown."""
         return Column(TITLES[metric])
 
-    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+    def describe(self, runs: list[ShownRun]) -> str:
         """Say whose accuracy is shown, and at which rounds."""
         text = f"test accuracy of clients in %, {at(runs)}"
         if self.pooled:
             text += "; pooled: over all test images of the participating clients together"
-        if job.global_test:
+        if "global" in self.measure(runs[0]):
             text += (
                 "; global test set: all test images, with the server's model or, where a method "
                 "has none, the participating clients' own, averaged"
@@ -62,7 +61,7 @@ class HeldOut(AccuracyTable):
     needs = (requirements.held_out,)
     caption = "Mean accuracy of the clients that take part in training, and of those that never do."
 
-    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+    def measure(self, run: ShownRun) -> dict[str, float]:
         """Return the mean accuracy of both groups in percent; without held-out clients, of one."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
@@ -72,7 +71,7 @@ class HeldOut(AccuracyTable):
         """Return how a group's accuracy is shown."""
         return Column(GROUPS[metric])
 
-    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+    def describe(self, runs: list[ShownRun]) -> str:
         """Say which two groups of clients are compared, and at which rounds."""
         return (
             "mean test accuracy in % of clients that take part in training and of clients held "
@@ -88,7 +87,7 @@ class Domains(AccuracyTable):
         "clients, and all their test images pooled."
     )
 
-    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+    def measure(self, run: ShownRun) -> dict[str, float]:
         """Compute accuracies in percent of the participating clients at the reported rounds.
 
         `domain_<name>` is the unweighted mean over the clients of a domain; a client whose images
@@ -111,7 +110,7 @@ class Domains(AccuracyTable):
             return Column(metric.removeprefix(DOMAIN) or "(none)")
         return Column(TITLES[metric])
 
-    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+    def describe(self, runs: list[ShownRun]) -> str:
         """Say over which clients the accuracies are, and at which rounds."""
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "

@@ -7,7 +7,6 @@ from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclass
 from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
-from fedloom.study.jobs import FigureJob, TableJob
 from fedloom.study.plot_inputs import ShownRun
 
 COLUMNS = {
@@ -38,7 +37,7 @@ class Clustering(RunsTable):
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
-    def measure(self, run: ShownRun, job: TableJob) -> dict[str, float]:
+    def measure(self, run: ShownRun, superclass_of: dict[str, str]) -> dict[str, float]:
         """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
         The paper's accuracy can be high where groups say nothing: if most images have one
@@ -54,7 +53,8 @@ class Clustering(RunsTable):
         from sklearn.metrics import adjusted_mutual_info_score
 
         images = artefact(run)
-        coarse, test = superclasses_of(images["class"], job), images["test"]
+        coarse = superclasses_of(images["class"], superclass_of, self.superclasses)
+        test = images["test"]
         groups, train = images["group"][test], images[~test]
         return {
             "information": 100 * adjusted_mutual_info_score(coarse[test], groups),
@@ -67,7 +67,7 @@ class Clustering(RunsTable):
         """Return how one of the measures is shown."""
         return COLUMNS[metric]
 
-    def describe(self, runs: list[ShownRun], job: TableJob) -> str:
+    def describe(self, runs: list[ShownRun]) -> str:
         """Say what the four numbers are."""
         return (
             "groups of images after the last round, in %: mutual information of test images' "
@@ -77,16 +77,18 @@ class Clustering(RunsTable):
         )
 
 
-def superclasses_of(classes: pd.Series, job: TableJob | FigureJob) -> pd.Series:
-    """Return the superclass of every class, by the job's file of superclasses.
+def superclasses_of(
+    classes: pd.Series, superclass_of: dict[str, str], file: str | None
+) -> pd.Series:
+    """Return the superclass of every class.
 
     Raises:
-        FedLoomError: a class that the file does not have.
+        FedLoomError: a class that the file of superclasses does not have.
     """
-    coarse = classes.map(job.settings["superclass_of"])
+    coarse = classes.map(superclass_of)
     if coarse.isna().any():
         missing = min(classes[coarse.isna()])
-        raise FedLoomError(f"{job.settings['superclasses']}: no superclass for class '{missing}'")
+        raise FedLoomError(f"{file}: no superclass for class '{missing}'")
     return coarse
 
 
