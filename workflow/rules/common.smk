@@ -34,7 +34,8 @@ def described(rule):
 def requested(rule):
     """The resources of a rule, estimated from its job; more when it is tried again. Where
     --set-resources gives the rule a GPU, its activations need no memory of the host."""
-    on_gpu = "gpu" in workflow.resource_settings.overwrite_resources.get(rule, {})
+    given = workflow.resource_settings.overwrite_resources.get(rule, {})
+    on_gpu = given.get("gpu") not in (None, 0)
 
     def request(name):
         return lambda wildcards, attempt: attempt * getattr(
