@@ -103,6 +103,14 @@ def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
     assert ask("train", gradient_checkpointing=True).mem_mb < whole / 2
 
 
+@pytest.mark.parametrize("rule", ["dataset", "train"])
+def test_the_second_attempt_requests_twice_the_first(ask, rule):
+    first = ask(rule, images=50_000_000)
+    second = ask.plan.resources(rule, SimpleNamespace(**LABELS, backbone="b"), attempt=2)
+    assert first.runtime >= resources.LONGEST
+    assert (second.mem_mb, second.runtime) == (2 * first.mem_mb, 2 * first.runtime)
+
+
 @pytest.mark.parametrize("rule", ["train", "cache", "artefact"])
 def test_with_a_gpu_activations_are_requested_of_its_memory_and_not_of_the_hosts(ask, rule):
     core, gpu = ask(rule), ask(rule, on_gpu=True)

@@ -32,14 +32,14 @@ def described(rule):
 
 
 def requested(rule):
-    """The resources of a rule, estimated from its job; more when it is tried again. Where
-    --set-resources gives the rule a GPU, its activations need no memory of the host."""
+    """The resources of a rule, estimated from its job and the attempt. Where --set-resources gives the
+    rule a GPU, its activations need no memory of the host."""
     given = workflow.resource_settings.overwrite_resources.get(rule, {})
     on_gpu = given.get("gpu") not in (None, 0)
 
     def request(name):
-        return lambda wildcards, attempt: attempt * getattr(
-            PLAN.resources(rule, wildcards, on_gpu=on_gpu), name
+        return lambda wildcards, attempt: getattr(
+            PLAN.resources(rule, wildcards, attempt, on_gpu), name
         )
 
     return {name: request(name) for name in ("mem_mb", "runtime", "gpu_mem_mb")}

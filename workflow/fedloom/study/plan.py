@@ -231,9 +231,11 @@ class Plan:
 
     # ---- memory and time -------------------------------------------------------------------------
 
-    def resources(self, rule: str, wildcards: Any, on_gpu: bool = False) -> Resources:
+    def resources(
+        self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False
+    ) -> Resources:
         """Return the request of a job of this rule to a cluster."""
-        return resources.request(self.work(rule, wildcards), rule == "train", on_gpu)
+        return resources.request(self.work(rule, wildcards), rule == "train", attempt, on_gpu)
 
     def work(self, rule: str, wildcards: Any) -> Work:
         """Return what a job of this rule takes."""
