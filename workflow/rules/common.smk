@@ -46,8 +46,9 @@ def requested(rule):
 
 
 def data_of(rule):
-    """The data files that a rule reads, which are ancient, since Snakemake would compare the times of
-    large files, and their receipts, whose checksums it compares."""
+    """The data files that a rule before the runs reads, which are ancient, since Snakemake would
+    compare the times of large files, and their receipts, whose checksums it compares.
+    """
     patterns = {name: paths.DATA[name] for name in paths.INPUTS[rule]}
     receipts = {
         f"{name}_receipt": paths.receipt(file) for name, file in patterns.items()
