@@ -3,7 +3,6 @@
 import logging
 
 from fedloom.common.receipts import read_receipt
-from fedloom.config.settings import VALIDATION
 from fedloom.report import metrics
 from fedloom.study import paths, provenance
 from fedloom.study.jobs import EvaluateJob
@@ -26,8 +25,8 @@ def run(job: EvaluateJob, threads: int) -> None:
         if job.confusion or name != "confusion":
             of_jobs = [paths.at(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
             metrics.join(of_jobs, paths.at(table, job.run), job.run)
-    if job.run.partition.endswith(VALIDATION):
-        return  # a trial may diverge
+    if job.trial:
+        return
     rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
     if metrics.no_better_than_guessing(rounds):
         log.info(

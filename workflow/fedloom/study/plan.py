@@ -200,8 +200,8 @@ class Plan:
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
-        study = self.study(wildcards)
-        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion)
+        study, trial = self.study(wildcards), is_trial(self.settings, wildcards.partition)
+        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion, trial)
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
         spec, last = self.run_spec(_run(wildcards)), self.study(wildcards).rounds
