@@ -19,7 +19,7 @@ from fedloom.common.receipts import read_receipt
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
-from fedloom.stages import cache, dataset, evaluate, partition, train
+from fedloom.stages import cache, dataset, partition, train
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run
@@ -95,26 +95,14 @@ def test_a_receipt_holds_what_the_job_was_made_by(study):
     assert facts["weights"] == plan.settings.backbones["vit"].sha256
 
 
-def test_jobs_of_different_sources_are_neither_chained_nor_joined(study):
+def test_jobs_of_different_sources_are_not_chained(study):
     """On a cluster a job plans by itself: what it was told is what is there."""
-    plan = _plan(study)
-    for end in (1, 2):
-        train.run(_job(plan, end), 1)
-    evaluate.run(plan.evaluate_job(SimpleNamespace(**vars(RUN))), 1)
-    paths.at(paths.EVALUATION, RUN).unlink()
-    kept = study / "kept"
-    shutil.copytree(study / "results/runs", kept)
+    train.run(_job(_plan(study), 1), 1)
     _edit(study)
-    plan = _plan(study)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*sources; delete results/runs/{FOLDER}"):
-        train.run(_job(plan, 2), 1)
+        train.run(_job(_plan(study), 2), 1)
     for end in (1, 2):
-        train.run(_job(plan, end), 1)
-    for file in (kept / FOLDER / "rounds").glob("0001*"):
-        shutil.copy(file, study / "results/runs" / FOLDER / "rounds")
-    with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*sources; delete results/runs/{FOLDER}"):
-        evaluate.run(plan.evaluate_job(SimpleNamespace(**vars(RUN))), 1)
-    assert not paths.at(paths.EVALUATION, RUN).exists()
+        train.run(_job(_plan(study), end), 1)
 
 
 def test_weights_that_change_under_a_run_stop_it(study):

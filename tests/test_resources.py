@@ -1,8 +1,10 @@
 """Memory and time that jobs ask for, and caches that are read by row."""
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import psutil
@@ -101,6 +103,14 @@ def test_training_gets_the_memory_of_the_clients_that_train_at_once(ask):
     assert ask("train", gradient_checkpointing=True).mem_mb < whole / 2
 
 
+@pytest.mark.parametrize("rule", ["dataset", "train"])
+def test_the_second_attempt_requests_twice_the_first(ask, rule):
+    first = ask(rule, images=50_000_000)
+    second = ask.plan.resources(rule, SimpleNamespace(**LABELS, backbone="b"), attempt=2)
+    assert first.runtime >= resources.LONGEST
+    assert (second.mem_mb, second.runtime) == (2 * first.mem_mb, 2 * first.runtime)
+
+
 @pytest.mark.parametrize("rule", ["train", "cache", "artefact"])
 def test_with_a_gpu_activations_are_requested_of_its_memory_and_not_of_the_hosts(ask, rule):
     core, gpu = ask(rule), ask(rule, on_gpu=True)
@@ -116,6 +126,20 @@ def test_a_gpu_must_hold_one_clients_step_or_one_pass_of_an_evaluation(ask):
     assert ask("train", on_gpu=True, clients_per_round=50).gpu_mem_mb < large
     whole = ask("train", on_gpu=True, method="fedavg", training={"batch_size": 128}).gpu_mem_mb
     assert whole - large == pytest.approx(5 * 343 + 128 * 64, abs=500), "160 MB an image"
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_only_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, gpus):
+    study = "study: {name: one, rounds: 1, report: {last_evaluations: 1}}\n"
+    (tmp_path / "one.yaml").write_text(study)
+    command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "host", "-s", ROOT / "Snakefile"]
+    command += ["--set-resources", f"train:gpu={gpus}", "--configfile", tmp_path / "one.yaml"]
+    done = subprocess.run(
+        [*command, "--directory", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    trained = re.search(r"^rule train:.*?gpu_mem_mb=(\d+)", done.stdout + done.stderr, re.M | re.S)
+    assert (int(trained[1]) > 0) == (gpus > 0)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])

@@ -24,6 +24,12 @@ from fedloom.study.resources import Workload
 STUDIES = bundled_studies.studies()
 
 
+def _name_of(file):
+    """The name that a study must have in `study.name`, by its file."""
+    folder, stem = file.parent.name, file.stem
+    return stem if folder == "micro" else f"{folder}_{stem}"
+
+
 @cache
 def _plan(path):
     return load_plan([path])
@@ -35,7 +41,7 @@ def _travels(job):
     return job
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=bundled_studies.name_of)
+@pytest.mark.parametrize("path", STUDIES, ids=_name_of)
 def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     """What the rules ask of the plan, in the order of the rules."""
     plan = _plan(path)
@@ -172,10 +178,8 @@ def _dry_run(path, plan, folder):
 
 
 def test_studies_are_named_as_their_files():
-    assert {bundled_studies.name_of(path) for path in STUDIES} == {
-        _plan(path).name for path in STUDIES
-    }
-    assert all(_plan(path).name == bundled_studies.name_of(path) for path in STUDIES)
+    assert {_name_of(path) for path in STUDIES} == {_plan(path).name for path in STUDIES}
+    assert all(_plan(path).name == _name_of(path) for path in STUDIES)
 
 
 def test_a_label_means_one_thing_in_all_studies():
@@ -219,7 +223,7 @@ def test_the_list_of_studies_says_what_each_shows_and_needs():
     assert grid[3:5] == ["fedpha_lengths_3 (512)", 512]
     micro = describe.study(bundled_studies.FOLDER / "micro/pep_micro_domains.yaml")
     assert micro[1].startswith("Feature heterogeneity") and micro[2] == "glyphs"
-    names = [bundled_studies.name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
+    names = [_name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
     assert names[8:10] == ["pep_fedpt_table9", "pep_fedpt_table10"], "in the order of the paper"
     assert names.index("pep_fedpt_figure2") == names.index("pep_fedpt_table13") + 1
 
@@ -252,7 +256,7 @@ def test_every_artefact_has_a_study_and_every_study_an_artefact(paper):
     assert files == tables | figures | set(ARTEFACTS[paper].get("others", []))
 
 
-@pytest.mark.parametrize("file", OF_PAPERS, ids=bundled_studies.name_of)
+@pytest.mark.parametrize("file", OF_PAPERS, ids=_name_of)
 def test_a_study_says_its_paper_and_what_it_shows(file):
     about = _settings(file).study
     assert about.paper == file.parent.name and len(about.shows) == 1
@@ -421,7 +425,7 @@ def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
     assert pfedpg["labels"]["pFedPG"] == "pfedpg_3"
 
 
-@pytest.mark.parametrize("file", OF_PAPERS, ids=bundled_studies.name_of)
+@pytest.mark.parametrize("file", OF_PAPERS, ids=_name_of)
 def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(file):
     """Runs are trained for tables; a claim is not a reason to train more."""
     settings = _settings(file)

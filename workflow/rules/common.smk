@@ -32,21 +32,23 @@ def described(rule):
 
 
 def requested(rule):
-    """The resources of a rule, estimated from its job; more when it is tried again. Where
-    --set-resources gives the rule a GPU, its activations need no memory of the host."""
-    on_gpu = "gpu" in workflow.resource_settings.overwrite_resources.get(rule, {})
+    """The resources of a rule, estimated from its job and the attempt. Where --set-resources gives the
+    rule a GPU, its activations need no memory of the host."""
+    given = workflow.resource_settings.overwrite_resources.get(rule, {})
+    on_gpu = given.get("gpu") not in (None, 0)
 
     def request(name):
-        return lambda wildcards, attempt: attempt * getattr(
-            PLAN.resources(rule, wildcards, on_gpu=on_gpu), name
+        return lambda wildcards, attempt: getattr(
+            PLAN.resources(rule, wildcards, attempt, on_gpu), name
         )
 
     return {name: request(name) for name in ("mem_mb", "runtime", "gpu_mem_mb")}
 
 
 def data_of(rule):
-    """The data files that a rule reads, which are ancient, since Snakemake would compare the times of
-    large files, and their receipts, whose checksums it compares."""
+    """The data files that a rule before the runs reads, which are ancient, since Snakemake would
+    compare the times of large files, and their receipts, whose checksums it compares.
+    """
     patterns = {name: paths.DATA[name] for name in paths.INPUTS[rule]}
     receipts = {
         f"{name}_receipt": paths.receipt(file) for name, file in patterns.items()

@@ -7,7 +7,7 @@ rule cache:
         tensors=paths.CACHE,
         receipt=paths.receipt(paths.CACHE),
     log:
-        paths.log("{cache}", paths.CACHE.replace("{cache}", "cache")),
+        paths.log("{cache}", paths.CACHE),
     threads: 1
     resources:
         **requested("cache"),

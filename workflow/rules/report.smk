@@ -57,9 +57,8 @@ rule figure:
 rule partition_chart:
     """Who holds what: clients, classes, training images."""
     input:
-        store_receipt=rules.dataset.output.receipt,
-        partition=ancient(rules.partition.output.partition),
-        partition_receipt=rules.partition.output.receipt,
+        **data_of("partition_chart"),
+        store_receipt=paths.receipt(paths.STORE),  # for the names of classes
     output:
         png=report(
             paths.PARTITION_CHART,

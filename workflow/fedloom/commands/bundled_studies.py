@@ -34,12 +34,6 @@ def file_of(study: Path) -> Path:
     return shipped if shipped.is_file() and not study.exists() else study
 
 
-def name_of(file: Path) -> str:
-    """Return the name that a study that ships has in `study.name`, by its file."""
-    folder, stem = file.parent.name, file.stem
-    return stem if folder == "micro" else f"{folder}_{stem}"
-
-
 def count_backbones() -> None:
     """Write workflow/resources/backbone_sizes.json."""
     from fedloom.backbones.sizes import count  # imports torch

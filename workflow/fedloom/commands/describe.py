@@ -128,7 +128,7 @@ def studies() -> str:
 def study(file: Path) -> list[str | int | float]:
     """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU."""
     plan = load_plan([file])
-    used = {run.method: run.dataset for run in plan.runs}
+    used = dict.fromkeys(run.method for run in plan.runs)
     data = dict.fromkeys(run.dataset for run in plan.runs) or plan.settings.select.datasets
     members = [plan.settings.methods[label].member for label in used]
     labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]

@@ -12,9 +12,8 @@ from fedloom.study.jobs import PartitionJob
 def run(job: PartitionJob, threads: int) -> None:
     """Write the client of every image."""
     label, seed = job.partition.label, job.seed
-    store = paths.at(paths.STORE, dataset=job.dataset)
+    images = ImageStore(paths.inputs("partition", dataset=job.dataset)["store"])
     out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
-    images = ImageStore(store)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
     try:
         table = divide(images.labels, images.test, images.domains, spec, seed)

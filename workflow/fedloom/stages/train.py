@@ -28,9 +28,7 @@ def run(job: TrainJob, threads: int) -> None:
         weights = provenance.digest_of_weights(run.path, job.spec.backbone, loaded)
         made_by = {"sources": job.sources, "weights": weights}
         if start is not None:
-            names = f"the rounds up to {job.first}", f"those up to {job.last}"
-            facts = check_receipt(start), made_by
-            provenance.check_same(run, dict(zip(names, facts, strict=True)))
+            provenance.check_same(run, check_receipt(start), made_by)
         receipts = [receipt_of(file) for file in (*inputs.values(), *([start] if start else []))]
         fingerprint = training_job.fingerprint_of(job, receipts, device)
         training_job.train(task, hooks, job, start, outputs, fingerprint)

@@ -134,6 +134,7 @@ class EvaluateJob:
     run: Run
     ends: tuple[int, ...]
     confusion: bool
+    trial: bool  # of study.tune, which may be no better than guessing
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ A path is a pattern with wildcards, as Snakemake takes it; `at` fills the wildca
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedloom.common.receipts import receipt_of
-from fedloom.study.runs import NAME, Run
+
+if TYPE_CHECKING:
+    from fedloom.study.runs import Run
 
 RESULTS = "results"
 STORE = "results/datasets/{dataset}/images.arrow"
@@ -19,6 +21,7 @@ PROTOTYPES = "results/prototypes/{dataset}/{partition}/{backbone}/seed{seed}.saf
 BLOCK_ACCURACY = "results/block_accuracy/{dataset}/{backbone}.parquet"
 WEIGHTS = "results/weights/{backbone}.json"  # the digest of a hub's weights
 BACKBONE_SIZES = "results/backbone_sizes.json"  # of those that do not ship
+NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
 RUN = f"results/runs/{NAME}"
 STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"  # beside the states: progress between two of them
@@ -42,8 +45,8 @@ FIGURE = "results/figures/{study}/{label}.pdf"
 REPORT = "results/report/{study}.html"
 LOGS = "results/logs"
 
-# the files that jobs read of a dataset and its partition, by name, and which of them a rule reads;
-# what a run reads follows from its method, see `run_inputs`
+# the files that jobs read of a dataset and its partition, by name, and which of them a rule before
+# the runs reads; what a run reads follows from its method, see `run_inputs`
 DATA = {
     "store": STORE,
     "partition": PARTITION,
@@ -53,13 +56,14 @@ DATA = {
 }
 INPUTS = {
     "partition": ("store",),
+    "partition_chart": ("partition",),
     "cache": ("store",),
     "prototypes": ("store", "partition", "features"),
     "block_accuracy": ("store", "features"),
 }
 
 
-def at(pattern: str, run: Run | None = None, /, **wildcards: Any) -> Path:
+def at(pattern: str, run: "Run | None" = None, /, **wildcards: Any) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
     values = wildcards if run is None else vars(run) | wildcards
     return Path(pattern.format(**values))
@@ -70,7 +74,7 @@ def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
     return {name: at(DATA[name], **wildcards) for name in INPUTS[rule]}
 
 
-def run_inputs(run: Run, needs: Collection[str]) -> dict[str, Path]:
+def run_inputs(run: "Run", needs: Collection[str]) -> dict[str, Path]:
     """Return the data files that a run reads, by name: `store`, `partition` and what it `needs`.
 
     They are the inputs of rules `train` and `artefact`, and what a task is built from.

@@ -200,8 +200,8 @@ class Plan:
         )
 
     def evaluate_job(self, wildcards: Any) -> jobs.EvaluateJob:
-        study = self.study(wildcards)
-        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion)
+        study, trial = self.study(wildcards), is_trial(self.settings, wildcards.partition)
+        return jobs.EvaluateJob(_run(wildcards), tuple(job_ends(study)), study.confusion, trial)
 
     def artefact_job(self, wildcards: Any) -> jobs.ArtefactJob:
         spec, last = self.run_spec(_run(wildcards)), self.study(wildcards).rounds
@@ -231,9 +231,11 @@ class Plan:
 
     # ---- memory and time -------------------------------------------------------------------------
 
-    def resources(self, rule: str, wildcards: Any, on_gpu: bool = False) -> Resources:
+    def resources(
+        self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False
+    ) -> Resources:
         """Return the request of a job of this rule to a cluster."""
-        return resources.request(self.work(rule, wildcards), rule == "train", on_gpu)
+        return resources.request(self.work(rule, wildcards), rule == "train", attempt, on_gpu)
 
     def work(self, rule: str, wildcards: Any) -> Work:
         """Return what a job of this rule takes."""

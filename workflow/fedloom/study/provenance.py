@@ -46,21 +46,19 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     return now["sha256"]
 
 
-def check_same(run: Run, receipts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that all jobs of a run have the same sources and weights.
+def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a training job has the sources and weights of the job before it.
 
     Args:
-        receipts: facts of the jobs' receipts, by how an error names the job.
+        before, now: facts of the receipts that these jobs write.
 
     Raises:
-        FedLoomError: names the run, two of its jobs, and sources or weights.
+        FedLoomError: names the run, and sources or weights.
     """
-    (first, facts), *others = receipts.items()
-    for name, other in others:
-        for key in ("sources", "weights"):
-            if facts.get(key) != other.get(key):
-                folder = paths.at(paths.STATE, run, end=paths.end(0)).parent
-                raise FedLoomError(
-                    f"{run.path}: {first} and {name} were trained with different {key}; delete "
-                    f"{folder} and run again"
-                )
+    for key in ("sources", "weights"):
+        if before.get(key) != now.get(key):
+            folder = paths.at(paths.STATE, run, end=paths.end(0)).parent
+            raise FedLoomError(
+                f"{run.path}: the rounds before were trained with different {key}; delete {folder} "
+                "and run again"
+            )

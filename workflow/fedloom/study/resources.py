@@ -5,9 +5,9 @@ The estimates are meant to be too large rather than too small. They follow from 
 train at once (fedloom.common.memory), the images of the dataset, the round, and the `cost` in
 method.toml. Memory-mapped files (stores, caches) are not counted: the system may drop them.
 
-Time limits are MARGIN times the estimate; that of training is LONGEST at most, because a job that
-is tried again resumes after its last round, with a multiple of the request
-(workflow/rules/common.smk). On a GPU, time limits are far too long: a profile's `set-resources` may
+Time limits are MARGIN times the estimate; that of training is LONGEST at most in the first attempt,
+because a job that is tried again resumes after its last round. Every attempt requests its number
+times the first request. On a GPU, time limits are far too long: a profile's `set-resources` may
 shorten them.
 """
 
@@ -66,18 +66,19 @@ class Resources:
     runtime: int  # minutes
 
 
-def request(work: Work, resumes: bool = False, on_gpu: bool = False) -> Resources:
-    """Return a job's request, rounded up to 500 MB and to 15 minutes.
+def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = False) -> Resources:
+    """Return a job's request: `attempt` times the first one, which is rounded up.
 
-    A job that `resumes` when it is tried again asks for LONGEST at most.
+    A first request is in steps of 500 MB and of 15 minutes, and of a job that `resumes` when it is
+    tried again, of LONGEST at most.
     """
     memory = CUDA + work.host if on_gpu else work.megabytes
     seconds = work.seconds + work.operations / RATE
     minutes = _up(START + MARGIN * seconds / 60, 15)
     return Resources(
-        mem_mb=_up(LIBRARIES + memory, 500),
-        gpu_mem_mb=_up(work.device, 500) if on_gpu else 0,
-        runtime=min(minutes, LONGEST) if resumes else minutes,
+        mem_mb=attempt * _up(LIBRARIES + memory, 500),
+        gpu_mem_mb=attempt * _up(work.device, 500) if on_gpu else 0,
+        runtime=attempt * (min(minutes, LONGEST) if resumes else minutes),
     )
 
 
@@ -218,11 +219,13 @@ class Workload:
         return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
 
     def transport_plans(self) -> float:
-        """Return the numbers of a step's transport plans: of images, classes, patches, prompts."""
+        """Return how many numbers a step's transport plans take in memory."""
         if "patches" not in self.method.needs:
             return 0
         images = self.images_of_a_step() * self.clients_at_once()
-        return 8 * images * self.data.classes * self.size.tokens * 2
+        prompts = 2 * self.data.classes  # a global and a local one
+        arrays = 8  # of a plan's shape at once: costs, kernels, plans, their gradients
+        return arrays * images * prompts * self.size.tokens
 
     def round_operations(self) -> float:
         """Return the operations of a round's training."""

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from fedloom.config.settings import Output, Scenario, Settings
-
-NAME = "{dataset}/{partition}/{backbone}/{method}/seed{seed}"  # of a run
+from fedloom.study.paths import NAME
 
 
 @dataclass(frozen=True, order=True)
