@@ -42,7 +42,7 @@ Entries = dict[str, dict[str, Entry]]  # by section and label
 GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or of several
 
 
-def resolve(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
+def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
     """Check the merged config, and return what its labels stand for.
 
     Args:
