@@ -167,7 +167,7 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
     return replace(
         dataset,
         expected=recipe.size(dataset.settings),
-        domains=recipe.counts.get("domains"),
+        domains=recipe.counts.domains,
         notes=recipe.all_notes(),
     )
 
