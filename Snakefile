@@ -22,13 +22,14 @@ STARTED = time.time()
 PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
 config["overview"] = overview(PLAN.settings)  # the report's first page reads it
 
-# A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job. Snakemake and its shells
-# would end by it; ignored here, it is so in what they start too, and only training heeds it.
+# A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job, and would end Snakemake and
+# its shells. They ignore it, and so do the processes that they start, which inherit this; only training
+# handles it.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
-# After every job that it starts, Snakemake's limit of jobs per second begins a chain of looks at all
-# inputs of all jobs that wait, which does not end: after some hundred jobs they take a quarter of a
-# core. The limit is for schedulers of clusters.
+# With a limit of jobs per second, Snakemake begins after every job that it starts to check all inputs of
+# all waiting jobs again and again, without an end: after some hundred jobs the checks take a quarter of
+# a core. The limit is for schedulers of clusters.
 if workflow.local_exec and workflow.scheduling_settings is not None:
     workflow.scheduling_settings.max_jobs_per_timespan = None
 

@@ -31,7 +31,7 @@ def _entry(recipe: Recipe) -> str:
     title = recipe.title if recipe.homepage is None else f"[{recipe.title}]({recipe.homepage})"
     facts = [
         f"{title}; papers: {papers}. {recipe.citation.rstrip('.')}. Licence: {recipe.licence}.",
-        f"Counts: {_counts(recipe.counts)}.",
+        f"Counts: {_counts(recipe.counts.plain)}.",
         *recipe.notes,
     ]
     return f"## {recipe.name}\n\n" + "\n\n".join(cell(fact) for fact in facts)

@@ -33,9 +33,8 @@ def type_of(sub: dict, root: dict) -> str:
         return value(sub["const"])
     if "enum" in sub:
         return ", ".join(value(item) for item in sub["enum"])
-    options = sub.get("oneOf", sub.get("anyOf"))
-    if options is not None:
-        return " or ".join(type_of(option, root) for option in options)
+    if "anyOf" in sub:
+        return " or ".join(type_of(option, root) for option in sub["anyOf"])
     kind = sub.get("type", "anything")
     if kind == "array":
         return list_of(sub, root)
@@ -73,8 +72,6 @@ def rows(properties: dict, required: list, root: dict, prefix: str = "") -> list
     """Return a table row per key; keys of a nested mapping follow their parent."""
     lines = []
     for key, sub in properties.items():
-        if sub is False:
-            continue  # a key that this kind of plugin must not have
         meant = whole(sub, root)
         has_text = not isinstance(meant.get("default", {}), dict)
         default = value(meant["default"]) if has_text else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import Look
+from fedloom.config.settings import LineStyle
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
@@ -20,7 +20,7 @@ RUN = ShownRun(
     method="m",
     seed=0,
     title="M",
-    look=Look("#0072B2", 0, "o"),
+    style=LineStyle("#0072B2", 0, "o"),
     plugin=ShownPlugin(),
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),

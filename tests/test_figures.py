@@ -21,7 +21,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
 from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, Look
+from fedloom.config.settings import GridMember, LineStyle
 from fedloom.data import store
 from fedloom.hooks import manifest
 from fedloom.report import block_accuracy, figures
@@ -305,8 +305,8 @@ def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     ]
     known = ShownMethod("fedvpt", "FedVPT", wish, ShownPlugin())
     rows = Shown(("d/p/b",), (known, *items), (0,), None, REPORTED)
-    looks = [run.look for run in shown_runs(rows)]
-    assert looks[0] == Look(wish["colour"], 0, wish["marker"])
+    looks = [run.style for run in shown_runs(rows)]
+    assert looks[0] == LineStyle(wish["colour"], 0, wish["marker"])
     assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
 
@@ -328,7 +328,7 @@ def _label(name):
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
         return {
-            run.method: run.look for run in shown_runs(plan.figure_job(_label("accuracy")).shown)
+            run.method: run.style for run in shown_runs(plan.figure_job(_label("accuracy")).shown)
         }
 
     every = looks(_plan(figures=["accuracy"]))

@@ -13,7 +13,7 @@ from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.ids import entry_of
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import FAMILIES, GridMember, Look
+from fedloom.config.settings import FAMILIES, GridMember, LineStyle
 from fedloom.report.figures import grids as drawn
 from fedloom.study.jobs import from_json, to_json
 from fedloom.study.plan import Plan
@@ -342,7 +342,7 @@ def test_shots_are_means_over_seeds_with_their_deviation(tmp_path):
                         partition=f"p{n}",
                         method=m,
                         title=m.upper(),
-                        look=Look(colour, 0, "o"),
+                        style=LineStyle(colour, 0, "o"),
                         evaluation=file,
                     )
                     for m, colour in (("m", "#000000"), ("n", "#0072B2"))

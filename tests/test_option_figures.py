@@ -6,7 +6,7 @@ import pytest
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, Look
+from fedloom.config.settings import GridMember, LineStyle
 from fedloom.report.figures import groups, options
 from refusals import refused
 from shown_runs import draw, shown
@@ -109,11 +109,11 @@ def test_a_line_goes_along_an_option_for_every_value_of_the_others(run):
 
 def test_values_that_are_no_numbers_stand_side_by_side(run):
     """SGPT's Fig. 4: a line for shared prompts alone, one for group prompts beside them."""
-    other = Look("#D55E00", 1, "s")
+    other = LineStyle("#D55E00", 1, "s")
     series = [
         run(10, 20, method="s.1", member=_member("Shared", "s", blocks=[1])),
         run(30, 40, method="s.1-2", member=_member("Shared", "s", blocks=[1, 2])),
-        run(50, 60, method="t.7", look=other, member=_member("Both", "t", blocks=[7, 8, 9])),
+        run(50, 60, method="t.7", style=other, member=_member("Both", "t", blocks=[7, 8, 9])),
     ]
     (axis,) = draw("option_line", series).axes
     assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "1-2", "7 to 9"]

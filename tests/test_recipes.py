@@ -63,8 +63,8 @@ def test_a_recipe_of_the_users_own(tmp_path):
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_what_comes_by_plain_http_has_a_digest(name):
-    for archive in recipes.find(name).get.get("archives", ()):
-        assert archive["url"].startswith("https://") or archive.keys() & {"sha256", "md5"}
+    for archive in recipes.find(name).get.archives or ():
+        assert archive.url.startswith("https://") or archive.sha256 or archive.md5
 
 
 @pytest.mark.parametrize("key", ["into", "name"])
@@ -78,7 +78,7 @@ def test_no_recipe_puts_files_outside_of_its_root(key, place, tmp_path):
     with refused("birds.yaml", key):
         recipes.find(str(file))
     file.write_text(file.read_text().replace(f"'{place}'", "birds..zip"))
-    assert recipes.find(str(file)).get["archives"][0][key] == "birds..zip"
+    assert recipes.find(str(file)).get.plain["archives"][0][key] == "birds..zip"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line, shortened
 
 
 class Pixels:
@@ -130,5 +130,5 @@ def loading(name: str, weights: str) -> Iterator[None]:
     except FedLoomError:
         raise
     except Exception as error:  # the libraries raise whatever they like
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = shortened(one_line(error)) or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error

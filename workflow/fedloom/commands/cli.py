@@ -89,13 +89,13 @@ def schema(_: argparse.Namespace) -> None:
 
 
 def _positive(text: str) -> int:
-    """Return a whole number from 1 on.
+    """Return a positive integer.
 
     Raises:
-        ArgumentTypeError: it is something else; argparse makes one line of it.
+        ArgumentTypeError: the text is not one; argparse makes one line of it.
     """
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, got '{text}'")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got '{text}'")
     return int(text)
 
 

@@ -48,7 +48,7 @@ def listing(args: argparse.Namespace) -> None:
 
 def _row(recipe: Recipe) -> list[str]:
     """Return the cells of a recipe's line."""
-    counts = {key: f"{number:,}" for key, number in recipe.counts.items() if key in COUNTED}
+    counts = {key: f"{number:,}" for key, number in recipe.counts.plain.items() if key in COUNTED}
     halves = [counts.get(key, "?") for key in ("train", "test")]
     either = "?" if halves == ["?", "?"] else " + ".join(halves)
     return [
@@ -56,7 +56,7 @@ def _row(recipe: Recipe) -> list[str]:
         ", ".join(recipe.papers),
         counts.get("images", either),
         counts.get("classes", "?"),
-        " + ".join(recipe.get),
+        " + ".join(recipe.get.plain),
         "yes" if is_there(recipe) else "no",
         recipe.licence,
     ]
@@ -102,8 +102,8 @@ def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
         ready, _ = _listed(recipe, args)
     except FedLoomError:
         return False
-    open_ends = expected_counts.uncompared(ready, recipe.counts)
-    return not (open_ends or expected_counts.differences(ready, recipe.counts))
+    open_ends = expected_counts.uncompared(ready, recipe.counts.plain)
+    return not (open_ends or expected_counts.differences(ready, recipe.counts.plain))
 
 
 def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:
@@ -128,7 +128,7 @@ def check(args: argparse.Namespace) -> None:
 
     recipe = recipes.find(args.name)
     ready, settings = _listed(recipe, args)
-    lines = expected_counts.differences(ready, recipe.counts)
+    lines = expected_counts.differences(ready, recipe.counts.plain)
     if args.pixels:
         with progress(len(ready.labels), "images") as bar:
             for item in ready.items():
@@ -144,6 +144,9 @@ def check(args: argparse.Namespace) -> None:
         f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
         f"images of {len(expected_counts.trained_classes(ready)):,} classes",
         "nothing differs from the recipe",
-        *(f"{which}: not compared" for which in expected_counts.uncompared(ready, recipe.counts)),
+        *(
+            f"{which}: not compared"
+            for which in expected_counts.uncompared(ready, recipe.counts.plain)
+        ),
     ]
     print("; ".join(said))

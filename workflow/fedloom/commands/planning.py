@@ -11,11 +11,11 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.config import data_plugins
-from fedloom.config import resolve as config
 from fedloom.config.data_plugins import WithPlugins
 from fedloom.config.kinds import Catalogue, Room
 from fedloom.config.partitions import SchemeKind
 from fedloom.config.reading import merge, read_all
+from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
 from fedloom.data import schemes
 from fedloom.data.entries import SOURCES
@@ -59,7 +59,7 @@ def resolve(merged: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
     Raises:
         FedLoomError: one line that names the key.
     """
-    return config.resolve(merged, KINDS, files)
+    return resolve_with(merged, KINDS, files)
 
 
 @cache

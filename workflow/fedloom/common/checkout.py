@@ -26,7 +26,7 @@ def matching(patterns: str | list[str]) -> list[Path]:
     """List the files that a pattern or a list of patterns names, sorted within each pattern.
 
     Raises:
-        FedLoomError: a pattern is none, or cannot be followed.
+        FedLoomError: a pattern is malformed, or cannot be followed.
     """
     paths = [resource(p) for p in ([patterns] if isinstance(patterns, str) else patterns)]
     files = []

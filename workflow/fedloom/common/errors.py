@@ -19,16 +19,21 @@ class FedLoomError(Exception):
 def in_words(error: BaseException) -> str:
     """Return type and text of any exception in one line, whatever its `str` does."""
     try:
-        text = " ".join(str(error).split())
+        text = one_line(error)
     except BaseException as second:
         text = f"its text raises {type(second).__name__}"
     text = shortened(text)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def shortened(text: str) -> str:
-    """Return a text that fits into a line of an error."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+def one_line(text: object) -> str:
+    """Return a text, or that of an exception, with single spaces for ends of lines."""
+    return " ".join(str(text).split())
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Return a text that fits into a line of an error, by default, or into `longest` characters."""
+    return text if len(text) <= longest else f"{text[:longest]} ..."
 
 
 def check_known(name: str, known: Collection[str], where: str) -> None:

@@ -17,7 +17,7 @@ from tempfile import gettempdir
 
 from filelock import FileLock, Timeout
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.logs import JOB_IDS
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def installed() -> list[list[str]]:
         return []
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     if done.returncode and "No devices" not in done.stdout + done.stderr:
-        reason = " ".join((done.stderr or done.stdout).split())
+        reason = one_line(done.stderr or done.stdout)
         raise FedLoomError(f"nvidia-smi -L: {reason or f'exit status {done.returncode}'}")
     uuids = [
         re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in re.split(r"^GPU", done.stdout, flags=re.M)

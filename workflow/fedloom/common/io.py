@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,13 +70,13 @@ def _beside(path: Path, suffix: str = "") -> Iterator[Path]:
         finally:
             _remove(temporary)
     except SafetensorError as error:
-        raise FedLoomError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
+        raise FedLoomError(f"{path}: cannot be written ({one_line(error)})") from error
     except OSError as error:
         blamed = path if error.filename is None else Path(error.filename)
         ours = blamed == path or blamed in path.parents
         if not ours and temporary not in (blamed, *blamed.parents):
             raise
-        reason = " ".join((error.strerror or str(error)).split())
+        reason = one_line(error.strerror or error)
         raise FedLoomError(f"{path}: cannot be written ({reason})") from error
 
 
@@ -137,7 +137,7 @@ def read_table(path: Path) -> "pa.Table":
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise FedLoomError(
             f"{path}: not a whole Parquet file ({reason}); delete it and run again"
         ) from None

@@ -9,7 +9,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
 
 LONGEST = 100  # characters of a value that an error quotes
 Item = TypeVar("Item")
@@ -98,7 +98,7 @@ def checked(model: type[Model], value: Any, where: str, keys: Sequence[str | int
     if where.endswith(" "):
         steps = steps.lstrip(".")
     line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
-    raise SchemaError(" ".join(line.split()), [*keys, *path])
+    raise SchemaError(one_line(line), [*keys, *path])
 
 
 def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
@@ -118,8 +118,7 @@ def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str
     text = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
     if here[0]["type"] in ("missing", "unknown", "value_error"):
         return path, text
-    shown = repr(here[0]["input"])
-    return path, f"{text}, got {shown if len(shown) <= LONGEST else shown[:LONGEST] + '...'}"
+    return path, f"{text}, got {shortened(repr(here[0]['input']), LONGEST)}"
 
 
 def _path(error: ErrorDetails, value: Any) -> list[str | int]:

@@ -6,17 +6,18 @@ import numpy as np
 
 
 def stream_seed(seed: int, purpose: str, *ids: int) -> int:
-    """63-bit seed of the stream that belongs to `purpose` (and, say, round and client)."""
+    """Return the 63-bit seed of the stream of `purpose` (and, say, round and client)."""
     name = ":".join(map(str, (seed, purpose, *ids)))
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
 
 
 def numpy_generator(seed: int, purpose: str, *ids: int) -> np.random.Generator:
+    """Return a generator for the stream of `purpose`."""
     return np.random.Generator(np.random.PCG64(stream_seed(seed, purpose, *ids)))
 
 
 def torch_generator(seed: int, purpose: str, *ids: int):
-    """A CPU generator, so that CPU and GPU runs draw the same numbers."""
+    """Return a CPU generator, so that CPU and GPU runs draw the same numbers."""
     import torch  # here, so that partitioning and parsing the config need no torch
 
     return torch.Generator().manual_seed(stream_seed(seed, purpose, *ids))

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.io import canonical, replacing
 from fedloom.common.tensors import Tree, aligned, build, leaves
 
@@ -100,7 +100,7 @@ def load(
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such checkpoint") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise FedLoomError(
             f"{path}: truncated or not a FedLoom checkpoint ({reason}); delete it and run again"
         ) from None

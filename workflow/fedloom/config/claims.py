@@ -67,9 +67,9 @@ class Claim(Keys):
     """The claim is that the difference is no larger than this, either way; or that it lies between
     two ends, null for none: [0, 1] is higher by no more than 1."""
     bound: Literal["paper", "ours"] | None = None
-    """Whose number `within` or `times` is. It is ours where the paper says "slightly"; and where it
-    prints a margin; the claim asks for half of it: runs that repeat the paper scatter around all
-    of it, and could not decide."""
+    """Whose number `within` or `times` is. It is ours where the paper says "slightly", and where it
+    prints a margin. The claim then asks for half of the margin: runs that repeat the paper scatter
+    around the whole margin, and could not decide."""
     table: OneOrMore[int] | None = None
     """Table or tables of workflow/published with the paper's numbers."""
     by: Annotated[list[Number], Field(min_length=1)] | None = None

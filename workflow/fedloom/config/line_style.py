@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedloom.config.settings import Look
+from fedloom.config.settings import LineStyle
 
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -18,8 +18,8 @@ LINES = 5  # kinds of lines that figures draw, see fedloom.report.figures.style
 PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 
 
-def deal(wishes: Sequence[Mapping[str, Any]]) -> list[Look]:
-    """Return the looks of a figure's rows, in their order.
+def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
+    """Return the line styles of a figure's rows, in their order.
 
     The first row with a wish of both colour and marker has it granted. Every other row gets the
     pair that fewest rows have; of those one of the colour that it wishes, so that the labels of one
@@ -50,8 +50,8 @@ def deal(wishes: Sequence[Mapping[str, Any]]) -> list[Look]:
         ]
         give(row, [*PAIRS, *own][ranks.index(min(ranks))])
     seen: Counter[str] = Counter()
-    looks = []
+    styles = []
     for _, (colour, marker) in sorted(dealt.items()):
-        looks.append(Look(colour, seen[colour] % LINES, marker))
+        styles.append(LineStyle(colour, seen[colour] % LINES, marker))
         seen[colour] += 1
-    return looks
+    return styles

@@ -83,7 +83,7 @@ def resolve_methods(
         added = {label: method}
         if entry.grid is not None:
             grid = all_grids[label] = grid_of(method, entry.grid, plugin, f"{where}.grid")
-            added = _members(method, grid, plugin, f"{where}.grid")
+            added = _members(method, grid, f"{where}.grid")
         for name, each in added.items():
             reason = plugin.refused_wrappers(each.options, around)
             if reason is not None:
@@ -140,7 +140,7 @@ def _varied(method: Method, label: str, title: str, options: dict[str, Any], whe
     )
 
 
-def _members(method: Method, grid: Grid, plugin: Plugin, where: str) -> dict[str, Method]:
+def _members(method: Method, grid: Grid, where: str) -> dict[str, Method]:
     """Return the methods that a grid stands for, by label."""
     added: dict[str, Method] = {}
     for name, title, member in grids.members(grid):

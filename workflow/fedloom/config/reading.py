@@ -10,7 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.folders import read_text
 
 CONFIG = "config key"  # how an error names a key of the config
@@ -37,10 +37,10 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = " ".join(str(error.problem or error.context).split())
+        problem = one_line(error.problem or error.context)
         raise FedLoomError(f"{path}{where}: {problem}") from None
     except (YAMLError, ValueError, RecursionError) as error:
-        raise FedLoomError(f"{path}: {' '.join(str(error).split())}") from None
+        raise FedLoomError(f"{path}: {one_line(error)}") from None
     if not isinstance(plain, dict):
         kind = "nothing" if plain is None else type(plain).__name__
         raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")

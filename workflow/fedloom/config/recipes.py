@@ -6,7 +6,6 @@ its files are laid out and read, and how many images must come out. A study name
 jobs know sources and their keys, but not recipes.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -144,21 +143,11 @@ class RecipeKeys(Keys):
         return papers
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(RecipeKeys):
     """A recipe's file, checked; `entry` is `source` and the keys of that source."""
 
     name: str
     file: Path
-    title: str
-    papers: list[str]
-    homepage: str | None
-    licence: str
-    citation: str
-    notes: list[str]
-    get: dict[str, Any]
-    files_of: str | None
-    counts: dict[str, Any]
     entry: dict[str, Any]
 
     @property
@@ -175,7 +164,7 @@ class Recipe:
         Args:
             entry: of the config, whose `first_per_domain` counts.
         """
-        counts, first = self.counts, (entry or {}).get("first_per_domain")
+        counts, first = self.counts.plain, (entry or {}).get("first_per_domain")
         test, train, images = (counts.get(key) for key in ("test", "train", "images"))
         tests = [cell.get("test", 0) for cell in counts.get("by_domain", {}).values()]
         if test is None and all(tests) and len(tests) == counts.get("domains"):
@@ -234,13 +223,13 @@ def _load(file: Path) -> Recipe:
     """Read a recipe's file and check its keys, without those of its source."""
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
-    keys = schema.checked(RecipeKeys, own, f"{file}: ")
+    beside = {"name": file.stem, "file": file, "entry": content}
+    recipe = schema.checked(Recipe, own | beside, f"{file}: ")
     if "source" not in content:
         raise FedLoomError(f"{file}: source: missing; it has no default, so set it")
-    if not keys.get.model_fields_set:
+    if not recipe.get.model_fields_set:
         raise FedLoomError(f"{file}: get: must say how its files are got, got nothing")
-    facts: dict[str, Any] = dict(keys) | {"get": keys.get.plain, "counts": keys.counts.plain}
-    return Recipe(name=file.stem, file=file, entry=content, **facts)
+    return recipe
 
 
 def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = "") -> Entry:

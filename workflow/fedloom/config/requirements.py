@@ -1,4 +1,4 @@
-"""What a kind of table or figure may need of its study, which its class names in `needs`.
+"""State what a table or figure may require of its study; its class names the checks in `needs`.
 
 Each check takes the settings of the whole config, the output and the start of an error, and raises
 a FedLoomError that says what to change.
@@ -12,13 +12,13 @@ from fedloom.config.settings import Output, Settings
 
 
 def held_out(settings: Settings, output: Output, where: str) -> None:
-    """Some partition that the output shows holds clients out."""
+    """Require that some partition that the output shows holds clients out."""
     if not any(settings.partitions[s.partition].holds_out for s in output.scenarios):
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
 
 
 def global_test(settings: Settings, output: Output, where: str) -> None:
-    """The study tests globally, if the output shows the global metric."""
+    """Require that the study tests globally, if the output shows the global metric."""
     keys = ("metric", "x", "y")
     shown = [output.settings.get(key) for key in keys] + output.settings.get("metrics", [])
     if "global" in shown and not settings.study.global_test:
@@ -41,7 +41,7 @@ two_axes, three_axes, two_or_three_axes = _axes(2), _axes(3), _axes(2, 3)
 
 
 def the_option(settings: Settings, output: Output, where: str) -> None:
-    """Every grid that is shown has the axis `option`, if the output names one."""
+    """Require that every grid that is shown has the axis `option`, if the output names one."""
     option = output.settings.get("option")
     for label in output.methods:
         member = settings.methods[label].member
@@ -50,7 +50,7 @@ def the_option(settings: Settings, output: Output, where: str) -> None:
 
 
 def one_list(settings: Settings, output: Output, where: str) -> None:
-    """The grid varies the entries of one list."""
+    """Require that the grid varies the entries of one list."""
     label, axes = _grid_axes(settings, output)
     lists = {option for option, entry in map(grids.split, axes) if entry is not None}
     if len(lists) != 1:
@@ -68,7 +68,7 @@ def _grid_axes(settings: Settings, output: Output) -> tuple[str, list[str]]:
 
 
 def different_shots(settings: Settings, output: Output, where: str) -> None:
-    """Every partition that the output shows has its own number of shots."""
+    """Require that every partition that the output shows has its own number of shots."""
     labels: dict[int, str] = {}
     for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
         shots = settings.partitions[label].settings.get("shots")

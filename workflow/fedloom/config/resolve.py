@@ -42,7 +42,7 @@ Entries = dict[str, dict[str, Entry]]  # by section and label
 GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or of several
 
 
-def resolve(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
+def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
     """Check the merged config, and return what its labels stand for.
 
     Args:
@@ -167,7 +167,7 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
     return replace(
         dataset,
         expected=recipe.size(dataset.settings),
-        domains=recipe.counts.get("domains"),
+        domains=recipe.counts.domains,
         notes=recipe.all_notes(),
     )
 

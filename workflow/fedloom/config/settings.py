@@ -118,7 +118,7 @@ class Wrapper:
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """Colour, line and marker of a method in one figure, see fedloom.config.line_style.deal."""
 
     colour: str

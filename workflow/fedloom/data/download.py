@@ -45,7 +45,7 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
         FedLoomError: a download failed, or the root cannot be a folder.
     """
     root = root or recipe.root
-    folder, how = resource(root), recipe.get
+    folder, how = resource(root), recipe.get.plain
     if how.keys() - {"manual"}:
         try:
             folder.mkdir(parents=True, exist_ok=True)

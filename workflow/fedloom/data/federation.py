@@ -17,7 +17,7 @@ from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
 RESIDENT = 0.5  # share of a GPU's free memory that images, or their patches, may take
-IMAGES_AT_ONCE = 1024  # copied to it
+COPIED_AT_ONCE = 1024  # images, to a GPU
 
 
 def unasked(cache: str) -> Callable[..., torch.Tensor]:
@@ -84,7 +84,7 @@ class Federation:
         if not fits(int(np.prod(shape)), self.device):
             return None
         images = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // IMAGES_AT_ONCE)):
+        for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // COPIED_AT_ONCE)):
             images[rows[0] : rows[-1] + 1] = torch.from_numpy(self.store.images(rows))
         return images
 

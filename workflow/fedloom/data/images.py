@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.logs import progress
 from fedloom.data import store
 from fedloom.data.image_list import ImageList, Item, Prepared
@@ -136,7 +136,7 @@ def _pixels(item: Item, settings: dict[str, Any], rgb: bool) -> np.ndarray:
     except FedLoomError:
         raise
     except UNREADABLE as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise _UnreadableError(f"{item.name}: unreadable image ({reason})") from None
 
 

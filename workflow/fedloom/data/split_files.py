@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.folders import check_regular, printable
 
 
@@ -103,7 +103,7 @@ def _json(file: Path, text: str, half: str) -> Iterator[Row]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise FedLoomError(f"{file}: no whole JSON ({reason}); fetch it again") from None
     if not isinstance(content, dict) or not isinstance(content.get(half), list):
         raise FedLoomError(f"{file}: no list '{half}' in it; {advice}")

@@ -10,7 +10,7 @@ from fedloom.config import grids
 from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import OutputKind
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, Look
+from fedloom.config.settings import GridMember, LineStyle
 from fedloom.study import paths
 from fedloom.study.jobs import (
     FigureJob,
@@ -34,7 +34,7 @@ class ShownRun:
     method: str
     seed: int
     title: str
-    look: Look
+    style: LineStyle
     plugin: ShownPlugin
     reported: Reported  # the evaluated rounds that tables report
     evaluation: Path
@@ -67,7 +67,7 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
             ShownRun(
                 **vars(run),
                 title=method.title,
-                look=method.look,
+                style=method.style,
                 plugin=method.plugin,
                 reported=rounds,
                 evaluation=paths.at(paths.EVALUATION, run),
@@ -85,7 +85,7 @@ class _Method(NamedTuple):
 
     label: str
     title: str
-    look: Look
+    style: LineStyle
     plugin: ShownPlugin
     member: GridMember | None
 
@@ -98,10 +98,10 @@ def _methods(shown: Shown) -> list[_Method]:
         else:
             members = grids.members(item.grid)
             rows += [(item, members[position]) for position in item.positions]
-    looks = deal([item.look for item, _ in rows])
+    styles = deal([item.look for item, _ in rows])
     return [
-        _Method(label, title, look, item.plugin, member)
-        for (item, (label, title, member)), look in zip(rows, looks, strict=True)
+        _Method(label, title, style, item.plugin, member)
+        for (item, (label, title, member)), style in zip(rows, styles, strict=True)
     ]
 
 

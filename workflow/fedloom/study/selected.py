@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.io import read_table
+from fedloom.common.numbers import is_number
 from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Trial
 from fedloom.study import paths
@@ -46,14 +47,10 @@ def at_edge(chosen: dict[str, Any], trials: list[dict[str, Any]]) -> dict[str, s
     """Return the options whose chosen number is the lowest or highest tried, and which it is."""
     edges = {}
     for name, value in chosen.items():
-        numbers = {each[name] for each in trials if _is_number(each[name])}
-        if _is_number(value) and len(numbers) > 1 and value in (min(numbers), max(numbers)):
+        numbers = {each[name] for each in trials if is_number(each[name])}
+        if is_number(value) and len(numbers) > 1 and value in (min(numbers), max(numbers)):
             edges[name] = "lowest" if value == min(numbers) else "highest"
     return edges
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def with_choice(spec: RunSpec) -> RunSpec:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from fedloom.common.checkout import matching
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, one_line, suggestion
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
@@ -144,7 +144,7 @@ def _read(file: Path, column: str) -> Iterator[list]:
             line = f"column '{column}' is not UTF-8 text ({error}); correct it"
             raise FedLoomError(f"{file}: {line}") from None
         except (pa.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise FedLoomError(f"{file}: damaged Parquet file ({reason}); fetch it again") from None
 
 
@@ -206,7 +206,7 @@ def _names(file: Path, column: str) -> list[str] | None:
             return names
         reason = f"names of column '{column}' must be text"
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = one_line(f"{type(error).__name__}: {error}")
     raise FedLoomError(
         f"{file}: metadata of Hugging Face must be JSON with info.features by column, and lists of "
         f"names ({reason}); write the file again without it, and set class_names"

@@ -11,7 +11,7 @@ from PIL import Image
 from pydantic import Field
 
 from fedloom.common.checkout import resource
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, one_line, suggestion
 from fedloom.common.folders import is_folder, printable, walk
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
@@ -147,7 +147,7 @@ def _looked_for(dataset: Any, settings: dict[str, Any]) -> str:
 
 def _line(error: object) -> str:
     """Return an error's text as one line without a full stop."""
-    return " ".join(str(error).split()).rstrip(".")
+    return one_line(error).rstrip(".")
 
 
 def _load(dataset: Any, row: int, label: int) -> Image.Image:

@@ -12,11 +12,11 @@ import pyarrow as pa
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError
+from fedloom.common.numbers import is_number
 from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.checks.trees import (
     CURE,
     call_of,
-    is_number,
     require_alike,
     require_finite,
     require_tree,

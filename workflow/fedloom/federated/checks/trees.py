@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.common.errors import FedLoomError, NotFiniteError
+from fedloom.common.numbers import is_number
 from fedloom.common.tensors import Tree, leaves
 from fedloom.federated.task import Task
 from fedloom.hooks.hook_caller import describe
@@ -33,11 +34,6 @@ def kind_of(value: object) -> str:
     if isinstance(value, int | float | bool | str):
         return repr(value)[:80]
     return "None" if value is None else type(value).__name__
-
-
-def is_number(value: object) -> bool:
-    """Return True for plain numbers, which True and False are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def require_tree(where: str, what: str, tree: object) -> list[tuple[str, Any]]:

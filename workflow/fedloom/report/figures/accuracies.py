@@ -101,7 +101,7 @@ class TwoMetrics(RunsFigure):
             )
             for run in {run.method: run for run in runs}.values():
                 (across, wide), (up, high) = x[run.method], y[run.method]
-                look: dict[str, Any] = style.of_method(run.look)
+                look: dict[str, Any] = style.of_method(run.style)
                 look |= {"linestyle": "", "markersize": 7, "elinewidth": 0.8, "capsize": 2}
                 label = style.legend_text(run.title)
                 axis.errorbar([across], [up], [high], [wide], label=label, **look)
@@ -138,7 +138,7 @@ class Shots(RunsFigure):
                 )
                 at = [each for each in ticks if each in means]
                 mean, std = zip(*(means[each] for each in at), strict=True)
-                look = style.of_method(run.look) | {"capsize": 2.5, "elinewidth": 1}
+                look = style.of_method(run.style) | {"capsize": 2.5, "elinewidth": 1}
                 axis.errorbar(at, mean, std, label=style.legend_text(run.title), **look)
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))

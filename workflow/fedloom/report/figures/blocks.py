@@ -96,7 +96,7 @@ class SoftWeights(RunsFigure):
 
 def _bars(axis: style.Axes, run: ShownRun, rows: pd.DataFrame, label: int) -> None:
     """Draw a bar per class prompt, the first class on top."""
-    colours = [(run.look.colour, 1 if each == label else 0.45) for each in rows["class"]]
+    colours = [(run.style.colour, 1 if each == label else 0.45) for each in rows["class"]]
     axis.barh(rows["class"], rows["weight"], color=colours)
     axis.set_yticks([])
     axis.grid(visible=False, axis="y")

@@ -59,11 +59,11 @@ class Scatter(ArtefactFigure):
             scale = ScalarMappable(Normalize(shades.min(), shades.max()))
         figure, axes = style.panels(len(series))
         for axis, run, frame in zip(axes, series, frames, strict=True):
-            points: dict[str, Any] = {"color": run.look.colour}
+            points: dict[str, Any] = {"color": run.style.colour}
             if scale is not None:
                 points = {"c": frame[self.colour], "norm": scale.norm}
             x, y = column(frame, self.x, run), column(frame, self.y, run)
-            axis.scatter(x, y, s=10, marker=run.look.marker, **points)
+            axis.scatter(x, y, s=10, marker=run.style.marker, **points)
             axis.set(xlabel=self.x, title=style.run_name(run, series) or run.title)
             if self.log:
                 style.log_scale(axis)
@@ -116,7 +116,7 @@ def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame
         left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
         axis.bar(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
-            color=run.look.colour, hatch=style.HATCHES[run.look.line], edgecolor="white",
+            color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",
             capsize=2,
         )  # fmt: skip
     axis.set_xticks(range(len(values)), map(str, values))

@@ -91,7 +91,7 @@ def lines(
     """Draw a line per method, the band one standard deviation wide each way."""
     shown = {run.method: run for run in runs}
     for method, band in curves.items():
-        look = style.of_method(shown[method].look)
+        look = style.of_method(shown[method].style)
         every, title = max(1, len(band) // 10), style.legend_text(shown[method].title)
         axis.plot(band.index, band["mean"], label=title, markevery=every, **look)
         low, high = band["mean"] - band["std"], band["mean"] + band["std"]

@@ -83,7 +83,7 @@ class ClientGroups(RunsFigure):
                 raise FedLoomError(f"{run.artefact}: client {client} took part in no round")
             rounds = frame.loc[frame["client"] == client, "round"].nunique()
             axis.bar(
-                table.index, table["mean"], yerr=table["std"], color=run.look.colour, capsize=1.5,
+                table.index, table["mean"], yerr=table["std"], color=run.style.colour, capsize=1.5,
                 error_kw={"elinewidth": 0.9},
             )  # fmt: skip
             name = style.run_name(run, series) or run.title

@@ -81,7 +81,7 @@ class PromptTsne(RunsFigure):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
             axis.scatter(
-                *points.T, s=12, color=run.look.colour, marker=run.look.marker, linewidth=0
+                *points.T, s=12, color=run.style.colour, marker=run.style.marker, linewidth=0
             )
             text = {"textcoords": "offset points", "fontsize": 6, "color": "#444444"}
             for label, point in zip(frame["class"], points, strict=True):

@@ -109,12 +109,12 @@ def _panel(axis: style.Axes, runs: list[ShownRun], option: str | None, measure: 
     names = list(dict.fromkeys(_name(value(run)) for run in runs))
     numeric = all(isinstance(value(run), int | float) for run in runs)
     lines: dict[tuple, list[ShownRun]] = {}
-    grids: dict[str, dict] = {}  # the look of each one's first run
+    grids: dict[str, dict] = {}  # the line style of each one's first run
     for run in runs:
         lines.setdefault((member(run).grid, *others(run).items()), []).append(run)
-        grids.setdefault(member(run).grid, vars(run.look))
-    looks = deal([grids[grid] for grid, *_ in lines])
-    for look, points in zip(looks, lines.values(), strict=True):
+        grids.setdefault(member(run).grid, vars(run.style))
+    styles = deal([grids[grid] for grid, *_ in lines])
+    for line_style, points in zip(styles, lines.values(), strict=True):
         numbers = over_seeds(points, lambda run: _name(value(run)), measure)
         at = [float(name) if numeric else names.index(name) for name in map(str, numbers)]
         means, stds = zip(*numbers.values(), strict=True)
@@ -122,7 +122,7 @@ def _panel(axis: style.Axes, runs: list[ShownRun], option: str | None, measure: 
         title += [f"{name} = {other}" for name, other in others(points[0]).items()]
         axis.errorbar(
             at, means, stds, capsize=2, elinewidth=0.8,
-            label=style.legend_text(", ".join(title)) or None, **style.of_method(look),
+            label=style.legend_text(", ".join(title)) or None, **style.of_method(line_style),
         )  # fmt: skip
     if numeric:
         axis.set_xticks([float(name) for name in names], names)

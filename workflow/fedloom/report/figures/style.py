@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.common.io import replacing
-from fedloom.config.settings import Look
+from fedloom.config.settings import LineStyle
 from fedloom.report.metrics import SCENARIO, grouped
 from fedloom.study.plot_inputs import ShownBackbone, ShownRun
 
@@ -68,9 +68,9 @@ def applied() -> Iterator[None]:
     plt.close("all")
 
 
-def of_method(look: Look) -> dict:
+def of_method(style: LineStyle) -> dict:
     """Return colour, line and marker of a method, for Axes.plot."""
-    return {"color": look.colour, "linestyle": LINES[look.line], "marker": look.marker}
+    return {"color": style.colour, "linestyle": LINES[style.line], "marker": style.marker}
 
 
 def of_class(number: int) -> dict:

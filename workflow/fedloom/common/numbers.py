@@ -1,0 +1,6 @@
+"""What counts as a number among plain values."""
+
+
+def is_number(value: object) -> bool:
+    """Return True for plain numbers, which True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
