@@ -22,7 +22,7 @@ AROUND = {  # what wrappers are checked around that do not accept any method, or
     "quantize": ("head_tuning", "scaffold_pt"),
     "top_k": ("head_tuning", "scaffold_pt"),
 }
-# methods whose server does not take the mean of all that is uploaded, and the wrappers that refuse
+# methods whose server needs more than the mean of all uploads, and the wrappers that refuse
 # some of them; the other wrappers accept any method
 NOT_MEANS = {"scaffold_pt", "pep_fedpt", "pfpt", "sgpt", "singleset_vpt", "zero_shot_clip"}
 REFUSED = {
