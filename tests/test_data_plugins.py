@@ -370,9 +370,12 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
 
 
 def test_examples_import_the_toolbox_of_data_alone():
-    for file in (ROOT / "examples").glob("s[co]*/*/plugin.py"):
+    files = list((ROOT / "examples").glob("s[co]*/*/plugin.py"))
+    assert {file.parents[1].name for file in files} == {"schemes", "sources"}
+    for file in files:
         imports = [x for x in file.read_text().splitlines() if x.startswith(("import", "from"))]
         ours = [line for line in imports if "fedloom" in line]
+        assert ours, f"{file} imports nothing of FedLoom"
         assert all(line.startswith("from fedloom.data.toolbox import") for line in ours), file
         assert len(file.read_text().splitlines()) <= 60, "an example is short"
 

@@ -1,7 +1,9 @@
 """The global test: the server's model, or its clients', on all test images."""
 
 import pytest
+import torch
 
+from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
@@ -59,6 +61,27 @@ def test_a_model_that_one_client_alone_is_sent_is_not_the_servers(tiny):
 
     def download(task, server, client):
         return {"params": {"head": server["params"]["head"] + (client == 3)}}
+
+    assert _predicted(task, hooks, state, download)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("of_server", "of_clients"),
+    [
+        ({"more": torch.zeros(1)}, {}),
+        ({}, {"more": torch.zeros(1)}),
+        ({"more": 1}, {"more": torch.ones(1)}),
+        ({"more": torch.ones(1)}, {"more": 1}),
+        ({"more": torch.ones(1)}, {"more": torch.ones(1, dtype=torch.int64)}),
+    ],
+)
+def test_a_model_with_other_keys_or_types_than_the_clients_is_the_servers(
+    tiny, of_server, of_clients
+):
+    task, hooks, state = _trained(tiny, "head_tuning")
+
+    def download(task, server, client):
+        return {"params": server["params"], **(of_server if client == SERVER_MODEL else of_clients)}
 
     assert _predicted(task, hooks, state, download)[0] == 2
 

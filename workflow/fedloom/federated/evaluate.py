@@ -213,16 +213,17 @@ def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, rece
 def _is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
 
-    def equal(one: Tensor, several: Tensor) -> bool:
-        if one.shape[1:] != several.shape[1:]:
+    def equal(one: object, several: object) -> bool:
+        if not isinstance(one, Tensor) or not isinstance(several, Tensor):
+            return type(one) is type(several) and one == several
+        if one.dtype != several.dtype or one.shape[1:] != several.shape[1:]:
             return False
         expanded = one.data_ptr() == several.data_ptr() and several.stride(0) == 0  # not copied
         return expanded or torch.equal(several, one.expand_as(several))
 
-    of_clients = dict(leaves(received))
-    return all(
-        equal(value, of_clients[path]) if isinstance(value, Tensor) else value == of_clients[path]
-        for path, value in leaves(server)
+    of_server, of_clients = dict(leaves(server)), dict(leaves(received))
+    return of_server.keys() == of_clients.keys() and all(
+        equal(value, of_clients[path]) for path, value in of_server.items()
     )
 
 
