@@ -17,6 +17,7 @@ from fedloom.commands import job
 from fedloom.config.settings import Backbone
 from fedloom.study.jobs import CacheJob, to_json
 
+LOG = "results/logs/job_server.log"
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the job server needs Linux")
 
 
@@ -260,6 +261,7 @@ def test_a_stage_that_cannot_be_imported_says_so_and_disturbs_no_other(start, fr
     broken = start(stage="broken", **path)
     assert "NameError: name 'nonsense'" in broken.communicate()[1]
     assert broken.returncode == 1
+    _soon(lambda: "NameError: name 'nonsense'" in "".join(map(Path.read_text, tmp_path.glob(LOG))))
     assert start(**path).wait(60) == 2
     with (tmp_path / "fifo").open():
         assert at_work.communicate()[1].startswith("error: --job")
@@ -274,3 +276,7 @@ def test_jobs_run_the_library_as_it_is_now(start, fresh, tmp_path):
     for text, said in ((planned, "--job"), (edited, "edited"), (planned, "--job")):
         file.write_text(text)
         assert said in start(PYTHONPATH=str(library)).communicate()[1]
+    (library / "fedloom/stages/table.py").unlink()
+    assert "--job" in start(PYTHONPATH=str(library)).communicate()[1]
+    _soon(lambda: not _servers(fresh))
+    assert not (tmp_path / LOG).exists(), "an edit is not an error of the server"

@@ -3,8 +3,9 @@
 torch, timm and open_clip take seconds to import. The first job of a Snakemake process starts a
 server, which imports them once and forks for every job. The job's own process, the client, sends
 its folder, environment, arguments and open files, passes signals on, and ends as the fork ends.
-The server ends with its Snakemake, or when a file of the library has changed; queued clients then
-run their jobs themselves, as `python -m fedloom <stage> ...`.
+The server ends with its Snakemake, when a file of the library has changed, or by an error, which it
+writes to results/logs/job_server.log; queued clients then run their jobs themselves, as
+`python -m fedloom <stage> ...`.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 
@@ -34,6 +36,10 @@ def main() -> None:
     if sys.argv[1] == "--serve":
         try:
             serve(socket.socket(fileno=int(sys.argv[2])), os.pidfd_open(int(sys.argv[3])))
+        except BaseException:  # a module that it imports may call sys.exit
+            log = Path(import_module("fedloom.study.paths").LOGS, "job_server.log")
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text(traceback.format_exc())
         finally:
             os._exit(0)  # at once: keepers go on, and torch would take half a second to end
     try:
@@ -108,8 +114,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     # so that a look for GPUs, which an import may take, does not start CUDA: no fork could use it
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    files = list(Path(__file__).parents[1].rglob("*.py"))
-    started = [file.stat().st_ctime_ns for file in files]
+    started = ctimes()
     while snakemake not in select.select([listener, snakemake], [], [])[0]:
         with listener.accept()[0] as client:
             client.settimeout(PATIENCE)
@@ -119,11 +124,17 @@ def serve(listener: socket.socket, snakemake: int) -> None:
                 stage, _, job, *_ = request[-1]
                 for name in modules_of(stage, job):
                     import_module(name)  # the client meets an error by itself
-                if [file.stat().st_ctime_ns for file in files] != started:
+                if ctimes() != started:
                     return
                 FORK.Process(target=reply, args=(listener, client, opened, *request)).start()
             for file in opened:
                 os.close(file)
+
+
+def ctimes() -> dict[Path, int]:
+    """Return when each file of the library was changed, in nanoseconds."""
+    files = Path(__file__).parents[1].rglob("*.py")
+    return {file: file.stat().st_ctime_ns for file in files}
 
 
 def modules_of(stage: str, job: str) -> list[str]:
