@@ -32,7 +32,7 @@ report: venv
 
 test: lint
 	$(VENV) -m snakemake --lint
-	$(VENV) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(VENV) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fast: lint
 	$(VENV) -m pytest --numprocesses auto --dist loadfile -m "not slow" $(ARGS)
