@@ -21,7 +21,7 @@ def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
     """Count what `fedloom.study.backbone_sizes.Sizes` holds.
 
     Args:
-        settings: an entry of `backbones`, of which name and image_size count.
+        settings: an entry of `backbones`; only name and image_size are read.
 
     Raises:
         FedLoomError: the library has no such model, or FedLoom cannot read it.

@@ -1,4 +1,4 @@
-"""What counts as a number among plain values."""
+"""Tell numbers from other plain values."""
 
 
 def is_number(value: object) -> bool:

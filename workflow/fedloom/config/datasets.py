@@ -26,7 +26,7 @@ class LongTail(Keys):
 
 
 class SourceKind(Keys):
-    """The keys of a source, beside `source`: of which images a dataset is made."""
+    """The keys that every source has beside `source`: they choose the images of a dataset."""
 
     keep_classes: Several[str] | None = None
     """Names of the classes to keep, numbered anew in this order; default: all."""

@@ -1,4 +1,4 @@
-"""What the labels of methods mean: plugins with their options, grids and trials of them.
+"""Resolve the labels of methods: plugins with their options, grids and trials.
 
 A trial of `study.tune` is a method with some options set, trained on a partition of the study in
 which a share of every client's training images takes the place of its test images.

@@ -1,4 +1,4 @@
-"""What a source returns: its images, none of them read yet, with their labels."""
+"""Hold the images and labels that a source lists; an image is read only when it is needed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class ImageList:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The images of which a store is made; fields are those of ImageList."""
+    """The images that go into a store, with the fields of ImageList."""
 
     items: Callable[[], Iterable[Item]]
     labels: np.ndarray  # int [N]
