@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -190,6 +191,8 @@ def test_before_there_is_a_store_the_config_says_how_much_there_is(ask, tmp_path
         assert (asked.mem_mb % 500, asked.runtime % 15) == (0, 0)
     glyphs = plan.settings.datasets["glyphs"]
     assert resources.contents(glyphs)[:2] == (100 * 12 * 4, 100)
+    few = replace(glyphs, settings=glyphs.settings | {"max_train": 300, "max_test": 50})
+    assert resources.contents(few) == (350, 100, 300, 50)
 
 
 def _sizes(library, name, **settings):
