@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
@@ -60,6 +61,14 @@ def resolve(merged: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
         FedLoomError: one line that names the key.
     """
     return resolve_with(merged, KINDS, files)
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that jobs on this machine may take; a broken driver is an error."""
+    try:
+        return len(gpus.visible())
+    except FedLoomError as error:
+        sys.exit(f"error: {error}")
 
 
 @cache
