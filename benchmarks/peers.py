@@ -1,13 +1,16 @@
 """FedLoom against other tools and a plain loop: the same training, timed in turn.
 
     make bench
+    peers.py --backbone vit_small --methods fedvpt --batches 16 --images 500 --rounds 4
 
-Ten clients of the digits train a linear head, or prompts and a head, on the micro ViT: one epoch a
-round, all with the same batches and first parameters. Every arm is a separate process, and all
-are bound to the same core with one thread. They take turns round by round, so that what else the
-machine does meets all of them. After every round the parameters of all arms are compared. Printed
-are medians over the rounds after the first, processor seconds of the arm's process and of all that
-it starts, and the median of the ratios to FedLoom's in the same round.
+Ten clients of the digits train a linear head, or prompts and a head, on a ViT: one epoch a round,
+all with the same batches and first parameters. The ViT is the micro ViT, or a ViT-S/14 of random
+weights at 98 pixels; with it, FedLoom and the plain loop also train in bfloat16. Every arm is a
+separate process, and all are bound to the same core with one thread. They take turns round by
+round, so that what else the machine does meets all of them. After every round the parameters of all
+arms are compared. Printed are medians over the rounds after the first, processor seconds of the
+arm's process and of all that it starts, the median of the ratios to FedLoom's in the same round,
+and the largest memory.
 
 Flower and pfl-research need an environment of their own (`make peers`); without it they are left
 out, and the script says so.
@@ -27,10 +30,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import timm
 import torch
 from peer_arms.world import Case, World, result_file
 from prepared import PARTITION, SGD, make_files, prepared
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.checkout import ROOT
@@ -42,11 +46,15 @@ TOLERANCE = 1e-5  # after the first round
 # after later ones, as a share of how far parameters moved: arms add in other orders, and what they
 # differ by grows with every step
 LATER = 0.05
+HALF = 0.3  # of arms in bfloat16, after any round: a coarse check that they train the same
 PATIENCE = 300  # seconds: Flower's server waits for an hour if Ray has died
 METHODS, BATCHES = ("head_tuning", "fedvpt"), (4, 16, 64)
 PEERS = ROOT / "build/peers/bin/python"
 OURS = "fedloom"
-COLOURS = ("#0072B2", "#56B4E9", "#999999", "#D55E00", "#E69F00")  # Okabe and Ito's
+# Okabe and Ito's
+COLOURS = ("#0072B2", "#56B4E9", "#999999", "#D55E00", "#E69F00", "#009E73", "#CC79A7")
+VIT_SMALL = {"library": "timm", "name": "vit_small_patch14_dinov2", "image_size": 98}
+BACKBONES = ("micro_vit", "vit_small")
 
 
 @dataclass(eq=False)
@@ -145,8 +153,8 @@ def _log(folder: Path, arm: str) -> Path:
     return folder / f"{arm}.log"
 
 
-def arms_at_hand() -> list[Arm]:
-    """Return the arms that can run here, and name those that cannot."""
+def arms_at_hand(half: bool = False) -> list[Arm]:
+    """Return the arms that can run here, those in bfloat16 if asked; name those that cannot."""
     arms = [
         Arm(OURS, "FedLoom", "ours"),
         Arm("one_by_one", "FedLoom, a cohort for each client", "ours"),
@@ -161,13 +169,27 @@ def arms_at_hand() -> list[Arm]:
             arms.remove(arm)
         else:
             arm.title += f" {version}"
+    if half:
+        arms.append(Arm("fedloom_bf16", "FedLoom, bf16", "ours"))
+        arms.append(Arm("plain_bf16", "plain loop, bf16", "plain"))
     return arms
 
 
-def write_world(folder: Path, cases: tuple[Case, ...], rounds: int, images: int | None) -> World:
+def write_small(file: Path) -> None:
+    """Write random weights of VIT_SMALL, with layer scales of 1 (new ones hide the blocks)."""
+    torch.manual_seed(0)
+    model = timm.create_model(VIT_SMALL["name"], num_classes=0, img_size=VIT_SMALL["image_size"])
+    tensors = model.state_dict()
+    save_file({k: v.fill_(1) if ".ls" in k else v for k, v in tensors.items()}, file)
+
+
+def write_world(
+    folder: Path, backbone: str, cases: tuple[Case, ...], rounds: int, images: int | None
+) -> World:
     """Prepare FedLoom's runs of all cases, and write what the other arms need of them.
 
     Args:
+        backbone: one of BACKBONES.
         images: how many training images there are; None: all digits.
     """
     labels = {
@@ -175,11 +197,15 @@ def write_world(folder: Path, cases: tuple[Case, ...], rounds: int, images: int 
     }
     digits = {"source": "sklearn_digits", "max_train": images}
     digits = {key: value for key, value in digits.items() if value is not None}
-    plan = make_files(labels, rounds, digits, "micro_vit")
+    more = {}
+    if backbone == "vit_small":
+        write_small(folder / "vit_small.safetensors")
+        more = {"vit_small": VIT_SMALL | {"weights": str(folder / "vit_small.safetensors")}}
+    plan = make_files(labels, rounds, digits, backbone, more)
     tensors: dict[str, torch.Tensor] = {}
     for case in cases:
         tensors |= _tensors_of(plan, case, rounds)
-    settings = plan.settings.backbones["micro_vit"].settings
+    settings = plan.settings.backbones[backbone].settings
     world = World(
         folder=folder,
         cases=cases,
@@ -188,6 +214,8 @@ def write_world(folder: Path, cases: tuple[Case, ...], rounds: int, images: int 
         lr=SGD["lr"],
         momentum=SGD["momentum"],
         clip=SGD["clip"],
+        backbone=settings["name"],
+        image_size=settings["image_size"],
         weights=str(ROOT / settings["weights"]),
     )
     world.write(tensors)
@@ -227,9 +255,10 @@ def check_alike(world: World, arms: list[Arm], case: Case, number: int) -> float
         if params.keys() != reference.keys():
             sys.exit(f"error: {name}, {case.name}: {sorted(params)}, not {sorted(reference)}")
         differ = max((params[key] - reference[key]).abs().max().item() for key in reference)
-        if not differ <= allowed:
+        half = name.endswith("bf16")
+        if not differ <= (HALF * moved if half else allowed):
             sys.exit(f"error: {name}, {case.name}, round {number}: differs by {differ:.1e}")
-        largest = max(largest, differ)
+        largest = largest if half else max(largest, differ)
     if moved < 1e3 * TOLERANCE:
         sys.exit(f"error: {case.name}: nothing was trained, so that the comparison says nothing")
     return largest
@@ -263,8 +292,9 @@ def ratios(arm: Arm, ours: Arm, case: Case, clock: str) -> list[float]:
 def table(world: World, arms: list[Arm]) -> str:
     """Return the rounds as a Markdown table."""
     lines = [
-        "| method | batch | arm | first round, CPU ms | round, CPU ms | of FedLoom's | wall ms |",
-        "|---|---|---|---|---|---|---|",
+        "| method | batch | arm | first round, CPU ms | round, CPU ms | of FedLoom's | wall ms "
+        "| most memory, MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case in world.cases:
         for arm in arms:
@@ -276,7 +306,7 @@ def table(world: World, arms: list[Arm]) -> str:
             ratio = statistics.median(ratios(arm, arms[0], case, "processor"))
             lines.append(
                 f"| {case.method} | {case.batch} | {arm.title} | {1e3 * first['processor']:.0f} "
-                f"| {processor:.0f} | {ratio:.2f} | {wall:.0f} |"
+                f"| {processor:.0f} | {ratio:.2f} | {wall:.0f} | {later[-1]['megabytes']:.0f} |"
             )
     return "\n".join(lines)
 
@@ -327,6 +357,7 @@ def main() -> None:
     """Print two Markdown tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="of every case, the first included")
+    parser.add_argument("--backbone", default="micro_vit", choices=BACKBONES)
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--images", type=int, help="fewer training images, for a look")
@@ -339,10 +370,10 @@ def main() -> None:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores) if given.core is None else given.core})
     cases = tuple(Case(method, batch) for method in given.methods for batch in given.batches)
-    arms = arms_at_hand()
+    arms = arms_at_hand(half=given.backbone == "vit_small")
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
-        world = write_world(Path(name), cases, given.rounds, given.images)
+        world = write_world(Path(name), given.backbone, cases, given.rounds, given.images)
         try:
             first, later = measure(world, arms)
         finally:
@@ -350,7 +381,7 @@ def main() -> None:
                 arm.end()
         os.chdir(ROOT)
     print(
-        f"\nParameters of all arms differ by at most {first:.0e} after the first round, and by "
+        f"\nParameters in float32 differ by at most {first:.0e} after the first round, and by "
         f"{later:.0e} after later ones.\n"
     )
     print(table(world, arms), begun(arms), sep="\n\n")

@@ -25,7 +25,11 @@ PARTITION = {"scheme": "pathological", "clients": 10, "classes_per_client": 2, "
 
 
 def make_files(
-    methods: Mapping[str, Any], rounds: int, dataset: Mapping[str, Any], backbone: str
+    methods: Mapping[str, Any],
+    rounds: int,
+    dataset: Mapping[str, Any],
+    backbone: str,
+    backbones: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Write a study into the working directory, and the files that its runs read.
 
@@ -34,7 +38,8 @@ def make_files(
     Args:
         methods: entries of `methods`, by label.
         dataset: the entry of `datasets`.
-        backbone: "micro_vit" or "micro_clip".
+        backbone: "micro_vit", "micro_clip", or a label of `backbones`.
+        backbones: more entries of `backbones`, by label.
     """
     study = {
         "study": {
@@ -50,6 +55,7 @@ def make_files(
         "datasets": {"images": dict(dataset)},
         "partitions": {"ten": PARTITION},
         "methods": dict(methods),
+        "backbones": dict(backbones or {}),
         "select": {
             "datasets": ["images"],
             "partitions": ["ten"],

@@ -25,7 +25,7 @@ def peers(monkeypatch):
 def compared(peers, tmp_path):
     """compared(params): check a plain loop that ends in `params`, FedLoom's being TRAINED."""
     case = peers.Case("head_tuning", 4)
-    world = peers.World(tmp_path, (case,), 2, 10, 0.1, 0.9, 10.0, "")
+    world = peers.World(tmp_path, (case,), 2, 10, 0.1, 0.9, 10.0, "micro_vit", 32, "")
     world.write({"head_tuning/head": torch.zeros(3, 2)})
     arms = [peers.Arm(peers.OURS, "FedLoom", "ours"), peers.Arm("plain", "plain loop", "plain")]
 

@@ -6,6 +6,7 @@ are neither sent nor looked at by an optimiser.
 """
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import cache
 
 import timm
@@ -20,9 +21,9 @@ from peer_arms.world import Params, World
 
 
 @cache
-def _backbone(weights: str) -> VisionTransformer:
-    """Load the frozen micro ViT."""
-    model = timm.create_model("micro_vit", num_classes=0)
+def _backbone(name: str, image_size: int, weights: str) -> VisionTransformer:
+    """Load the frozen ViT."""
+    model = timm.create_model(name, num_classes=0, img_size=image_size)
     assert isinstance(model, VisionTransformer)
     tensors = load_file(weights)
     model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
@@ -42,29 +43,34 @@ class HeadTuning(nn.Module):
 
 
 class FedVPT(nn.Module):
-    """Prompts [P, d] behind the class token at block 1, and a linear head [C, d]."""
+    """Prompts [P, d] behind the class token at block 1, and a linear head [C, d].
 
-    def __init__(self, params: Params, backbone: VisionTransformer):
+    With `half`, the backbone computes under torch's autocast to bfloat16.
+    """
+
+    def __init__(self, params: Params, backbone: VisionTransformer, half: bool):
         super().__init__()
         self.shared_prompts = nn.Parameter(params["shared_prompts"])
         self.head = nn.Parameter(params["head"])
-        self._frozen = (backbone,)
+        self._frozen, self._half = (backbone,), half
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute logits [B, C] of images [B, 1, H, W]."""
+        """Compute logits [B, C] of images [B, channels, H, W]."""
         (backbone,) = self._frozen
-        with torch.no_grad():
-            tokens = backbone.norm_pre(backbone._pos_embed(backbone.patch_embed(images)))
-        prompts = self.shared_prompts.expand(len(tokens), -1, -1)
-        tokens = torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], 1)  # [B, T + P, d]
-        return backbone.norm(backbone.blocks(tokens))[:, 0] @ self.head.T
+        with torch.autocast("cpu", torch.bfloat16) if self._half else nullcontext():
+            with torch.no_grad():
+                tokens = backbone.norm_pre(backbone._pos_embed(backbone.patch_embed(images)))
+            prompts = self.shared_prompts.expand(len(tokens), -1, -1)
+            tokens = torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], 1)  # [B, T + P, d]
+            tokens = backbone.blocks(tokens)
+        return backbone.norm(tokens.float())[:, 0] @ self.head.T
 
 
-def model_of(world: World, method: str, params: Params) -> nn.Module:
+def model_of(world: World, method: str, params: Params, half: bool = False) -> nn.Module:
     """Return a method's model with these parameters, which it then changes."""
     if method == "head_tuning":
         return HeadTuning(params)
-    return FedVPT(params, _backbone(world.weights))
+    return FedVPT(params, _backbone(world.backbone, world.image_size, world.weights), half)
 
 
 def train_client(world: World, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -1,6 +1,7 @@
 """FedLoom's own engine: `train_round` on a task that is prepared as a job prepares it.
 
-With the argument `one_by_one`, every client is a cohort of its own (`study.stacked: false`).
+The arm `one_by_one` makes every client a cohort of its own (`study.stacked: false`), and
+`fedloom_bf16` computes with `study.precision: bf16`.
 """
 
 import os
@@ -19,7 +20,8 @@ def main() -> None:
     arm = sys.argv[2]
     pace = begin(arm)
     os.chdir(pace.world.folder)
-    plan = load_plan([STUDY])
+    half = {"study": {"precision": "bf16"}} if arm.endswith("bf16") else {}
+    plan = load_plan([STUDY], half)
     for case in pace.world.cases:
         task, hooks = prepared(plan, case.name)
         task = replace(task, stacked=arm != "one_by_one")

@@ -1,4 +1,9 @@
-"""The plain loop: one client after the other, and the mean of what they trained."""
+"""The plain loop: one client after the other, and the mean of what they trained.
+
+The arm `plain_bf16` computes in bfloat16 by torch's autocast.
+"""
+
+import sys
 
 import torch
 
@@ -8,11 +13,12 @@ from peer_arms.world import begin
 
 def main() -> None:
     """Train all cases."""
-    pace = begin("plain")
+    arm = sys.argv[2]
+    pace = begin(arm)
     world = pace.world
     for case in world.cases:
         shared = world.first(case.method)
-        model = model_of(world, case.method, world.first(case.method))
+        model = model_of(world, case.method, world.first(case.method), half=arm.endswith("bf16"))
         for number in range(1, world.rounds + 1):
             pace.start()
             sums = {name: torch.zeros_like(value) for name, value in shared.items()}

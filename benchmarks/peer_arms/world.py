@@ -44,7 +44,7 @@ class World:
         cases: in the order in which they are trained.
         rounds, clients: how many there are; all clients take part in every round.
         lr, momentum, clip: of the clients' SGD, with the gradient's norm clipped.
-        weights: file of the backbone.
+        backbone, image_size, weights: timm's name of the backbone, and the file of its weights.
     """
 
     folder: Path
@@ -54,6 +54,8 @@ class World:
     lr: float
     momentum: float
     clip: float
+    backbone: str
+    image_size: int
     weights: str
 
     @classmethod
@@ -78,7 +80,7 @@ class World:
         """Return what a method's model reads of all images.
 
         Returns:
-            The backbone's final class tokens [N, d], or its normalised input [N, 1, H, W].
+            The backbone's final class tokens [N, d], or its normalised input [N, channels, H, W].
         """
         return self.tensors["features" if method == "head_tuning" else "pixels"]
 
@@ -103,6 +105,16 @@ def processor_seconds() -> float:
     """Return the seconds of all processors in this process and those that it has started."""
     children = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
     return time.process_time() + sum(times.user + times.system for times in children)
+
+
+def peak_megabytes() -> float:
+    """Return the sum of the largest memory that this process and each that it started has held."""
+    process = psutil.Process()
+    held = 0
+    for each in (process, *process.children(recursive=True)):
+        status = Path(f"/proc/{each.pid}/status").read_text()
+        held += int(status.split("VmHWM:")[1].split()[0])  # KiB
+    return held / 1024
 
 
 @dataclass
@@ -132,7 +144,8 @@ class Pace:
         wall, processor = time.perf_counter(), processor_seconds()
         tensors = {name: value.detach().contiguous() for name, value in params.items()}
         save_file(tensors, result_file(self.world, self.arm, case, number))
-        self._say({"wall": wall - self._started[0], "processor": processor - self._started[1]})
+        took = {"wall": wall - self._started[0], "processor": processor - self._started[1]}
+        self._say(took | {"megabytes": peak_megabytes()})
 
     def _say(self, answer: dict) -> None:
         self._answers.write(json.dumps(answer) + "\n")
