@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedloom.commands import planning
 from fedloom.config.output_kinds import as_rst
-from fedloom.study.jobs import ShownMethod, ShownPlugin, from_json, to_json
+from fedloom.study.jobs import PlottedMethod, from_json, to_json
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
 KINDS = [(section, name) for section in ("tables", "figures") for name in planning.KINDS[section]]
@@ -46,7 +46,7 @@ def test_every_caption_is_whole_markup(section, name):
 
 
 def test_no_title_ends_the_script_that_the_report_holds_it_in():
-    method = ShownMethod("m", "</script><!--", {}, ShownPlugin())
+    method = PlottedMethod("m", "</script><!--", {})
     assert "<" not in to_json(method)
     assert json.loads(to_json(method))["title"] == method.title
-    assert from_json(to_json(method), ShownMethod) == method
+    assert from_json(to_json(method), PlottedMethod) == method

@@ -31,9 +31,9 @@ from fedloom.report.figures import (
     maps,
     style,
 )
-from fedloom.study.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
+from fedloom.study.jobs import PlotInputs, PlottedMethod, from_json, to_json
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import ShownBackbone, shown_runs
+from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
 from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
@@ -140,7 +140,7 @@ def series(tmp_path):
     features = tmp_path / "features.safetensors"
     parts = {"inputs": tokens[:, :3].contiguous(), "final": tokens[:, 3].contiguous()}
     safetensors.torch.save_file(parts, features)
-    backbone = ShownBackbone("d", "b", paths["accuracy"], features, images)
+    backbone = PlottedBackbone("d", "b", paths["accuracy"], features, images)
     return items | {"block_accuracy": [backbone], "backbone_tsne": [backbone]}
 
 
@@ -171,7 +171,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
     (run,), settings = series[kind], dict(ENTRIES[kind])
     if kind in ("soft_weights", "token_tsne"):
         write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
-    if isinstance(run, ShownBackbone):
+    if isinstance(run, PlottedBackbone):
         runs = [run, replace(run, dataset=text)]
     else:
         for path in filter(None, (run.artefact, run.evaluation)):
@@ -300,12 +300,10 @@ def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
 def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
     wish = manifest.find("fedvpt").look.plain
-    items = [
-        ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")
-    ]
-    known = ShownMethod("fedvpt", "FedVPT", wish, ShownPlugin())
-    rows = Shown(("d/p/b",), (known, *items), (0,), None, REPORTED)
-    looks = [run.style for run in shown_runs(rows)]
+    items = [PlottedMethod(name, name, {}) for name in ("fedquick", "fedsparse", "fedbn")]
+    known = PlottedMethod("fedvpt", "FedVPT", wish)
+    rows = PlotInputs(("d/p/b",), (known, *items), (0,), None, REPORTED)
+    looks = [run.style for run in plotted_runs(rows)]
     assert looks[0] == LineStyle(wish["colour"], 0, wish["marker"])
     assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
@@ -328,7 +326,7 @@ def _label(name):
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
         return {
-            run.method: run.style for run in shown_runs(plan.figure_job(_label("accuracy")).shown)
+            run.method: run.style for run in plotted_runs(plan.figure_job(_label("accuracy")).shown)
         }
 
     every = looks(_plan(figures=["accuracy"]))
@@ -381,7 +379,7 @@ def test_a_study_of_hundreds_of_runs_fits_a_command_line():
     job = _plan(tables=["main"]).table_job(_label("main"))
     job = replace(job, shown=replace(job.shown, methods=job.shown.methods * 120))
     assert len(to_json(job)) < 100_000 < 128 * 1024
-    assert len(shown_runs(job.shown)) == 1200
+    assert len(plotted_runs(job.shown)) == 1200
 
 
 def test_a_jobs_json_is_read_as_it_was_written():

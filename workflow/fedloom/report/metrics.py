@@ -13,7 +13,7 @@ from fedloom.common.receipts import read_receipt
 from fedloom.config import grids
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 from fedloom.study.runs import Run
 
 SCENARIO = ("dataset", "partition", "backbone")
@@ -37,22 +37,22 @@ def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
     return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
 
 
-def artefact(run: ShownRun) -> pd.DataFrame:
+def artefact(run: PlottedRun) -> pd.DataFrame:
     """Read the method's own table of a run, for a kind that is made of one."""
     assert run.artefact is not None, "the kind names no artefact"
     return frame(run.artefact)
 
 
-def class_names(run: ShownRun) -> list[str]:
+def class_names(run: PlottedRun) -> list[str]:
     """Return the names of the classes of a run's dataset, for a kind that reads `names`."""
     return [str(name) for name in read_receipt(run.store)["classes"]]
 
 
 def grouped(
-    series: Sequence[ShownRun], keys: Sequence[str] = SCENARIO
-) -> dict[tuple[str, ...], list[ShownRun]]:
+    series: Sequence[PlottedRun], keys: Sequence[str] = SCENARIO
+) -> dict[tuple[str, ...], list[PlottedRun]]:
     """Group runs by some of their labels, in their order."""
-    groups: dict[tuple[str, ...], list[ShownRun]] = {}
+    groups: dict[tuple[str, ...], list[PlottedRun]] = {}
     for run in series:
         groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
     return groups
@@ -134,23 +134,23 @@ def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
     return float(percent(total).mean())
 
 
-def member(run: ShownRun) -> GridMember:
+def member(run: PlottedRun) -> GridMember:
     """Return the position of a run in its grid."""
     assert run.member is not None, "the kind shows a grid, and the run belongs to none"
     return run.member
 
 
-def axis_values(run: ShownRun) -> dict[str, str]:
+def axis_values(run: PlottedRun) -> dict[str, str]:
     """Return a run's value on every axis of its grid, as text."""
     return {axis: grids.text(value) for axis, value in member(run).at.items()}
 
 
-def varied_lists(run: ShownRun) -> dict[str, list[Any]]:
+def varied_lists(run: PlottedRun) -> dict[str, list[Any]]:
     """Return the options of a run that are lists and that its grid varies entry by entry."""
     return grids.varied_lists(member(run))
 
 
-def of_members(series: Sequence[ShownRun]) -> pd.DataFrame:
+def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:
     """Return one row per member of a grid: its value on every axis, `accuracy` and `std`.
 
     `accuracy` is `participating_mean`, the mean over seeds with its sample standard deviation.

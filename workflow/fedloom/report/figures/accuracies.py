@@ -16,7 +16,7 @@ from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.figures.columns import side_by_side
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 AXES = {
     "participating_mean": "Mean accuracy (%)",
@@ -41,11 +41,11 @@ class AccuracyBars(RunsFigure):
     """The accuracy."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per dataset and backbone, all with the same limits."""
         frames = []
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             numbers = over_seeds(
                 runs,
                 lambda run: (run.method, run.partition),
@@ -87,10 +87,10 @@ class TwoMetrics(RunsFigure):
     """Accuracy drawn up."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             x, y = (
                 over_seeds(
                     runs,
@@ -125,11 +125,11 @@ class Shots(RunsFigure):
         shots = {label: settings.partitions[label].settings["shots"] for label in labels}
         return replace(output, extra=output.extra | {"shots": shots})
 
-    def draw(self, series: list[ShownRun], shots: dict[str, int]) -> style.Figure:
+    def draw(self, series: list[PlottedRun], shots: dict[str, int]) -> style.Figure:
         """Draw a panel per dataset and backbone."""
         ticks = sorted(shots.values())
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             for run in {run.method: run for run in runs}.values():
                 means = over_seeds(
                     [each for each in runs if each.method == run.method],
@@ -148,7 +148,9 @@ class Shots(RunsFigure):
         return style.by_scenario(series, panel, "Test accuracy (%)", style.BACKBONE)
 
 
-def accuracy(run: ShownRun, metric: str = "participating_mean", personalized: bool = True) -> float:
+def accuracy(
+    run: PlottedRun, metric: str = "participating_mean", personalized: bool = True
+) -> float:
     """Return an accuracy of a run in percent at its reported rounds, see `metrics.accuracies`.
 
     Raises:
@@ -162,9 +164,9 @@ def accuracy(run: ShownRun, metric: str = "participating_mean", personalized: bo
 
 
 def over_seeds(
-    series: Sequence[ShownRun],
-    key: Callable[[ShownRun], Hashable],
-    measure: Callable[[ShownRun], float],
+    series: Sequence[PlottedRun],
+    key: Callable[[PlottedRun], Hashable],
+    measure: Callable[[PlottedRun], float],
 ) -> dict[Hashable, tuple[float, float]]:
     """Return mean and sample standard deviation (NaN of one seed) of a number, by the runs' key."""
     values: dict[Hashable, list[float]] = {}

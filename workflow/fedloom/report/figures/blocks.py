@@ -11,7 +11,7 @@ from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 # of the frozen backbone: in no method's colour
 TOP: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ class BlockAccuracy(FigureKind):
         "the training images."
     )
 
-    def draw(self, series: list[ShownBackbone]) -> style.Figure:
+    def draw(self, series: list[PlottedBackbone]) -> style.Figure:
         """Draw a panel per dataset and backbone, top-5 and top-1 by block."""
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
@@ -63,7 +63,7 @@ class SoftWeights(RunsFigure):
     classes: Several[Natural]
     """True classes by their numbers, a row each."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run and true class, a panel per block; the true class's bar is dark.
 
         Raises:
@@ -94,7 +94,7 @@ class SoftWeights(RunsFigure):
         return figure
 
 
-def _bars(axis: style.Axes, run: ShownRun, rows: pd.DataFrame, label: int) -> None:
+def _bars(axis: style.Axes, run: PlottedRun, rows: pd.DataFrame, label: int) -> None:
     """Draw a bar per class prompt, the first class on top."""
     colours = [(run.style.colour, 1 if each == label else 0.45) for each in rows["class"]]
     axis.barh(rows["class"], rows["weight"], color=colours)

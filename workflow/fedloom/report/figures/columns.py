@@ -13,7 +13,7 @@ from fedloom.config.output_kinds import ArtefactFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.convergence import bands, lines
 from fedloom.report.metrics import artefact
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
@@ -26,10 +26,10 @@ class Lines(ArtefactFigure):
         "sample standard deviation wide each way."
     )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario; rows of one x are averaged within a run."""
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             curves = bands(runs, lambda run: by_x(self, run, sort=True))
             lines(axis, runs, curves, self.log, self.x)
 
@@ -45,7 +45,7 @@ class Scatter(ArtefactFigure):
     colour: str | None = None
     """A column of the artefact that colours the points."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
@@ -81,10 +81,10 @@ class Bars(ArtefactFigure):
         "sample standard deviation each way."
     )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             side_by_side(axis, runs, self.means(runs))
             axis.set_xlabel(self.x)
             if self.log:
@@ -92,7 +92,7 @@ class Bars(ArtefactFigure):
 
         return style.by_scenario(series, panel, self.y)
 
-    def means(self, series: list[ShownRun]) -> pd.DataFrame:
+    def means(self, series: list[PlottedRun]) -> pd.DataFrame:
         """Return `mean` and sample deviation `std` over seeds (NaN of one), by method and x."""
         parts = [
             by_x(self, run, sort=False)
@@ -106,7 +106,7 @@ class Bars(ArtefactFigure):
         return grouped.agg(["mean", "std"])
 
 
-def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> None:
+def side_by_side(axis: style.Axes, runs: Sequence[PlottedRun], frame: pd.DataFrame) -> None:
     """Draw `mean` as bars, `std` as whiskers; the frame's index is method and place on the axis."""
     values = list(dict.fromkeys(frame.index.get_level_values(1)))
     methods = {run.method: run for run in runs}
@@ -122,14 +122,14 @@ def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame
     axis.set_xticks(range(len(values)), map(str, values))
 
 
-def by_x(keys: ArtefactFigure, run: ShownRun, sort: bool) -> pd.Series:
+def by_x(keys: ArtefactFigure, run: PlottedRun, sort: bool) -> pd.Series:
     """Return the mean of column y of a run's artefact by column x, in order or as they come."""
     frame = artefact(run)
     of_x = column(frame, keys.x, run)
     return column(frame, keys.y, run, numeric=True).groupby(of_x, sort=sort).mean()
 
 
-def column(frame: pd.DataFrame, name: str, run: ShownRun, numeric: bool = False) -> pd.Series:
+def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
     """Return a column of a run's artefact.
 
     Raises:

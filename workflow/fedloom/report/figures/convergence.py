@@ -12,7 +12,7 @@ from fedloom.config import requirements
 from fedloom.config.output_kinds import Personalized, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 AXES = {
     "accuracy": "Test accuracy (%)",
@@ -37,16 +37,16 @@ class Convergence(RunsFigure):
     training loss."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             lines(axis, runs, bands(runs, self.curve), log=self.metric == "loss")
 
         shown = clients_shown(series) if self.metric == "accuracy" else ""
         return style.by_scenario(series, panel, AXES[self.metric] + shown)
 
-    def curve(self, run: ShownRun) -> pd.Series:
+    def curve(self, run: PlottedRun) -> pd.Series:
         """Return the metric of one run by round: percent at the evaluated rounds, or the loss."""
         if self.metric == "loss":
             return metrics.frame(run.rounds).set_index("round")["train_loss"]
@@ -57,7 +57,7 @@ class Convergence(RunsFigure):
         )
 
 
-def clients_shown(runs: Sequence[ShownRun]) -> str:
+def clients_shown(runs: Sequence[PlottedRun]) -> str:
     """Return what the axis adds if some rounds evaluate only some participating clients, or ""."""
     pairs: set[tuple[int, int]] = set()
     for run in runs:
@@ -69,7 +69,7 @@ def clients_shown(runs: Sequence[ShownRun]) -> str:
 
 
 def bands(
-    series: Sequence[ShownRun], curve: Callable[[ShownRun], pd.Series]
+    series: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
 ) -> dict[str, pd.DataFrame]:
     """Return `mean` and sample deviation `std` over seeds (NaN of one), by method and round."""
     methods: dict[str, list[pd.Series]] = {}
@@ -83,7 +83,7 @@ def bands(
 
 def lines(
     axis: style.Axes,
-    runs: Sequence[ShownRun],
+    runs: Sequence[PlottedRun],
     curves: dict[str, pd.DataFrame],
     log: bool,
     x: str = "Round",

@@ -13,7 +13,7 @@ from fedloom.config.output_kinds import RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members, varied_lists
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.image import AxesImage
@@ -40,7 +40,7 @@ class Grid(RunsFigure):
     """Frame members whose list is the same value throughout, or whose first axis has the value of
     another one (as FedPHA's captions say)."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario and value of the first of three axes; one scale per scenario.
 
         Scenarios of one panel each share rows.
@@ -70,7 +70,7 @@ class Grid(RunsFigure):
                 axis.remove()
         return figure
 
-    def framed(self, run: ShownRun) -> bool:
+    def framed(self, run: PlottedRun) -> bool:
         """Return True if a member is framed."""
         if self.frames == "equal":
             lists = varied_lists(run).values()
@@ -79,7 +79,7 @@ class Grid(RunsFigure):
         return first in others
 
 
-def _ticks(series: list[ShownRun]) -> dict[str, list[str]]:
+def _ticks(series: list[PlottedRun]) -> dict[str, list[str]]:
     """Return the values of every axis of the grid as text, in the order of the runs."""
     members = [axis_values(run) for run in series]
     return {axis: list(dict.fromkeys(at[axis] for at in members)) for axis in members[0]}
@@ -137,7 +137,7 @@ class Scatter3d(RunsFigure):
         "of every member of the grid."
     )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario, each with its scale of colours."""
         import matplotlib.pyplot as plt
 
@@ -172,7 +172,7 @@ class Boxes(RunsFigure):
         "point within 1.5 times the box, and points beyond."
     )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario and client; a box spans the members that give it one value."""
         (option,) = varied_lists(series[0])
         items = [
@@ -197,7 +197,7 @@ class Boxes(RunsFigure):
         return figure
 
 
-def by_client(series: list[ShownRun]) -> pd.DataFrame:
+def by_client(series: list[PlottedRun]) -> pd.DataFrame:
     """Return a row per participating client and member of a grid.
 
     Columns are `client_id`, `domain`, `entry` (the position of the client's entry in the list),

@@ -10,7 +10,7 @@ from fedloom.common.schema import Natural
 from fedloom.config.output_kinds import RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.metrics import artefact
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 
 class GroupCounts(RunsFigure):
@@ -23,7 +23,7 @@ class GroupCounts(RunsFigure):
         "client and by round: shares of a row's images. First seed."
     )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
@@ -66,7 +66,7 @@ class ClientGroups(RunsFigure):
     client: Natural | None = None
     """Its id; default: who took part in most rounds."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, the same client in all runs of a scenario.
 
         Raises:

@@ -18,7 +18,7 @@ from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
 from fedloom.report.tables.clustering import superclasses_of
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
@@ -74,7 +74,7 @@ class PromptTsne(RunsFigure):
     first_seed = True
     caption = "t-SNE of the trained class prompts, a point per class. First seed."
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, a point per class, in the colour of the method."""
         figure, axes = style.panels(len(series))
         for axis, run in zip(axes, series, strict=True):
@@ -102,7 +102,7 @@ class PromptPath(RunsFigure):
         "centroids of a round's prompts, the dashed line their path. First seed."
     )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
@@ -127,7 +127,7 @@ class PromptPath(RunsFigure):
         return figure
 
 
-def mapped(run: ShownRun) -> pd.DataFrame:
+def mapped(run: PlottedRun) -> pd.DataFrame:
     """Return `round`, `x` and `y` of a run's prompts of all rounds, in one t-SNE map."""
     frame = metrics.artefact(run).sort_values("round", kind="stable")
     frame = frame.iloc[evenly(len(frame))]
@@ -154,7 +154,7 @@ class BackboneTsne(FigureKind):
         return with_superclasses(self.superclasses, output, where)
 
     def draw(
-        self, series: list[ShownBackbone], superclass_of: dict[str, str] | None = None
+        self, series: list[PlottedBackbone], superclass_of: dict[str, str] | None = None
     ) -> style.Figure:
         """Draw a row per dataset and backbone, a panel per block, all of the same test images.
 
@@ -207,7 +207,7 @@ class TokenTsne(RunsFigure):
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run, a panel per block; colours are classes, markers are domains.
 
         Raises:

@@ -17,9 +17,9 @@ from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.metrics import artefact, grouped, member
 from fedloom.report.tables import clustering
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
-Measure = Callable[[ShownRun], float]
+Measure = Callable[[PlottedRun], float]
 
 
 class OptionLine(RunsFigure):
@@ -38,7 +38,7 @@ class OptionLine(RunsFigure):
     """Accuracies, a panel each."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per scenario and a panel per accuracy."""
         measures = {
             AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
@@ -62,12 +62,12 @@ class Congruence(RunsFigure):
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
         return by_option(series, self.option, {"Congruence (%)": congruence})
 
 
-def congruence(run: ShownRun) -> float:
+def congruence(run: PlottedRun) -> float:
     """Return the congruence of a run's groups of training images in %, see the table's."""
     images = artefact(run)
     train = images[~images["test"]]
@@ -75,7 +75,7 @@ def congruence(run: ShownRun) -> float:
 
 
 def by_option(
-    series: list[ShownRun], option: str | None, measures: dict[str, Measure]
+    series: list[PlottedRun], option: str | None, measures: dict[str, Measure]
 ) -> style.Figure:
     """Draw numbers of runs by an axis of their grids, whiskers of one deviation over seeds.
 
@@ -93,22 +93,22 @@ def by_option(
     return figure
 
 
-def _panel(axis: style.Axes, runs: list[ShownRun], option: str | None, measure: Measure) -> None:
+def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure: Measure) -> None:
     """Draw a line per combination of the other options; values that are text are evenly spaced."""
 
-    def across(run: ShownRun) -> str:
+    def across(run: PlottedRun) -> str:
         return option or next(iter(member(run).at))
 
-    def value(run: ShownRun) -> Any:
+    def value(run: PlottedRun) -> Any:
         return member(run).at[across(run)]
 
-    def others(run: ShownRun) -> dict[str, str]:
+    def others(run: PlottedRun) -> dict[str, str]:
         at = member(run).at
         return {name: text(at[name]) for name in at if name != across(run)}
 
     names = list(dict.fromkeys(_name(value(run)) for run in runs))
     numeric = all(isinstance(value(run), int | float) for run in runs)
-    lines: dict[tuple, list[ShownRun]] = {}
+    lines: dict[tuple, list[PlottedRun]] = {}
     grids: dict[str, dict] = {}  # the line style of each one's first run
     for run in runs:
         lines.setdefault((member(run).grid, *others(run).items()), []).append(run)

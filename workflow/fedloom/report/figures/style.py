@@ -15,7 +15,7 @@ import numpy as np
 from fedloom.common.io import replacing
 from fedloom.config.settings import LineStyle
 from fedloom.report.metrics import SCENARIO, grouped
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,8 +99,8 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def name(
-    item: ShownRun | ShownBackbone,
-    series: Sequence[ShownRun | ShownBackbone],
+    item: PlottedRun | PlottedBackbone,
+    series: Sequence[PlottedRun | PlottedBackbone],
     keys: tuple[str, ...] = SCENARIO,
 ) -> str:
     """Return what tells `item` apart from the other series, e.g. "pathological, micro_vit"."""
@@ -109,14 +109,14 @@ def name(
     )
 
 
-def run_name(run: ShownRun, series: Sequence[ShownRun]) -> str:
+def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
     """Return what tells a run apart from the other series, the method too."""
     return name(run, series, (*SCENARIO, "title"))
 
 
 def by_scenario(
-    series: Sequence[ShownRun],
-    draw: Callable[[Axes, list[ShownRun]], None],
+    series: Sequence[PlottedRun],
+    draw: Callable[[Axes, list[PlottedRun]], None],
     label: str,
     keys: tuple[str, ...] = SCENARIO,
 ) -> Figure:

@@ -4,7 +4,7 @@ from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyTable
 from fedloom.report import metrics
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 TITLES = {
     "participating_mean": "Mean",
@@ -32,7 +32,7 @@ class Accuracy(AccuracyTable):
     """A column more, in which all test images of the participating clients count together, beside
     the mean over clients."""
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the accuracies of a run in percent, see `metrics.accuracies`."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
@@ -42,7 +42,7 @@ class Accuracy(AccuracyTable):
         """Return how an accuracy is shown."""
         return Column(TITLES[metric])
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say whose accuracy is shown, and at which rounds."""
         text = f"test accuracy of clients in %, {at(runs)}"
         if self.pooled:
@@ -61,7 +61,7 @@ class HeldOut(AccuracyTable):
     needs = (requirements.held_out,)
     caption = "Mean accuracy of the clients that take part in training, and of those that never do."
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the mean accuracy of both groups in percent; without held-out clients, of one."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
@@ -71,7 +71,7 @@ class HeldOut(AccuracyTable):
         """Return how a group's accuracy is shown."""
         return Column(GROUPS[metric])
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say which two groups of clients are compared, and at which rounds."""
         return (
             "mean test accuracy in % of clients that take part in training and of clients held "
@@ -87,7 +87,7 @@ class Domains(AccuracyTable):
         "clients, and all their test images pooled."
     )
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Compute accuracies in percent of the participating clients at the reported rounds.
 
         `domain_<name>` is the unweighted mean over the clients of a domain; a client whose images
@@ -110,7 +110,7 @@ class Domains(AccuracyTable):
             return Column(metric.removeprefix(DOMAIN) or "(none)")
         return Column(TITLES[metric])
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say over which clients the accuracies are, and at which rounds."""
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "
@@ -123,7 +123,7 @@ def without(table: AccuracyTable) -> str:
     return "" if table.personalized else "; without personalisation before the test"
 
 
-def at(runs: list[ShownRun]) -> str:
+def at(runs: list[PlottedRun]) -> str:
     """Say at which rounds the runs' accuracies were measured; by run where these differ."""
     # methods report other rounds than others on the same partition
     several = len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})
@@ -136,7 +136,7 @@ def at(runs: list[ShownRun]) -> str:
     return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
 
 
-def _rounds(run: ShownRun) -> str:
+def _rounds(run: PlottedRun) -> str:
     """Say which rounds are reported of a run."""
     rounds, worst = run.reported.rounds, run.reported.worst_of
     names = ", ".join(map(str, rounds))

@@ -7,7 +7,7 @@ import pandas as pd
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import EMPTY, Texts, unmarked
 from fedloom.report.verdicts import UNDECIDED
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 TITLES = {
     "claim": "Claim",
@@ -73,7 +73,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return f"below {_number(high)}" if low == -math.inf else f"[{_number(low)}, {_number(high)}]"
 
 
-def caption(citation: str, runs: list[ShownRun], table: pd.DataFrame) -> str:
+def caption(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
     """Describe the comparison and the intervals, and count the verdicts."""
     counts = table["verdict"].value_counts().sort_index()
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())

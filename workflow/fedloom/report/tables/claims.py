@@ -18,7 +18,7 @@ from fedloom.report.tables.costs import sent, until
 from fedloom.report.tables.layout import EMPTY, Built
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, Statistic, Term, decide
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
@@ -30,7 +30,7 @@ COURSE = "course_mean"  # over all evaluated rounds, which rise earlier where tr
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
 Place = tuple[list[Scenario], list[Scenario]]  # those of `in`, and those of `from`
-Grouped = dict[Scenario, dict[str, list[ShownRun]]]  # runs by scenario and method
+Grouped = dict[Scenario, dict[str, list[PlottedRun]]]  # runs by scenario and method
 
 
 class NotRunError(Exception):
@@ -67,7 +67,7 @@ class Claims(TableKind):
         """Return the table with the paper's claims, and the labels that stand for its rows."""
         return resolve_claims(settings, output, where)
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per claim and scenario of the study that stands for one of its settings.
 
         Claims that no scenario can decide come last, a row each, with the reason.
@@ -170,7 +170,7 @@ class Claims(TableKind):
             "corrected": verdict.corrected,
         }
 
-    def term(self, runs: list[ShownRun], metric: str, weight: float, scenario: Scenario) -> Term:
+    def term(self, runs: list[PlottedRun], metric: str, weight: float, scenario: Scenario) -> Term:
         """Return a method's metric in one scenario, by seed, as a summand of a difference.
 
         Raises:
@@ -233,7 +233,7 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
     return text.strip() or None
 
 
-def _metrics(claim: dict, run: ShownRun) -> list[str]:
+def _metrics(claim: dict, run: PlottedRun) -> list[str]:
     """Return the metrics of a claim: one, or that of every domain with clients that train.
 
     Raises:
@@ -248,7 +248,7 @@ def _metrics(claim: dict, run: ShownRun) -> list[str]:
     return [f"{DOMAIN}{name}" for name in sorted(domains)]
 
 
-def _train_loss(run: ShownRun) -> np.ndarray:
+def _train_loss(run: PlottedRun) -> np.ndarray:
     """Return the mean training loss over selected clients [R, 1] at the reported rounds."""
     rows = frame(run.rounds)
     rows = rows[rows["round"].isin(run.reported.rounds)]
@@ -257,7 +257,7 @@ def _train_loss(run: ShownRun) -> np.ndarray:
     return rows[["train_loss"]].to_numpy()
 
 
-def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
+def _by_client(run: PlottedRun, group: str, metric: str) -> np.ndarray:
     """Return accuracies in percent [R, K] of the clients of a group at the reported rounds.
 
     Those of COURSE are of all evaluated rounds.

@@ -7,7 +7,7 @@ from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclass
 from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 COLUMNS = {
     "information": Column("Adjusted mutual information"),
@@ -37,7 +37,7 @@ class Clustering(RunsTable):
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
-    def measure(self, run: ShownRun, superclass_of: dict[str, str]) -> dict[str, float]:
+    def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:
         """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
         The paper's accuracy can be high where groups say nothing: if most images have one
@@ -67,7 +67,7 @@ class Clustering(RunsTable):
         """Return how one of the measures is shown."""
         return COLUMNS[metric]
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say what the four numbers are."""
         return (
             "groups of images after the last round, in %: mutual information of test images' "

@@ -6,7 +6,7 @@ from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 NUMBER = 4  # bytes of a number that is sent as it is
 COLUMNS = {
@@ -37,7 +37,7 @@ class Communication(AccuracyTable):
     target: Percent
     """Mean accuracy of the participating clients, in percent."""
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return what the run costs until it reaches the target, see `until`."""
         return until(evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target)
 
@@ -45,7 +45,7 @@ class Communication(AccuracyTable):
         """Return how a cost is shown."""
         return COLUMNS[metric]
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the costs, and the machines on which the processor's seconds were measured."""
         rounds = pd.concat([frame(run.rounds) for run in runs])
         threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
@@ -100,7 +100,7 @@ class Parameters(RunsTable):
         "and clients. What a wrapper packs counts by its bytes."
     )
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the numbers that a client sends and receives in a round, see `sent`."""
         return sent(run)
 
@@ -108,7 +108,7 @@ class Parameters(RunsTable):
         """Return how the numbers of one direction are shown."""
         return COLUMNS[metric]
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the numbers."""
         return (
             "numbers of four bytes that a client sends and receives in a round, mean over rounds "
@@ -116,7 +116,7 @@ class Parameters(RunsTable):
         )
 
 
-def sent(run: ShownRun) -> dict[str, float]:
+def sent(run: PlottedRun) -> dict[str, float]:
     """Return `params_up` and `params_down` of a client in a round, the mean over both.
 
     They count four bytes each: a packed number of one byte is a quarter.
@@ -137,7 +137,7 @@ class Timings(RunsTable):
         "of its local training."
     )
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""
         means = artefact(run).groupby("stage", sort=False)["milliseconds"].mean()
         shares = 100 * means.drop(TRAINING) / means[TRAINING]
@@ -151,7 +151,7 @@ class Timings(RunsTable):
         title = f"{name} (ms)" if unit == "ms" else f"{name} (% of training)"
         return Column(title, higher_is_better=None)
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the times."""
         return (
             "time of a client's own steps in a round on the wall clock of this machine, mean over "

@@ -11,7 +11,7 @@ from fedloom.report.tables.layout import BEST, EMPTY, Built, Texts, cell, unmark
 from fedloom.report.tables.published import NAN, of_grid, source
 from fedloom.report.tables.summary import GROUP, varied
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 MEAN = "mean"  # row of the paper's table
 GAP = "..."
@@ -34,7 +34,7 @@ class Ranked(GridTable):
     worst: Natural = 1
     """Combinations shown from the bottom."""
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return all combinations of every scenario in order; the text shows the first and last.
 
         Equal accuracies keep the order of the grid.
@@ -75,7 +75,7 @@ class Ranked(GridTable):
         return pd.concat([shown.iloc[: self.best], pd.DataFrame([gap]), last])
 
 
-def _ranked(runs: list[ShownRun], axes: list[str], entry: dict | None) -> pd.DataFrame:
+def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.DataFrame:
     """Return the combinations of one scenario, best first, and their mean as the last row."""
     first = runs[0]
     table = of_members(runs).sort_values("accuracy", ascending=False, kind="stable")
@@ -100,7 +100,7 @@ class GridAverages(GridTable):
         "first their average."
     )
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a panel per scenario, and first the average over scenarios if there are several.
 
         Rows are the values of the grid's last axis, columns those of the first.

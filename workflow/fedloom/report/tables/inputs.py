@@ -16,7 +16,7 @@ from fedloom.report.tables.published import printed, source
 from fedloom.report.tables.summary import varied
 from fedloom.study import paths
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 SETTINGS = {
     "rounds": "Rounds",
@@ -49,7 +49,7 @@ class Protocol(RunsTable):
         rows = protocol_rows(settings, output)
         return replace(output, methods=(), extra={"rows": rows})
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per scenario and method, as the study has them."""
         frame = pd.DataFrame(job.settings["rows"])
         frame["clients"] = frame["clients"].astype(str)
@@ -91,7 +91,7 @@ class Sizes(TableKind):
     published: PublishedSizes | None = None
     """Numbers of a paper, from workflow/published/<paper>.yaml."""
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per dataset, as its images are stored."""
         from fedloom.data.store import ImageStore  # slow to import, and plans need none
 
