@@ -19,11 +19,20 @@ KINDS = [(section, name) for section in ("tables", "figures") for name in planni
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_kind_declares_a_caption_of_its_own_keys(section, name):
     kind = planning.KINDS[section][name]
-    assert kind.caption.endswith(".")
-    fields = {field for _, field, _, _ in string.Formatter().parse(kind.caption) if field}
-    assert fields <= kind.model_fields.keys()
+    assert _caption(kind).endswith(".")
+    assert {*_keys(kind)} <= kind.model_fields.keys()
     assert kind.shows in SHOWS
     assert kind.shows not in ("grid", "grids") or "methods" in kind.model_fields
+
+
+def _caption(kind):
+    """The text that the report shows, a table's being the description of its kind."""
+    return kind.caption if hasattr(kind, "caption") else kind.__doc__.rstrip()
+
+
+def _keys(kind):
+    """The keys whose values stand in a caption."""
+    return [key for _, key, _, _ in string.Formatter().parse(_caption(kind)) if key]
 
 
 TEXT = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1)
@@ -38,7 +47,7 @@ def test_any_text_stands_in_a_caption_as_it_is(text):
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_caption_is_whole_markup(section, name):
     kind = planning.KINDS[section][name]
-    keys = [key for _, key, _, _ in string.Formatter().parse(kind.caption) if key]
+    keys = _keys(kind)
     caption = kind.model_construct(**dict.fromkeys(keys, "a|b_ *c `d`")).caption_text()
     page = publish_parts(caption, writer="html", settings_overrides={"report_level": 1})["body"]
     assert "system-message" not in page

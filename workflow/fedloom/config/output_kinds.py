@@ -30,7 +30,7 @@ class OutputKind(Keys):
     reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
     first_seed: ClassVar[bool] = False  # True if it shows that seed alone
     needs: ClassVar[Needs] = ()  # checks of the study, of fedloom.config.requirements
-    caption: ClassVar[str]  # in the report; {key} is the value of that key
+    caption: ClassVar[str]  # of a figure in the report; {key} is the value of that key
 
     scenarios: Several[str] | None = None
     """Some of the study's, as <dataset>/<partition>; default: all."""
@@ -43,7 +43,7 @@ class OutputKind(Keys):
         return self.model_dump(exclude=SHARED, exclude_none=True)
 
     def caption_text(self) -> str:
-        """Return the caption, as reStructuredText."""
+        """Return what the report says of it, as reStructuredText."""
         texts = {
             key: as_rst(f"{value:g}" if isinstance(value, float) else str(value))
             for key, value in self.own.items()
@@ -128,6 +128,10 @@ class TableKind(OutputKind):
 
     title: str | None = None
     """Begins the caption; default: the study's name."""
+
+    def caption_text(self) -> str:
+        """Return the kind's description; the table itself has a caption."""
+        return as_rst(type(self).__doc__ or "")
 
 
 class RunsTable(TableKind):

@@ -85,7 +85,7 @@ def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
         labels = {"dataset": dataset, "backbone": backbone}
         read = paths.inputs("block_accuracy", **labels)
         accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
-        items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
+        items.append(PlottedBackbone(dataset, backbone, accuracy, read["features"], read["store"]))
     return items
 
 

@@ -38,17 +38,11 @@ class NotRunError(Exception):
 
 
 class Claims(TableKind):
-    """A paper's claims on its results, each with a verdict from the study's runs."""
+    """A paper's claims on its results, each with a verdict from the study's runs.
 
-    caption = (
-        "Differences of the first-named method to that of the others whose interval speaks "
-        "most against the claim, with 95 % intervals: Student's t over seeds, and at least as "
-        "wide as a paired bootstrap over clients. A claim holds if all methods that it names "
-        "were run and every interval is above zero, or within its bound; it does not hold if "
-        "one is below (of several others, a wider one than is shown: Bonferroni); else it is "
-        "undecided. One seed decides nothing but numbers sent, and two rarely do. Of twenty "
-        "claims on methods that do not differ, one is decided by chance."
-    )
+    One seed decides nothing but numbers sent, and two rarely do. Of twenty claims on methods that
+    do not differ, one is decided by chance.
+    """
 
     methods: Methods = None
     paper: Paper

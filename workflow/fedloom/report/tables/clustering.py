@@ -1,5 +1,7 @@
 """How well images are put into groups: against superclasses, and against centralised k-means."""
 
+from typing import ClassVar
+
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
@@ -18,18 +20,14 @@ COLUMNS = {
 
 
 class Clustering(RunsTable):
-    """Groups of images against superclasses and against centralised k-means (SGPT Table 4, D.2)."""
+    """Groups of images against superclasses and against centralised k-means (SGPT Table 4, D.2).
+
+    Mutual information is 0 if the groups say nothing of the superclasses, and 100 if they are the
+    same. Congruence can exceed 100 %.
+    """
 
     artefact_name = "groups"
-    caption = (
-        "Groups after the last round. Adjusted mutual information with the test images' "
-        "superclasses: 0 if the groups say nothing of them, 100 if they are the same. "
-        "Accuracy: test images whose group is that of their superclass in {superclasses}, "
-        "groups and superclasses matched one for one at best. Congruence: overlap of the "
-        "training images' groups with centralised k-means, over the share of images that "
-        "k-means keeps with most of their class; it can exceed 100 %. Largest group: its "
-        "share of the test images."
-    )
+    column: ClassVar = COLUMNS.__getitem__
 
     superclasses: Superclasses
 
@@ -62,10 +60,6 @@ class Clustering(RunsTable):
             "congruence": congruence(train["group"], train["cluster"], train["class"]),
             "largest": 100 * groups.value_counts(normalize=True).max(),
         }
-
-    def column(self, metric: str) -> Column:
-        """Return how one of the measures is shown."""
-        return COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
         """Say what the four numbers are."""

@@ -1,5 +1,7 @@
 """What methods cost: rounds, bytes and seconds to an accuracy, numbers sent, their own steps."""
 
+from typing import ClassVar
+
 import pandas as pd
 
 from fedloom.common.schema import Percent
@@ -25,25 +27,13 @@ TRAINING = "training"  # the stage that the others are shares of
 class Communication(AccuracyTable):
     """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
 
-    caption = (
-        "Rounds until the mean accuracy of the participating clients first reaches {target} "
-        "%, the bytes sent and received by all clients together (in MB of 10\\ :sup:`6` "
-        "bytes), the numbers of four bytes that one client would send if it took part in "
-        "every round, and the processor seconds of training up to then, of all threads "
-        "together and without a GPU's time. ``>``: not reached by the last round, in at least "
-        "one seed."
-    )
-
     target: Percent
     """Mean accuracy of the participating clients, in percent."""
+    column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return what the run costs until it reaches the target, see `until`."""
         return until(evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target)
-
-    def column(self, metric: str) -> Column:
-        """Return how a cost is shown."""
-        return COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the costs, and the machines on which the processor's seconds were measured."""
@@ -93,20 +83,16 @@ def _span(counts: pd.Series, noun: str) -> str:
 
 
 class Parameters(RunsTable):
-    """Numbers that a client sends and receives in a round (SGPT Table 5)."""
+    """Numbers that a client sends and receives in a round (SGPT Table 5).
 
-    caption = (
-        "Numbers of four bytes that a client sends and receives in a round, mean over rounds "
-        "and clients. What a wrapper packs counts by its bytes."
-    )
+    What a wrapper packs counts by its bytes, four to a number.
+    """
+
+    column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the numbers that a client sends and receives in a round, see `sent`."""
         return sent(run)
-
-    def column(self, metric: str) -> Column:
-        """Return how the numbers of one direction are shown."""
-        return COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the numbers."""
@@ -132,10 +118,6 @@ class Timings(RunsTable):
     """Milliseconds of a method's own steps beside training (FedPHA Table 3)."""
 
     artefact_name = "timings"
-    caption = (
-        "Wall-clock time of a client's own steps in a round, on this machine, and their share "
-        "of its local training."
-    )
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""

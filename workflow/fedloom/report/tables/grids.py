@@ -23,12 +23,6 @@ DECIMALS = 2
 class Ranked(GridTable):
     """A grid's combinations in order of mean accuracy, and the mean of all (FedPHA Table 7)."""
 
-    caption = (
-        "Combinations of the grid by mean accuracy of the participating clients at the "
-        "reported rounds: the {best} best, the {worst} worst, and the mean of all. The first "
-        "is the best of many on the test images, and better than it would be on others."
-    )
-
     best: Count = 10
     """Combinations shown from the top."""
     worst: Natural = 1
@@ -94,11 +88,6 @@ class GridAverages(GridTable):
     """Mean accuracy over a grid of two axes, with averages by row and column (FedPHA Table 8)."""
 
     needs = (requirements.two_axes,)
-    caption = (
-        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
-        "of every combination, with the averages of rows and columns; of several scenarios "
-        "first their average."
-    )
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a panel per scenario, and first the average over scenarios if there are several.

@@ -39,10 +39,6 @@ class Protocol(RunsTable):
     """Settings of every method, without any run (PFPT Table 9)."""
 
     shows = "settings"
-    caption = (
-        "Rounds, clients, and training options of every method. In brackets the paper's, "
-        "where the table has some and they differ."
-    )
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
         """Return the table with the settings of its methods, none of which it needs a run of."""
@@ -83,10 +79,6 @@ class Sizes(TableKind):
     """Images, classes and domains of every dataset (FedPHA Table 6)."""
 
     shows = "datasets"
-    caption = (
-        "Classes that have images, images of both splits, and domains, as they are stored. In "
-        "brackets the paper's numbers, where the table has some."
-    )
 
     published: PublishedSizes | None = None
     """Numbers of a paper, from workflow/published/<paper>.yaml."""
