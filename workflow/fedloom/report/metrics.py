@@ -1,6 +1,6 @@
 """Read the numbers of runs from their Parquet files, and where they lie in a grid."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,14 @@ def grouped(
     for run in series:
         groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
     return groups
+
+
+def over_seeds(
+    runs: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
+) -> pd.DataFrame:
+    """Return `mean` and sample deviation `std` (NaN of one run) of the runs' numbers, by index."""
+    curves = pd.concat([curve(run) for run in runs])
+    return curves.groupby(level=0, sort=False).agg(["mean", "std"])
 
 
 def join(parts: Sequence[Path], out: Path, run: Run) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
@@ -43,21 +40,17 @@ class AccuracyBars(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per dataset and backbone, all with the same limits."""
-        frames = []
+        bars = []
+
+        def number(run: PlottedRun) -> pd.Series:
+            return pd.Series({run.partition: accuracy(run, self.metric, self.personalized)})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            numbers = over_seeds(
-                runs,
-                lambda run: (run.method, run.partition),
-                lambda run: accuracy(run, self.metric, self.personalized),
-            )
-            index = pd.MultiIndex.from_tuples(numbers)  # pyright: ignore[reportArgumentType]
-            frames.append(pd.DataFrame(list(numbers.values()), index, ["mean", "std"]))
-            side_by_side(axis, runs, frames[-1])
+            bars.append(side_by_side(axis, runs, number))
 
         figure = style.by_scenario(series, panel, AXES[self.metric], style.BACKBONE)
         for axis in figure.axes:
-            axis.set_ylim(limits(pd.concat(frames)))
+            axis.set_ylim(limits(pd.concat(bars)))
         return figure
 
 
@@ -89,22 +82,18 @@ class TwoMetrics(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
+        names = [self.x, self.y]
+
+        def numbers(run: PlottedRun) -> pd.Series:
+            return pd.Series({name: accuracy(run, name, self.personalized) for name in names})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            x, y = (
-                over_seeds(
-                    runs,
-                    lambda run: run.method,
-                    lambda run, name=name: accuracy(run, name, self.personalized),
-                )
-                for name in (self.x, self.y)
-            )
-            for run in {run.method: run for run in runs}.values():
-                (across, wide), (up, high) = x[run.method], y[run.method]
-                look: dict[str, Any] = style.of_method(run.style)
+            for of_method in metrics.grouped(runs, ["method"]).values():
+                point = metrics.over_seeds(of_method, numbers).loc[names]
+                look = style.of_run(of_method[0])
                 look |= {"linestyle": "", "markersize": 7, "elinewidth": 0.8, "capsize": 2}
-                label = style.legend_text(run.title)
-                axis.errorbar([across], [up], [high], [wide], label=label, **look)
+                (across, up), (wide, high) = point["mean"], point["std"]
+                axis.errorbar([across], [up], [high], [wide], **look)
             axis.set_xlabel(AXES[self.x])
 
         return style.by_scenario(series, panel, AXES[self.y])
@@ -129,17 +118,14 @@ class Shots(RunsFigure):
         """Draw a panel per dataset and backbone."""
         ticks = sorted(shots.values())
 
+        def number(run: PlottedRun) -> pd.Series:
+            return pd.Series({shots[run.partition]: accuracy(run)})
+
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for run in {run.method: run for run in runs}.values():
-                means = over_seeds(
-                    [each for each in runs if each.method == run.method],
-                    lambda run: shots[run.partition],
-                    accuracy,
-                )
-                at = [each for each in ticks if each in means]
-                mean, std = zip(*(means[each] for each in at), strict=True)
-                look = style.of_method(run.style) | {"capsize": 2.5, "elinewidth": 1}
-                axis.errorbar(at, mean, std, label=style.legend_text(run.title), **look)
+            for of_method in metrics.grouped(runs, ["method"]).values():
+                band = metrics.over_seeds(of_method, number).sort_index()
+                look = style.of_run(of_method[0]) | {"capsize": 2.5, "elinewidth": 1}
+                axis.errorbar(band.index, band["mean"], band["std"], **look)
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))
             axis.minorticks_off()
@@ -161,18 +147,3 @@ def accuracy(
         known = ", ".join(numbers)
         raise FedLoomError(f"{run.evaluation}: no {metric} there; it has {known}")
     return numbers[metric]
-
-
-def over_seeds(
-    series: Sequence[PlottedRun],
-    key: Callable[[PlottedRun], Hashable],
-    measure: Callable[[PlottedRun], float],
-) -> dict[Hashable, tuple[float, float]]:
-    """Return mean and sample standard deviation (NaN of one seed) of a number, by the runs' key."""
-    values: dict[Hashable, list[float]] = {}
-    for run in series:
-        values.setdefault(key(run), []).append(measure(run))
-    return {
-        name: (float(np.mean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else np.nan)
-        for name, v in values.items()
-    }

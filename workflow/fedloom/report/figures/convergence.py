@@ -41,7 +41,7 @@ class Convergence(RunsFigure):
         """Draw a panel per scenario."""
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            lines(axis, runs, bands(runs, self.curve), log=self.metric == "loss")
+            lines(axis, runs, self.curve, log=self.metric == "loss")
 
         shown = clients_shown(series) if self.metric == "accuracy" else ""
         return style.by_scenario(series, panel, AXES[self.metric] + shown)
@@ -68,38 +68,25 @@ def clients_shown(runs: Sequence[PlottedRun]) -> str:
     return f"\n({' or '.join(words)} clients; all in reported rounds)" if words else ""
 
 
-def bands(
-    series: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
-) -> dict[str, pd.DataFrame]:
-    """Return `mean` and sample deviation `std` over seeds (NaN of one), by method and round."""
-    methods: dict[str, list[pd.Series]] = {}
-    for run in series:
-        methods.setdefault(run.method, []).append(curve(run))
-    return {
-        method: pd.concat(curves, axis=1).agg(["mean", "std"], axis=1)
-        for method, curves in methods.items()
-    }
-
-
 def lines(
     axis: style.Axes,
     runs: Sequence[PlottedRun],
-    curves: dict[str, pd.DataFrame],
+    curve: Callable[[PlottedRun], pd.Series],
     log: bool,
     x: str = "Round",
 ) -> None:
-    """Draw a line per method, the band one standard deviation wide each way."""
-    shown = {run.method: run for run in runs}
-    for method, band in curves.items():
-        look = style.of_method(shown[method].style)
-        every, title = max(1, len(band) // 10), style.legend_text(shown[method].title)
-        axis.plot(band.index, band["mean"], label=title, markevery=every, **look)
+    """Draw a line per method over seeds, the band one standard deviation wide each way."""
+    bands = []
+    for of_method in metrics.grouped(runs, ["method"]).values():
+        bands.append(band := metrics.over_seeds(of_method, curve).sort_index())
+        look = style.of_run(of_method[0])
+        axis.plot(band.index, band["mean"], markevery=max(1, len(band) // 10), **look)
         low, high = band["mean"] - band["std"], band["mean"] + band["std"]
         if log:
             low = low.clip(lower=band["mean"] / 10)
         axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
     if log:
         style.log_scale(axis)
-    if all(pd.api.types.is_integer_dtype(band.index) for band in curves.values()):
+    if all(pd.api.types.is_integer_dtype(band.index) for band in bands):
         style.whole_numbers(axis)
     axis.set_xlabel(x)

@@ -72,7 +72,7 @@ class ClientGroups(RunsFigure):
         Raises:
             FedLoomError: the client that the figure asks for took part in no round.
         """
-        figure, axes = style.panels(len(series))
+        figure, axes = style.by_run(series)
         clients: dict[tuple, int] = {}
         for axis, run in zip(axes, series, strict=True):
             frame, scenario = artefact(run), (run.dataset, run.partition, run.backbone)
@@ -86,8 +86,8 @@ class ClientGroups(RunsFigure):
                 table.index, table["mean"], yerr=table["std"], color=run.style.colour, capsize=1.5,
                 error_kw={"elinewidth": 0.9},
             )  # fmt: skip
-            name = style.run_name(run, series) or run.title
-            axis.set(xlabel="Group", title=f"{name}\nclient {client}, {rounds} rounds")
+            title = f"{axis.get_title()}\nclient {client}, {rounds} rounds"
+            axis.set(xlabel="Group", title=title)
             style.whole_numbers(axis)
         top = max(axis.get_ylim()[1] for axis in axes)
         for axis in axes:

@@ -76,7 +76,7 @@ class PromptTsne(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, a point per class, in the colour of the method."""
-        figure, axes = style.panels(len(series))
+        figure, axes = style.by_run(series)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
@@ -88,7 +88,6 @@ class PromptTsne(RunsFigure):
                 axis.annotate(str(label), point, (3, 2), **text)
             axis.margins(0.1)
             _frame(axis)
-            axis.set_title(style.run_name(run, series) or run.title)
         return figure
 
 
@@ -108,11 +107,11 @@ class PromptPath(RunsFigure):
         from matplotlib.colors import Normalize
         from matplotlib.ticker import MaxNLocator
 
-        figure, axes = style.panels(len(series))
+        figure, axes = style.by_run(series)
         frames = [mapped(run) for run in series]
         last = max(int(frame["round"].max()) for frame in frames)
         scale = ScalarMappable(Normalize(0, last), "viridis")
-        for axis, run, frame in zip(axes, series, frames, strict=True):
+        for axis, frame in zip(axes, frames, strict=True):
             shade = {"c": frame["round"], "cmap": "viridis", "norm": scale.norm}
             axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, alpha=0.7, **shade)
             centre = frame.groupby("round")[["x", "y"]].mean()
@@ -120,7 +119,6 @@ class PromptPath(RunsFigure):
             marks = {"color": CENTRE, "edgecolor": "black", "linewidth": 0.5, "zorder": 4}
             axis.scatter(centre["x"], centre["y"], marker="^", s=28, label="Centroid", **marks)
             _frame(axis)
-            axis.set_title(style.run_name(run, series) or run.title)
         ticks = MaxNLocator(integer=True)
         figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, ticks=ticks, alpha=0.7)
         style.legend(figure, axes)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pandas as pd
 from pydantic import Field
 
 from fedloom.common.schema import Several
@@ -14,8 +15,8 @@ from fedloom.config.grids import text
 from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.report.figures import style
-from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
-from fedloom.report.metrics import artefact, grouped, member
+from fedloom.report.figures.accuracies import AXES, accuracy
+from fedloom.report.metrics import artefact, grouped, member, over_seeds
 from fedloom.report.tables import clustering
 from fedloom.study.plot_inputs import PlottedRun
 
@@ -115,13 +116,12 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
         grids.setdefault(member(run).grid, vars(run.style))
     styles = deal([grids[grid] for grid, *_ in lines])
     for line_style, points in zip(styles, lines.values(), strict=True):
-        numbers = over_seeds(points, lambda run: _name(value(run)), measure)
-        at = [float(name) if numeric else names.index(name) for name in map(str, numbers)]
-        means, stds = zip(*numbers.values(), strict=True)
+        band = over_seeds(points, lambda run: pd.Series({_name(value(run)): measure(run)}))
+        at = [float(name) if numeric else names.index(name) for name in band.index]
         title = [member(points[0]).title] if len(grids) > 1 else []
         title += [f"{name} = {other}" for name, other in others(points[0]).items()]
         axis.errorbar(
-            at, means, stds, capsize=2, elinewidth=0.8,
+            at, band["mean"], band["std"], capsize=2, elinewidth=0.8,
             label=style.legend_text(", ".join(title)) or None, **style.of_method(line_style),
         )  # fmt: skip
     if numeric:

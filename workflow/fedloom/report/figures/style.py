@@ -73,6 +73,11 @@ def of_method(style: LineStyle) -> dict:
     return {"color": style.colour, "linestyle": LINES[style.line], "marker": style.marker}
 
 
+def of_run(run: PlottedRun) -> dict:
+    """Return the look of a run's method and its name in the legend."""
+    return of_method(run.style) | {"label": legend_text(run.title)}
+
+
 def of_class(number: int) -> dict:
     """Return fill and edge of a class below NAMED, for Axes.scatter."""
     colour = CLASSES[number % len(CLASSES)]
@@ -112,6 +117,14 @@ def name(
 def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
     """Return what tells a run apart from the other series, the method too."""
     return name(run, series, (*SCENARIO, "title"))
+
+
+def by_run(series: Sequence[PlottedRun]) -> tuple[Figure, list[Axes]]:
+    """Return a figure and a panel per run, with what tells it apart, or its method, as title."""
+    figure, axes = panels(len(series))
+    for axis, run in zip(axes, series, strict=True):
+        axis.set_title(run_name(run, series) or run.title)
+    return figure, axes
 
 
 def by_scenario(
