@@ -25,14 +25,13 @@ AXES = {
 
 
 class AccuracyBars(RunsFigure):
-    """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1)."""
+    """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1).
+
+    Mean over seeds, whiskers one sample standard deviation each way. The axis may begin above zero;
+    the lowest bar is then at least half as long as the highest.
+    """
 
     needs = (requirements.global_test,)
-    caption = (
-        "{metric} in percent by partition: mean over seeds, whiskers one sample standard "
-        "deviation each way. The axis may begin above zero; the lowest bar is then at least "
-        "half as long as the highest."
-    )
 
     metric: AccuracyMetric = "participating_mean"
     """The accuracy."""
@@ -66,13 +65,12 @@ def limits(frame: pd.DataFrame) -> tuple[float, float]:
 
 
 class TwoMetrics(RunsFigure):
-    """One accuracy against another, one point per method (SGPT Fig. 1)."""
+    """One accuracy against another, one point per method (SGPT Fig. 1).
+
+    Mean over seeds, whiskers one sample standard deviation each way.
+    """
 
     needs = (requirements.global_test,)
-    caption = (
-        "{y} against {x} in percent, a point per method: mean over seeds, whiskers one sample "
-        "standard deviation each way."
-    )
 
     x: AccuracyMetric = "global"
     """Accuracy drawn across."""
@@ -100,13 +98,13 @@ class TwoMetrics(RunsFigure):
 
 
 class Shots(RunsFigure):
-    """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3)."""
+    """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3).
+
+    Mean accuracy of the participating clients at the reported rounds, by training images per class:
+    mean over seeds, bars one sample standard deviation each way.
+    """
 
     needs = (requirements.different_shots,)
-    caption = (
-        "Mean accuracy of the participating clients at the reported rounds, by training "
-        "images per class: mean over seeds, bars one sample standard deviation each way."
-    )
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
         """Return the output with the shots of every partition."""

@@ -22,14 +22,14 @@ NAMED = 20  # names that have room beside a panel
 
 
 class BlockAccuracy(FigureKind):
-    """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2)."""
+    """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2).
+
+    How well the frozen backbone's class token tells classes apart at the input of every block
+    ("out": at the output): a test image is assigned to the nearest class means of the training
+    images.
+    """
 
     shows = "backbones"
-    caption = (
-        "How well the frozen backbone's class token tells classes apart at the input of every "
-        'block ("out": at the output): a test image is assigned to the nearest class means of '
-        "the training images."
-    )
 
     def draw(self, series: list[PlottedBackbone]) -> style.Figure:
         """Draw a panel per dataset and backbone, top-5 and top-1 by block."""
@@ -49,16 +49,15 @@ class BlockAccuracy(FigureKind):
 
 
 class SoftWeights(RunsFigure):
-    """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8)."""
+    """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8).
+
+    The weight in the mixed prompt, averaged over all test images of one true class (the dark bar);
+    a panel per block at which prompts are mixed.
+    """
 
     artefact_name = "soft_weights"
     reads = "names"
     first_seed = True
-    caption = (
-        "The weight of every class's prompt in the mixed prompt, averaged over all test "
-        "images of one true class (the dark bar); a panel per block at which prompts are "
-        "mixed. First seed."
-    )
 
     classes: Several[Natural]
     """True classes by their numbers, a row each."""

@@ -19,12 +19,10 @@ WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
 class Lines(ArtefactFigure):
-    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4)."""
+    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4).
 
-    caption = (
-        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, the band one "
-        "sample standard deviation wide each way."
-    )
+    Mean over seeds, the band one sample standard deviation wide each way.
+    """
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario; rows of one x are averaged within a run."""
@@ -36,10 +34,9 @@ class Lines(ArtefactFigure):
 
 
 class Scatter(ArtefactFigure):
-    """Any artefact's column y against its column x, a panel per run of the first seed."""
+    """Any artefact's column y against its column x, a panel per run."""
 
     first_seed = True
-    caption = "{y} against {x}, from the methods' artefact {artefact}. First seed."
 
     colour: str | None = None
     """A column of the artefact that colours the points."""
@@ -73,12 +70,10 @@ class Scatter(ArtefactFigure):
 
 
 class Bars(ArtefactFigure):
-    """Any artefact's column y by its column x as bars, the methods side by side."""
+    """Any artefact's column y by its column x as bars, the methods side by side.
 
-    caption = (
-        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, whiskers one "
-        "sample standard deviation each way."
-    )
+    Mean over seeds, whiskers one sample standard deviation each way.
+    """
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""

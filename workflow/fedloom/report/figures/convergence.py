@@ -22,15 +22,14 @@ AXES = {
 
 
 class Convergence(RunsFigure):
-    """A metric by round, one line per method (PEP-FedPT Fig. 3, 6, 11)."""
+    """A metric by round, one line per method (PEP-FedPT Fig. 3, 6, 11).
+
+    Test accuracy as the mean over participating clients; global accuracy on all test images, of the
+    server's model or, where a method has none, of every participating client's own; or training
+    loss (log scale). Mean over seeds, the band one sample standard deviation wide each way.
+    """
 
     needs = (requirements.global_test,)
-    caption = (
-        "By round, {metric}: test accuracy as the mean over participating clients; global "
-        "accuracy on all test images, of the server's model or, where a method has none, of "
-        "every participating client's own; or training loss (log scale). Mean over seeds, the "
-        "band one sample standard deviation wide each way."
-    )
 
     metric: Literal["accuracy", "global", "loss"] = "accuracy"
     """Test accuracy over participating clients, or on all test images (study.global_test), or

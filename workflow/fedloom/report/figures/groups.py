@@ -14,14 +14,14 @@ from fedloom.study.plot_inputs import PlottedRun
 
 
 class GroupCounts(RunsFigure):
-    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3)."""
+    """Groups that clients choose while training (SGPT Fig. 2c, 3).
+
+    How many training images chose each group of prompts in the rounds together, by client and by
+    round: shares of a row's images.
+    """
 
     artefact_name = "group_counts"
     first_seed = True
-    caption = (
-        "How many training images chose each group of prompts in the rounds together, by "
-        "client and by round: shares of a row's images. First seed."
-    )
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
@@ -53,15 +53,13 @@ def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 class ClientGroups(RunsFigure):
-    """Images of one client that choose each group in a round (SGPT Fig. 3)."""
+    """Images of one client that choose each group of prompts in a round (SGPT Fig. 3).
+
+    Mean over the rounds that it took part in, whiskers one sample standard deviation each way.
+    """
 
     artefact_name = "group_counts"
     first_seed = True
-    caption = (
-        "Images of one client that chose each group of prompts in a round: mean over the "
-        "rounds that it took part in, whiskers one sample standard deviation each way. First "
-        "seed."
-    )
 
     client: Natural | None = None
     """Its id; default: who took part in most rounds."""

@@ -68,11 +68,10 @@ def _name_block(axis: style.Axes, block: int, output: int) -> None:
 
 
 class PromptTsne(RunsFigure):
-    """t-SNE of the trained class prompts, first seed (PEP-FedPT Fig. 7)."""
+    """t-SNE of the trained class prompts, a point per class (PEP-FedPT Fig. 7)."""
 
     artefact_name = "class_prompts"
     first_seed = True
-    caption = "t-SNE of the trained class prompts, a point per class. First seed."
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, a point per class, in the colour of the method."""
@@ -92,14 +91,13 @@ class PromptTsne(RunsFigure):
 
 
 class PromptPath(RunsFigure):
-    """t-SNE of the server's prompts over rounds (PFPT Fig. 3, 5)."""
+    """t-SNE of the server's prompts of several rounds, in one map (PFPT Fig. 3, 5).
+
+    Triangles are the centroids of a round's prompts, the dashed line their path.
+    """
 
     artefact_name = "prompt_history"
     first_seed = True
-    caption = (
-        "t-SNE of the server's prompts of several rounds, in one map; triangles are the "
-        "centroids of a round's prompts, the dashed line their path. First seed."
-    )
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
@@ -134,14 +132,13 @@ def mapped(run: PlottedRun) -> pd.DataFrame:
 
 
 class BackboneTsne(FigureKind):
-    """t-SNE of the frozen backbone's class tokens, by block (SGPT Fig. 5)."""
+    """t-SNE of the frozen backbone's class tokens of test images, by block (SGPT Fig. 5).
+
+    Colours are superclasses. Nothing is trained.
+    """
 
     shows = "backbones"
     reads = "features"
-    caption = (
-        "t-SNE of the frozen backbone's class tokens of test images, at the input of blocks; "
-        "colours are superclasses. Nothing is trained."
-    )
 
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
@@ -192,15 +189,14 @@ def _scatter_names(axis: style.Axes, points: np.ndarray, names: np.ndarray) -> N
 
 
 class TokenTsne(RunsFigure):
-    """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10)."""
+    """t-SNE of test images' class tokens by block (PEP-FedPT Fig. 10).
+
+    Colours are classes, markers domains.
+    """
 
     artefact_name = "class_tokens"
     reads = "names"
     first_seed = True
-    caption = (
-        "t-SNE of the class tokens of test images by depth; colours are classes, markers "
-        "domains. First seed."
-    )
 
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""

@@ -24,14 +24,14 @@ Measure = Callable[[PlottedRun], float]
 
 
 class OptionLine(RunsFigure):
-    """Accuracies by an option of grids (SGPT Fig. 4, 6b)."""
+    """Accuracies by an option of grids (SGPT Fig. 4, 6b).
+
+    A line per combination of the other options: mean over seeds, whiskers one sample standard
+    deviation each way.
+    """
 
     shows = "grids"
     needs = (requirements.global_test, requirements.the_option)
-    caption = (
-        "Accuracies by an option of a grid, a line per combination of its other options: mean "
-        "over seeds, whiskers one sample standard deviation each way."
-    )
 
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""
@@ -49,16 +49,16 @@ class OptionLine(RunsFigure):
 
 
 class Congruence(RunsFigure):
-    """Agreement of groups of images with centralised k-means (SGPT Fig. 6a)."""
+    """Agreement of groups of images with centralised k-means (SGPT Fig. 6a).
+
+    Overlap of the training images' groups with centralised k-means, over the share of images that
+    k-means keeps with most of their class: mean over seeds, whiskers one sample standard deviation
+    each way.
+    """
 
     shows = "grids"
     artefact_name = "groups"
     needs = (requirements.the_option,)
-    caption = (
-        "Overlap of the training images' groups with centralised k-means, over the share of "
-        "images that k-means keeps with most of their class: mean over seeds, whiskers one "
-        "sample standard deviation each way."
-    )
 
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""
