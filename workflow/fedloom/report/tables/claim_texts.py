@@ -30,8 +30,7 @@ def texts(table: pd.DataFrame) -> Texts:
     rows = []
     for row in table.to_dict("records"):
         low, high = row["low"], row["high"]
-        printed = dict.fromkeys([_number(row["printed_low"]), _number(row["printed_high"])])
-        verdict = row["verdict"] + (f" ({row['reason']})" if row["reason"] else "")
+        printed = dict.fromkeys(map(_number, (row["printed_low"], row["printed_high"])))
         rows.append(
             [
                 row["says"] + (OUR_BOUND if row["bound"] == "ours" else ""),
@@ -43,7 +42,7 @@ def texts(table: pd.DataFrame) -> Texts:
                 _interval(low, high),
                 EMPTY if pd.isna(row["rival"]) else row["rival"],
                 EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
-                verdict,
+                row["verdict"] + (f" ({row['reason']})" if row["reason"] else ""),
             ]
         )
     return unmarked(pd.DataFrame(rows, columns=list(TITLES)), list(TITLES.values()), 3)
