@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
@@ -78,8 +76,13 @@ class SoftWeights(RunsFigure):
             if chosen.empty:
                 raise FedLoomError(f"{run.artefact}: no test image of class {label}")
             for axis, block in zip(row, blocks, strict=True):
-                _bars(axis, run, chosen[chosen["block"] == block], label)
-                axis.set_title(f"Block {block}")
+                bars = chosen[chosen["block"] == block]  # the first class on top
+                colours = [(run.style.colour, 1 if c == label else 0.45) for c in bars["class"]]
+                axis.barh(bars["class"], bars["weight"], color=colours)
+                axis.set(title=f"Block {block}", yticks=[])
+                axis.grid(visible=False, axis="y")
+                axis.margins(y=0.01)
+                axis.invert_yaxis()
             step = -(-len(names) // NAMED)
             at = range(label % step, len(names), step)  # the true class among them
             row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
@@ -91,13 +94,3 @@ class SoftWeights(RunsFigure):
         for axis in axes[-1]:
             axis.set_xlabel("Mean weight")
         return figure
-
-
-def _bars(axis: style.Axes, run: PlottedRun, rows: pd.DataFrame, label: int) -> None:
-    """Draw a bar per class prompt, the first class on top."""
-    colours = [(run.style.colour, 1 if each == label else 0.45) for each in rows["class"]]
-    axis.barh(rows["class"], rows["weight"], color=colours)
-    axis.set_yticks([])
-    axis.grid(visible=False, axis="y")
-    axis.margins(y=0.01)
-    axis.invert_yaxis()

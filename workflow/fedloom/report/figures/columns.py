@@ -43,16 +43,11 @@ class Scatter(ArtefactFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
         frames, scale = [artefact(run) for run in series], None
         if self.colour is not None:
             pairs = zip(frames, series, strict=True)
-            shades = pd.concat(
-                [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
-            )
-            scale = ScalarMappable(Normalize(shades.min(), shades.max()))
+            parts = [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
+            scale = style.shades(pd.concat(parts).min(), pd.concat(parts).max())
         figure, axes = style.by_run(series)
         for axis, run, frame in zip(axes, series, frames, strict=True):
             points: dict[str, Any] = {"color": run.style.colour}

@@ -134,17 +134,13 @@ class Scatter3d(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario, each with its scale of colours."""
-        import matplotlib.pyplot as plt
-
         ticks, groups = _ticks(series), grouped(series)
-        figure = plt.figure(figsize=(SPACE[0] * len(groups), SPACE[1]))
-        places = range(1, len(groups) + 1)
-        axes = [figure.add_subplot(1, len(groups), place, projection="3d") for place in places]
+        figure, (axes,) = style.grid(1, len(groups), SPACE, projection="3d")
         for axis, runs in zip(axes, groups.values(), strict=True):
             frame = of_members(runs)
             x, y, z = ([ticks[name].index(v) for v in frame[name]] for name in ticks)
             look: dict[str, Any] = {"c": frame["accuracy"], "cmap": MAP, "depthshade": False}
-            points = axis.scatter(x, y, zs=z, s=26, **look)  # pyright: ignore[reportArgumentType]
+            points = axis.scatter(x, y, zs=z, s=26, **look)
             for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
                 getattr(axis, f"set_{letter}label")(name)

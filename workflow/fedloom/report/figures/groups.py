@@ -25,12 +25,10 @@ class GroupCounts(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
         from matplotlib.ticker import MaxNLocator
 
         figure, axes = style.grid(len(series), 2, (4, 3))
-        scale = ScalarMappable(Normalize(0, 1), "viridis")
+        scale = style.shades(0, 1)
         for row, run in zip(axes, series, strict=True):
             frame = artefact(run)
             for axis, by in zip(row, ("client", "round"), strict=True):

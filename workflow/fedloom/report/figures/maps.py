@@ -62,11 +62,6 @@ def _frame(axis: style.Axes) -> None:
     axis.spines[:].set(visible=True, color="#999999")
 
 
-def _name_block(axis: style.Axes, block: int, output: int) -> None:
-    """Name the block at whose input a panel's tokens are, or the output."""
-    axis.set_title("Output" if block == output else f"Input of block {block}")
-
-
 class PromptTsne(RunsFigure):
     """t-SNE of the trained class prompts, a point per class (PEP-FedPT Fig. 7)."""
 
@@ -101,14 +96,12 @@ class PromptPath(RunsFigure):
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
         from matplotlib.ticker import MaxNLocator
 
         figure, axes = style.by_run(series)
         frames = [mapped(run) for run in series]
         last = max(int(frame["round"].max()) for frame in frames)
-        scale = ScalarMappable(Normalize(0, last), "viridis")
+        scale = style.shades(0, last)
         for axis, frame in zip(axes, frames, strict=True):
             shade = {"c": frame["round"], "cmap": "viridis", "norm": scale.norm}
             axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, alpha=0.7, **shade)
@@ -169,7 +162,8 @@ class BackboneTsne(FigureKind):
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = class_tokens(item.features, block)[images].numpy()
                 _scatter_names(axis, embed(tokens, item.features), names.to_numpy())
-                _name_block(axis, block, depth(item.features) + 1)
+                output = depth(item.features) + 1
+                axis.set_title("Output" if block == output else f"Input of block {block}")
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
         style.legend(figure, list(axes.flat))
         return figure
@@ -220,7 +214,7 @@ class TokenTsne(RunsFigure):
                 tokens = tokens.iloc[evenly(len(tokens))]
                 points = embed(tokens["vector"], run.artefact)
                 image = _scatter_tokens(axis, points, tokens, names)
-                _name_block(axis, block, last)
+                axis.set_title("Output" if block == last else f"Input of block {block}")
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
         if image is not None:
             figure.colorbar(image, ax=axes, label="Class", shrink=0.8)

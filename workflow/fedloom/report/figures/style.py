@@ -19,6 +19,7 @@ from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
 # as many as fedloom.config.line_style deals out
@@ -85,12 +86,14 @@ def of_class(number: int) -> dict:
     return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
 
 
-def grid(rows: int, columns: int, size: tuple[float, float] = PANEL) -> tuple[Figure, np.ndarray]:
+def grid(
+    rows: int, columns: int, size: tuple[float, float] = PANEL, projection: str | None = None
+) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
     import matplotlib.pyplot as plt
 
-    inches = (size[0] * columns, size[1] * rows)
-    return plt.subplots(rows, columns, figsize=inches, squeeze=False)
+    inches, look = (size[0] * columns, size[1] * rows), {"projection": projection}
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False, subplot_kw=look)
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -173,6 +176,14 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
         room = drawn.get_window_extent()
         wide, high = (float(size) / figure.dpi + 0.1 for size in (room.width, room.height))
         figure.set_size_inches(width + wide, max(height, high))
+
+
+def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
+    """Return the colours of the numbers from `low` to `high`, of which a bar can be drawn."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(low, high), name)
 
 
 def log_scale(axis: Axes) -> None:

@@ -105,14 +105,15 @@ class GridAverages(GridTable):
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
             panels = {(AVERAGE,) * len(GROUP): average} | panels
         frames, cells, marks = [], [], []
+        first, second = sorted([across, down])  # as workflow/published names a cell
         seeds = len({run.seed for run in runs})
         for scenario, table in panels.items():
             labels = dict(zip(GROUP, scenario, strict=True))
             place = AVERAGE if AVERAGE in scenario else "/".join(scenario[:2])
             long = table.reset_index().melt(down, var_name=across, value_name="accuracy")
             long["published"] = [
-                of_grid(job.published, place, _name({across: row[across], down: row[down]}))
-                for _, row in long.iterrows()
+                of_grid(job.published, place, f"{first} {one}, {second} {other}")
+                for one, other in zip(long[first], long[second], strict=True)
             ]
             frames.append(long.assign(**labels))
             long["text"] = list(map(_cell, long["accuracy"], long["published"]))
@@ -143,11 +144,6 @@ def with_averages(table: pd.DataFrame) -> pd.DataFrame:
     wide = table.assign(**{ALL: table.mean(axis=1)})
     wide.loc[ALL] = wide.mean(axis=0)
     return wide
-
-
-def _name(at: dict[str, str]) -> str:
-    """Return the name of a cell in workflow/published: its axes in alphabetical order."""
-    return ", ".join(f"{axis} {value}" for axis, value in sorted(at.items()))
 
 
 def _cell(value: float, paper: float) -> str:

@@ -67,15 +67,14 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
     )
     scenarios, parts = grouped(runs), []
     for scenario, group in grouped(tuned_runs(runs, tuned)).items():
-        chosen = [(run.title, tried(paths.at(paths.TRIALS, run))[0]) for run in group]
-        values = "; ".join(f"{title}: {_options(options)}" for title, options in chosen)
-        parts.append(f"{'/'.join(scenario)}: {values}" if len(scenarios) > 1 else values)
+        chosen = []
+        for run in group:
+            options, _ = tried(paths.at(paths.TRIALS, run))
+            values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
+            chosen.append(f"{run.title}: {', '.join(values)}")
+        place = f"{'/'.join(scenario)}: " if len(scenarios) > 1 else ""
+        parts.append(place + "; ".join(chosen))
     return f"{how}. Chosen: {'. '.join(parts)}."
-
-
-def _options(options: dict) -> str:
-    """Write options as "lr 0.3, prompts 8"."""
-    return ", ".join(f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items())
 
 
 def privacy(runs: list[PlottedRun]) -> str:
