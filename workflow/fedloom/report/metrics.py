@@ -67,11 +67,9 @@ def over_seeds(
 
 
 def join(parts: Sequence[Path], out: Path, run: Run) -> None:
-    """Write the jobs' rows as one Parquet file, in the order given.
+    """Write the jobs' rows as one Parquet file, in the order given, with the run's labels.
 
-    The run's labels come first in every row, names as dictionary-encoded columns, so that the files
-    of many runs are one data frame. A column that only some of the jobs have is null in the rows of
-    the others.
+    A column that only some of the jobs have is null in the rows of the others.
     """
     table = pa.concat_tables(map(read_table, parts), promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
@@ -93,11 +91,9 @@ def no_better_than_guessing(rounds: pd.DataFrame) -> bool:
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
     """Compute accuracies in percent of evaluation.parquet, each the mean over the reported rounds.
 
-    Returns:
-        `participating_mean`, `participating_worst`, `held_out_mean`, `held_out_worst`: the
-        unweighted mean and the minimum (see `worst`) over the clients that take part in training,
-        and over those held out (PEP-FedPT, Section 5); `global` on all test images. A group without
-        rows is left out.
+    They are the unweighted mean and the minimum (see `worst`) over clients that take part in
+    training, and over those held out (PEP-FedPT, Section 5), and `global` on all test images. A
+    group without rows is left out.
     """
     server = evaluation["client_id"] == SERVER_MODEL
     clients = evaluation[~server]

@@ -39,14 +39,8 @@ class Clustering(RunsTable):
         """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
         The paper's accuracy can be high where groups say nothing: if most images have one
-        superclass, a single group for all images has a high accuracy.
-
-        Returns:
-            `information`, mutual information adjusted for chance; `accuracy` and `congruence`, see
-            the functions; and `largest`, the largest group's share of the test images.
-
-        Raises:
-            FedLoomError: see `superclasses_of`.
+        superclass, a single group for all images has a high accuracy. `information` is mutual
+        information adjusted for chance, `largest` the largest group's share of the test images.
         """
         from sklearn.metrics import adjusted_mutual_info_score
 
@@ -74,11 +68,7 @@ class Clustering(RunsTable):
 def superclasses_of(
     classes: pd.Series, superclass_of: dict[str, str], file: str | None
 ) -> pd.Series:
-    """Return the superclass of every class.
-
-    Raises:
-        FedLoomError: a class that the file of superclasses does not have.
-    """
+    """Return the superclass of every class, or raise a FedLoomError if the file lacks one."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():
         missing = min(classes[coarse.isna()])

@@ -52,14 +52,9 @@ class Communication(AccuracyTable):
 def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
     """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
 
-    Args:
-        target: mean over participating clients, in percent.
-
-    Returns:
-        `rounds`; megabytes (10^6) of all clients together; `million_params`, the numbers of four
-        bytes that a client sends which takes part in every round; and `processor_seconds` of
-        training. `<name>_above` is true if the target was never reached: the numbers then belong to
-        the last evaluated round.
+    Megabytes (10^6) are of all clients together, `million_params` the numbers of four bytes that a
+    client sends which takes part in every round. `<name>_above` is true if the target, in percent,
+    was never reached: the numbers then belong to the last evaluated round.
     """
     curve = by_round(evaluated[evaluated["participating"]])
     reached = curve.index[curve >= target]
