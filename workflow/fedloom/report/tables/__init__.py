@@ -1,7 +1,7 @@
 """Tables: a kind is a class of a module in this folder, with its keys and
 
     measure(run: PlottedRun, **extra) -> {metric: number}   one run, from its Parquet files
-    column(metric: str) -> Column                         heading, decimals, which end is best
+    column(metric: str) -> Column                           heading, decimals, which end is best
     describe(runs: list[PlottedRun]) -> str                 what the caption says is measured
 
 or, if its rows are not the methods,

@@ -135,20 +135,16 @@ class Claims(TableKind):
                 if row is not None
             ]
 
-        pairs: list[tuple[str, str, str | None]] = []
-        sides: list[tuple[list[Term], list[Term]]] = []
         metrics = _metrics(claim, study[place[0][0]][labels[above[0]]][0])
+        pairs, sides = [], []
         for metric, one, other in product(metrics, above, below or [None]):
             right = side(other, claim.get("below_metric", metric), -claim.get("times", 1))
             pairs.append((metric, one, other))
-            sides.append((side(one, metric, 1), right))
-        verdict = decide([left + right for left, right in sides], claim.get("within", ABOVE_ZERO))
-        bounded = {
-            str(row): None
-            for (_, *rows), terms in zip(pairs, sides, strict=True)
-            for row, of_row in zip(rows, terms, strict=True)
-            if any(term.at_least for term in of_row)
-        }
+            sides.append([(one, side(one, metric, 1)), (other, right)])
+        comparisons = [[*left, *right] for (_, left), (_, right) in sides]
+        verdict = decide(comparisons, claim.get("within", ABOVE_ZERO))
+        rows = [each for pair in sides for each in pair]
+        bounded = {str(row): None for row, terms in rows if any(term.at_least for term in terms)}
         reasons = [
             verdict.reason,
             f"{', '.join(bounded)} below {self.target:g} %" if bounded else "",
