@@ -45,9 +45,7 @@ class OutputKind(Keys):
     def caption(self) -> str:
         """The text in the report: the description of its kind, and its keys' values."""
         values = [f"{key} = {v!r}" for key, v in self.own.items() if not isinstance(v, dict)]
-        seed = "First seed." if self.first_seed else ""
-        keys = f"Here {', '.join(values)}." if values else ""
-        return as_rst(f"{self.__doc__} {seed} {keys}")
+        return as_rst(f"{self.__doc__} Here {', '.join(values)}." if values else self.__doc__ or "")
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files (`extra`)."""

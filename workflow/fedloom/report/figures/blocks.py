@@ -50,7 +50,7 @@ class SoftWeights(RunsFigure):
     """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8).
 
     The weight in the mixed prompt, averaged over all test images of one true class (the dark bar);
-    a panel per block at which prompts are mixed.
+    a panel per block at which prompts are mixed. First seed.
     """
 
     artefact_name = "soft_weights"

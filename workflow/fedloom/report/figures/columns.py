@@ -34,7 +34,7 @@ class Lines(ArtefactFigure):
 
 
 class Scatter(ArtefactFigure):
-    """Any artefact's column y against its column x, a panel per run."""
+    """Any artefact's column y against its column x, a panel per run of the first seed."""
 
     first_seed = True
 

@@ -14,7 +14,7 @@ from fedloom.study.plot_inputs import PlottedRun
 
 
 class GroupCounts(RunsFigure):
-    """Groups that clients choose while training (SGPT Fig. 2c, 3).
+    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3).
 
     How many training images chose each group of prompts in the rounds together, by client and by
     round: shares of a row's images.
@@ -51,7 +51,7 @@ def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 class ClientGroups(RunsFigure):
-    """Images of one client that choose each group of prompts in a round (SGPT Fig. 3).
+    """Images of one client that choose each group of prompts in a round, first seed (SGPT Fig. 3).
 
     Mean over the rounds that it took part in, whiskers one sample standard deviation each way.
     """

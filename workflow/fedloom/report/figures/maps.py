@@ -63,7 +63,7 @@ def _frame(axis: style.Axes) -> None:
 
 
 class PromptTsne(RunsFigure):
-    """t-SNE of the trained class prompts, a point per class (PEP-FedPT Fig. 7)."""
+    """t-SNE of the trained class prompts, a point per class, first seed (PEP-FedPT Fig. 7)."""
 
     artefact_name = "class_prompts"
     first_seed = True
@@ -88,7 +88,7 @@ class PromptTsne(RunsFigure):
 class PromptPath(RunsFigure):
     """t-SNE of the server's prompts of several rounds, in one map (PFPT Fig. 3, 5).
 
-    Triangles are the centroids of a round's prompts, the dashed line their path.
+    Triangles are the centroids of a round's prompts, the dashed line their path. First seed.
     """
 
     artefact_name = "prompt_history"
@@ -183,7 +183,7 @@ def _scatter_names(axis: style.Axes, points: np.ndarray, names: np.ndarray) -> N
 
 
 class TokenTsne(RunsFigure):
-    """t-SNE of test images' class tokens by block (PEP-FedPT Fig. 10).
+    """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10).
 
     Colours are classes, markers domains.
     """
