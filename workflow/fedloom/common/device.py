@@ -23,10 +23,6 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     """Fix threads and arithmetic, and return the device to compute on.
 
     A job that asks for a GPU gets one exclusively, or waits until one is free.
-
-    Raises:
-        FedLoomError: tf32 without a GPU; or the job asks for a GPU, and none is visible or torch
-            cannot use it.
     """
     taken = gpus.take()
     torch.set_num_threads(threads)

@@ -45,11 +45,7 @@ def walk(
 
 
 def check_usable(folder: Path) -> None:
-    """Check that a folder is there, or can be made where it is to be.
-
-    Raises:
-        FedLoomError: it is a file, a link that leads nowhere, or cannot be written to.
-    """
+    """Check that a folder is there and can be written to, or can be made."""
     if folder.is_symlink() and not folder.exists():
         raise FedLoomError(
             f"{folder}: a link to {folder.readlink()}, which is missing; make that folder, or "
@@ -81,11 +77,7 @@ def check_regular(path: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file that people write: YAML, TOML, Python.
-
-    Raises:
-        FedLoomError: it is missing, not a regular file, larger than MOST_TEXT, or not UTF-8.
-    """
+    """Return the text of a file that people write: YAML, TOML, Python; at most MOST_TEXT bytes."""
     try:
         check_regular(str(path))
         if Path(path).stat().st_size > MOST_TEXT:
@@ -98,11 +90,7 @@ def read_text(path: Path) -> str:
 
 
 def read_python(path: Path) -> ast.Module:
-    """Return the syntax tree of a file of Python.
-
-    Raises:
-        FedLoomError: the file cannot be read, or is not Python.
-    """
+    """Return the syntax tree of a file of Python."""
     try:
         return ast.parse(read_text(path), str(path))
     except (SyntaxError, ValueError, RecursionError) as error:

@@ -172,9 +172,6 @@ def divide(
         the clients held out of training. `shots` leaves the other training images UNASSIGNED;
         `validation` makes a share of every client's training images its test images, and leaves
         those of the dataset UNASSIGNED.
-
-    Raises:
-        FedLoomError: the scheme does not fit the dataset, or a client is left with no data.
     """
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")

@@ -26,12 +26,7 @@ log = logging.getLogger(__name__)
 def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     """Return the images that the store will hold, with their domains and their test split.
 
-    Args:
-        settings: of the dataset; keys that a source has not are left out.
-
-    Raises:
-        FedLoomError: the list is empty, has columns of wrong types or lengths, a label without a
-            class, or class names that are not text or not distinct; or a key does not fit the list.
+    The `settings` of the dataset lack the keys that its source has not.
     """
     check_columns(listed)
     if not len(listed.labels):

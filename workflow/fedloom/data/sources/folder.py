@@ -74,12 +74,7 @@ class _File(NamedTuple):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a folder; classes and domains are named as their folders.
-
-    Raises:
-        FedLoomError: the folder is missing, or its layout is not as the keys say, or a class folder
-            is without images, or a list does not match its images.
-    """
+    """List the images of a folder; classes and domains are named as their folders."""
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     if settings["class_per_domain"] and not settings["domains"]:
         raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")

@@ -71,13 +71,7 @@ class _File(NamedTuple):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images that the lists `train` and `test` name, in their order.
-
-    Raises:
-        FedLoomError: a list is missing or broken, or names a file that is not there or not below
-            `images`; or one file twice, however spelt; or labels mix numbers and words, or
-            the lists disagree on the names of classes.
-    """
+    """List the images that the lists `train` and `test` name, in their order."""
     root = root_folder(settings["root"], "lists and images")
     provenance = f"lists: {described(settings)}"
     files = _files(root, settings)

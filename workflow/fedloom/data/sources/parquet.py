@@ -44,10 +44,6 @@ def read(settings: dict[str, Any]) -> ImageList:
     """List the images of `train_files` and, if given, `test_files`.
 
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
-
-    Raises:
-        FedLoomError: no or damaged files, a missing column, a label that is missing or unnamed,
-            or files that disagree on what the classes are.
     """
     if settings["class_per_domain"] and "domain_column" not in settings:
         raise FedLoomError("class_per_domain needs domain_column")

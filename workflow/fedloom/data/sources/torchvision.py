@@ -41,12 +41,7 @@ class Torchvision(ImageSource):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a torchvision dataset; its official test split is kept if it has one.
-
-    Raises:
-        FedLoomError: an unknown name, data that is not there, arguments that the class refuses, or
-            targets other than class numbers.
-    """
+    """List the images of a torchvision dataset; its official test split is kept if it has one."""
     import torchvision
 
     kind = _class(settings["name"])
