@@ -59,10 +59,7 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
         ["jobs", f"{sum(cost.jobs.values()):,}: {jobs}"],
         ["operations", f"{cost.operations:.2g}"],
         ["one GPU", f"{hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
-        [
-            "longest run",
-            f"{hours(cost.longest / rate / 3600)} of it, which no second GPU shortens",
-        ],
+        ["longest run", f"{hours(cost.longest / rate / 3600)}, which no second GPU shortens"],
         ["cores alone", f"{hours(cost.core_hours())} of one core (at {RATE:.0e} a second)"],
         ["disk", f"{disk}; states of runs beside them"],
         ["sent", _sent(plan)],
@@ -82,9 +79,8 @@ def _of_a_client(plan: Plan) -> str:
     Before a dataset's store is written, that is an estimate.
     """
     found = {f"{run.dataset}/{run.partition}": run for run in plan.runs}
-    numbers = {
-        name: plan.workload(run, run.method).images_of_a_client() for name, run in found.items()
-    }
+    loads = {name: plan.workload(run, run.method) for name, run in found.items()}
+    numbers = {name: load.images_of_a_client() for name, load in loads.items()}
     if len(numbers) > MANY:
         return f"{min(numbers.values()):,.0f} to {max(numbers.values()):,.0f} training images"
     return "training images: " + ", ".join(f"{n:,.0f} of {name}" for name, n in numbers.items())
