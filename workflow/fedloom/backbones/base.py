@@ -94,10 +94,6 @@ def load(family: str, settings: dict[str, Any], device: torch.device | str = "cp
     """Build a backbone of a family (vit, clip or resnet) from a label's settings.
 
     The weights "none" are random. The family's module is imported here: open_clip takes seconds.
-
-    Raises:
-        FedLoomError: the library has no such model, FedLoom cannot read it, or its weights do not
-            fit or are not there.
     """
     return importlib.import_module(f"fedloom.backbones.{family}").load(settings, device)
 

@@ -154,11 +154,7 @@ class FrozenViT:
         inserts: Inserts | None = None,
         read: int | None = None,
     ) -> Tensor:
-        """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d].
-
-        Raises:
-            FedLoomError: `weights` or `inserts` name a parameter, block or place that is missing.
-        """
+        """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d]."""
         check_weights(weights, self.model)
         check_inserts(inserts, self.depth)
         for j in range(first, (self.depth if last is None else last) + 1):

@@ -58,11 +58,7 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
 
 
 def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
-    """Return an upload's parameters, if the server takes their mean and they are all there is.
-
-    Raises:
-        FedLoomError: method.toml declares no `aggregation`, or the upload holds something else.
-    """
+    """Return an upload's parameters, if the server takes their mean and they are all there is."""
     if task.aggregation is None:
         raise FedLoomError(
             f"{wrapper}: method {task.method} declares no aggregation with these options: its "

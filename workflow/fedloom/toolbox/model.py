@@ -26,11 +26,7 @@ from fedloom.toolbox.training import cross_entropy
 
 
 def init_body(task: Task[Any]) -> Tree:
-    """Return the part of the model below the head that `options.train` names, without client axis.
-
-    Raises:
-        FedLoomError: no weight has the pattern in its name, or a ResNet is given prompts.
-    """
+    """Return the part of the model below the head that `options.train` names, no client axis."""
     pattern, backbone = task.options.train, task.backbone
     if pattern == "head":
         return {}

@@ -183,9 +183,6 @@ class FrozenCLIP:
                 are given tokens [K, n, S, d], of n contexts per client: first SOS, next the
                 context, then the endings of several classes; S must stay. `deep_prompts` of
                 L tokens at "input" thus replaces what the context has become.
-
-        Raises:
-            FedLoomError: a class has no name, or a prompt does not fit into the tower.
         """
         flat = context[None].flatten(0, -3)  # [N, L, d], also of a single context
         length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
