@@ -35,7 +35,7 @@ from fedloom.backbones.blocks import (
 )
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.common.memory import training_bytes
 
 
@@ -285,9 +285,8 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:3])
-        hint = f"; did you mean one of: {near}?" if near else ""
-        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model{hint}")
+        hint = shortened(suggestion(name.split(".")[0], timm.list_models("*vit*")))
+        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model; {hint}")
     path = None if weights in ("hub", "none") else resource(weights)
     if path:
         check_file(name, path, (".safetensors", ".npz"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.common.seeds import numpy_generator
 from fedloom.data.image_list import NO_DOMAIN, ImageList, Item, Prepared, check_columns
 from fedloom.data.schemes.base import largest_remainder
@@ -106,8 +106,8 @@ def _of_classes(
     number = np.full(len(classes), -1)
     for new, name in enumerate(names):
         if name not in classes:
-            hint = suggestion(name, classes)
-            raise FedLoomError(f"keep_classes: no class '{name}'; {hint[:200]}")
+            hint = shortened(suggestion(name, classes))
+            raise FedLoomError(f"keep_classes: no class '{name}'; {hint}")
         number[classes.index(name)] = new
     renumbered = number[labels]
     empty = np.setdiff1d(np.arange(len(names)), renumbered)

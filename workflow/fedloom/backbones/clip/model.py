@@ -6,7 +6,6 @@ weights, and put functions into the places of either tower's blocks (`fedloom.ba
 All features are of unit length: every loss and every logit of CLIP is computed from such.
 """
 
-import difflib
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.common.device import arithmetic
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.common.memory import training_bytes
 from fedloom.config.settings import weights_file
 
@@ -285,10 +284,9 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
     if name not in open_clip.list_models():
-        near = difflib.get_close_matches(name, open_clip.list_models(), 3)
-        hint = f"; did you mean one of: {', '.join(near)}?" if near else ""
+        hint = shortened(suggestion(name, open_clip.list_models()))
         version = open_clip.__version__
-        raise FedLoomError(f"backbone {name}: open_clip {version} has no such model{hint}")
+        raise FedLoomError(f"backbone {name}: open_clip {version} has no such model; {hint}")
     path = weights_file("open_clip", weights)
     if path is not None:
         check_file(name, path)
