@@ -126,11 +126,13 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     """Return the ids of the clients that take part in round `task.round`, ascending."""
     task = task.selecting()
     available = hooks.available_clients(task=task)
-    checks.check_available(task, available)
+    words = "participating clients (task.data.participating)"
+    checks.check_ids(task, "available_clients", available, task.data.participating, words)
     available = sorted(available)
     history = History(task.data, state.participation)
     chosen = hooks.select_clients(task=task, available=available, history=history)
-    checks.check_selection(task, available, chosen)
+    words = "available clients (its argument `available`)"
+    checks.check_ids(task, "select_clients", chosen, available, words)
     return sorted(chosen)
 
 
