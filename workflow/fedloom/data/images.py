@@ -78,9 +78,8 @@ def _examples(
                 pixels = _pixels(item, settings, rgb)
             except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
-                    raise FedLoomError(
-                        f"{error}; mend or remove it, or set skip_unreadable: true"
-                    ) from None
+                    cure = "mend or remove it, or set skip_unreadable: true"
+                    raise FedLoomError(f"{error}; {cure}") from None
                 log.warning("skipped %s", error)
                 skipped[row] = item.name
                 continue

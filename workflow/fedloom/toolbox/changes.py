@@ -64,7 +64,7 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
             f"{wrapper}: method {task.method} declares no aggregation with these options: its "
             "server may use each update by itself, not their mean; remove the wrapper"
         )
-    sent = [(path, value) for path, value in leaves(update.payload)]
+    sent = [*leaves(update.payload)]
     for path, value in sent:
         floats = isinstance(value, Tensor) and value.is_floating_point()
         if not path.startswith("params/") or not floats:
@@ -73,7 +73,6 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
                 "remove the wrapper"
             )
     if not sent:
-        raise FedLoomError(
-            f"{wrapper}: method {task.method} uploads no parameters; remove the wrapper"
-        )
+        line = f"method {task.method} uploads no parameters; remove the wrapper"
+        raise FedLoomError(f"{wrapper}: {line}")
     return update.payload["params"]

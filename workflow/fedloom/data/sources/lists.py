@@ -184,9 +184,8 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
     for file, label in zip(files, labels, strict=True):
         name = file.row.name
         if name is not None and names[label] not in ("", name):
-            raise FedLoomError(
-                f"{file.row.where}: class {label} is called '{name}' here, '{names[label]}' before"
-            )
+            line = f"class {label} is called '{name}' here, '{names[label]}' before"
+            raise FedLoomError(f"{file.row.where}: {line}")
         names[label] = name or names[label]
     index = {label: place for place, label in enumerate(keys)}
     classes = [name or label for label, name in names.items()]

@@ -178,9 +178,8 @@ def _column(
             kind = kind or type(value)
             if type(value) is not kind:
                 other = "text" if isinstance(value, str) else "a number"
-                raise FedLoomError(
-                    f"{where} is {other}, unlike in {first}; take files of one dataset"
-                )
+                line = f"is {other}, unlike in {first}; take files of one dataset"
+                raise FedLoomError(f"{where} {line}")
             values.append(value)
     if names is not None:
         return np.array(values), names, True

@@ -84,9 +84,8 @@ def _class(name: str) -> type:
     from torchvision import datasets
 
     if name not in datasets.__all__ or not isinstance(getattr(datasets, name), type):
-        raise FedLoomError(
-            f"torchvision has no dataset '{name}'; {suggestion(name, datasets.__all__)}"
-        )
+        hint = suggestion(name, datasets.__all__)
+        raise FedLoomError(f"torchvision has no dataset '{name}'; {hint}")
     return getattr(datasets, name)
 
 
