@@ -25,7 +25,11 @@ from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision has them
+PREPROCESSING = {  # as torchvision has it for ImageNet
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "interpolation": "bilinear",
+}
 SMALL = {  # blocks per stage, and how many times as wide as He et al.'s
     "resnet8_wide": (1, 4),
     "resnet20": (3, 1),
@@ -155,7 +159,7 @@ class FrozenResNet:
         self.model = model.eval().requires_grad_(False).to(device)
         self._norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
         self.device, self.precision = torch.device(device), precision
-        self.pixels = Pixels((size, size), 3, MEAN, STD, "bilinear", device)
+        self.pixels = Pixels((size, size), 3, PREPROCESSING, device)
         with torch.no_grad():
             where = next(model.parameters()).device
             image = torch.zeros(1, 3, size, size, device=where)

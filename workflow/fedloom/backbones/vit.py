@@ -84,17 +84,9 @@ class FrozenViT:
         self.training_bytes = training_bytes(self.image_floats, self.depth, gradient_checkpointing)
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
-        data = resolve_model_data_config(model)
-        kernel = next(p for p in model.patch_embed.parameters() if p.dim() == 4)
-        self.pixels = Pixels(
-            # the model's own, not the pretrained config's: image_size may have changed it
-            model.patch_embed.img_size,
-            kernel.shape[1],
-            data["mean"],
-            data["std"],
-            data["interpolation"],
-            device,
-        )
+        channels = next(p for p in model.patch_embed.parameters() if p.dim() == 4).shape[1]
+        size = model.patch_embed.img_size  # not the pretrained config's: image_size may be another
+        self.pixels = Pixels(size, channels, resolve_model_data_config(model), device)
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.

@@ -65,16 +65,10 @@ class FrozenCLIP:
         self.training_bytes = training_bytes(
             self.image_floats, self.image_depth, gradient_checkpointing
         )
-        data = visual.preprocess_cfg
-        size = data["size"]
-        self.pixels = Pixels(
-            (size, size) if isinstance(size, int) else size,
-            next(p for p in visual.parameters() if p.dim() == 4).shape[1],
-            data["mean"],
-            data["std"],
-            data["interpolation"],
-            device,
-        )
+        size = visual.preprocess_cfg["size"]
+        size = (size, size) if isinstance(size, int) else size
+        channels = next(p for p in visual.parameters() if p.dim() == 4).shape[1]
+        self.pixels = Pixels(size, channels, visual.preprocess_cfg, device)
 
     @cached_property
     def logit_scale(self) -> float:
