@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from default_config import default_config
 from fedloom.backbones.clip.model import FrozenCLIP
@@ -98,3 +99,17 @@ def test_the_server_computes_in_float32(tiny, monkeypatch):
     finally:
         device._allow_tf32(False)
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("name", ["fedvpt", "promptfl"])
+def test_training_in_bf16_on_a_cpu_uses_no_fused_attention(tiny, bf16, name, monkeypatch):
+    """Its backward pass takes five times as long as three products."""
+
+    def fused(query, *rest, **more):
+        assert not query.requires_grad
+        return attention(query, *rest, **more)
+
+    attention = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    task, hooks = tiny(name)
+    train_round(task.at(1), hooks, initial_state(task, hooks))

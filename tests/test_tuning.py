@@ -162,6 +162,9 @@ def test_a_study_of_another_name_tunes_nothing_unless_it_says_so(tune, tmp_path)
     merged = merge([default, (tmp_path / "mine.yaml", mine)])
     assert merged["study"].get("tune") == tune
     assert merge([default], {"study": {"name": "x"}})["study"].get("tune") is None
+    protocol = (tmp_path / "protocol.yaml", {"study": {"tune": {"trials": 3, "values": RATES}}})
+    included = merge([default, protocol, (tmp_path / "mine.yaml", mine)])
+    assert included["study"]["tune"] == protocol[1]["study"]["tune"] | (tune or {})
     assert merge([default], {"study": {"rounds": 3}})["study"]["tune"] == own
     off = merge([default], {"study": {"tune": None}})
     assert resolve(off).trials == {}
