@@ -79,8 +79,9 @@ def _of_a_client(plan: Plan) -> str:
     Before a dataset's store is written, that is an estimate.
     """
     found = {f"{run.dataset}/{run.partition}": run for run in plan.runs}
-    loads = {name: plan.workload(run, run.method) for name, run in found.items()}
-    numbers = {name: load.images_of_a_client() for name, load in loads.items()}
+    numbers = {
+        name: plan.workload(run, run.method).images_of_a_client() for name, run in found.items()
+    }
     if len(numbers) > MANY:
         return f"{min(numbers.values()):,.0f} to {max(numbers.values()):,.0f} training images"
     return "training images: " + ", ".join(f"{n:,.0f} of {name}" for name, n in numbers.items())
