@@ -8,8 +8,7 @@ Shapes: K clients, B batch, T tokens (class token first), P prompts, d width, C 
 """
 
 import re
-from pathlib import Path
-from typing import cast
+from typing import Any
 
 import safetensors.torch
 import timm
@@ -261,18 +260,6 @@ def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
     return insert(torch.cat([tokens[..., :1, :], tokens[..., 1 + count :, :]], -2), prompts)
 
 
-def _load_file(model: VisionTransformer, path: Path) -> None:
-    """Load a local checkpoint in timm's format (or Google's .npz), without its classifier.
-
-    timm's filter resizes position embeddings to the image size.
-    """
-    if path.suffix == ".npz":
-        model.load_pretrained(str(path))
-        return
-    tensors = checkpoint_filter_fn(safetensors.torch.load_file(path), model)
-    model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
-
-
 def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
@@ -284,9 +271,12 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
         check_file(name, path, (".safetensors", ".npz"))
     size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
     with loading(name, weights):
-        model = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
-        if path:
-            _load_file(cast(VisionTransformer, model), path)
+        model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
+        if path and path.suffix == ".npz":  # Google's
+            model.load_pretrained(str(path))
+        elif path:  # timm's filter resizes position embeddings to the image size
+            tensors = checkpoint_filter_fn(safetensors.torch.load_file(path), model)
+            model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
     return FrozenViT(
         model, device, spec.get("precision", "float32"), spec.get("gradient_checkpointing", False)
     )

@@ -140,16 +140,13 @@ class ImageStore:
         within = rows - self._starts[chunks]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         for chunk in np.unique(chunks):
-            self._verify(chunk)
+            start, length, checksum = self._parts[chunk]
+            pixels_of_chunk = self._data[start : start + length]
+            if not self._verified[chunk] and zlib.crc32(pixels_of_chunk) != checksum:
+                raise changed(self._path)
+            self._verified[chunk] = True
         # image by image, to copy each once: Arrow's `take` may copy the whole column before it
         # takes from it, and numpy makes another array when it is indexed by a list
         for place, (chunk, row) in enumerate(zip(chunks.tolist(), within.tolist(), strict=True)):
             pixels[place] = self._chunks[chunk][row]
         return pixels.reshape(*index.shape, *self.shape)
-
-    def _verify(self, chunk: int) -> None:
-        """Compare a chunk's pixels with their checksum, unless it was done before."""
-        start, length, checksum = self._parts[chunk]
-        if not self._verified[chunk] and zlib.crc32(self._data[start : start + length]) != checksum:
-            raise changed(self._path)
-        self._verified[chunk] = True
