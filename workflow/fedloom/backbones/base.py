@@ -82,8 +82,7 @@ class Backbone(Protocol):
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
 
-        Args:
-            cache: "features", or for a CLIP "patches", which are many times as large.
+        A cache is "features", or for a CLIP "patches", which are many times as large.
         """
         ...
 

@@ -89,11 +89,7 @@ def schema(_: argparse.Namespace) -> None:
 
 
 def _positive(text: str) -> int:
-    """Return a positive integer.
-
-    Raises:
-        ArgumentTypeError: the text is not one; argparse makes one line of it.
-    """
+    """Return a positive integer; argparse makes one line of its error."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, got '{text}'")
     return int(text)

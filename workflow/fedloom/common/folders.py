@@ -16,13 +16,8 @@ def walk(
 ) -> Iterator[tuple[str, list[str], list[os.DirEntry]]]:
     """Yield `folder` and every folder below it, each with its subfolders and its other entries.
 
-    Names are sorted and hidden ones left out; links are followed.
-
-    Args:
-        above: device and inode of the folders that lead here.
-
-    Raises:
-        FedLoomError: a folder cannot be listed, or a link leads back to a folder above it.
+    Names are sorted and hidden ones left out; links are followed, unless one leads back to a folder
+    that leads here, of which `above` holds device and inode.
     """
     folders, others, path = [], [], folder
     try:
@@ -67,11 +62,7 @@ def is_folder(path: str | Path) -> bool:
 
 
 def check_regular(path: str) -> None:
-    """Require a file that can be read to its end.
-
-    Raises:
-        OSError: it is missing, or it is a pipe, a socket or a device, which might never end.
-    """
+    """Raise an OSError for all but a file that can be read to its end."""
     if not S_ISREG(Path(path).stat().st_mode):
         raise OSError("must be a regular file, got a folder, pipe, socket or device")
 

@@ -22,11 +22,7 @@ KEY = "fedloom"
 
 
 def save(path: Path, tree: Tree, **facts: object) -> str:
-    """Write the tree's tensors, and its scalars with `facts` as JSON, whole or not at all.
-
-    Returns:
-        The sha256 that `load` verifies.
-    """
+    """Write the tree's tensors, and its scalars with `facts` as JSON; return the sha256 of all."""
     items = dict(leaves(tree))
     tensors = _apart({k: v for k, v in items.items() if isinstance(v, Tensor)})
     scalars = {k: v for k, v in items.items() if not isinstance(v, Tensor)}

@@ -78,9 +78,6 @@ def draw(glyph: Glyph, face: str, affine: Sequence[Sequence[float]] | None = Non
     Args:
         affine: matrix [2, 3] from output to input positions, both in [-1, 1] from edge to edge as
             in `torch.nn.functional.affine_grid`.
-
-    Raises:
-        ValueError: the face does not have the character.
     """
     if not has(glyph, face):
         raise ValueError(f"{face} has no glyph for U+{ord(glyph.char):04X}")

@@ -132,9 +132,6 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
     Args:
         labels: [N] class of every image.
         owner: [N] client of every training image; UNASSIGNED for all others.
-
-    Raises:
-        FedLoomError: a client has no two training images of one class.
     """
     rng = numpy_generator(seed, "validation")
     held = np.zeros(len(labels), bool)

@@ -111,11 +111,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
 def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
-    """Train clients, each on its share of the local steps.
-
-    Returns:
-        What they send, and what was sent to them.
-    """
+    """Train clients on their shares of the local steps; return their updates and downloads."""
     ids = list(work)
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]

@@ -151,8 +151,7 @@ def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
 def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File]:
     """Return the test images of the folder `images`, each once in the list `file`, below `base`.
 
-    Args:
-        classes: of the training images, among which those of the list must be.
+    Their classes must be among those of the training images, `classes`.
     """
     folder = _below(base, images, "test_list")
     there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]

@@ -157,8 +157,7 @@ def _column(
 ) -> tuple[np.ndarray, list[str], bool]:
     """Read a column of classes, or of domains, from all files, which must agree on the names.
 
-    Returns:
-        The classes' numbers [N], their names, and True unless the names are mere numbers.
+    Return the classes' numbers [N], their names, and True unless the names are mere numbers.
     """
     first, column = files[0], settings[key]
     names, kind = _names(first, column), None
