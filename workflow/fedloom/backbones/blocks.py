@@ -110,9 +110,8 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
             raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
         for place in places:
             if place not in PLACES:
-                raise FedLoomError(
-                    f"inserts: no place '{place}' in a block; there are {', '.join(PLACES)}"
-                )
+                hint = f"there are {', '.join(PLACES)}"
+                raise FedLoomError(f"inserts: no place '{place}' in a block; {hint}")
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
