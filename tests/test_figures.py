@@ -19,9 +19,8 @@ from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
-from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.data import store
 from fedloom.hooks import manifest
 from fedloom.report import block_accuracy, figures
@@ -31,9 +30,11 @@ from fedloom.report.figures import (
     maps,
     style,
 )
+from fedloom.report.figures.line_style import COLOURS, MARKERS, deal, with_styles
+from fedloom.report.figures.style import LINES
 from fedloom.study.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import ShownBackbone, shown_runs
+from fedloom.study.plot_inputs import LineStyle, ShownBackbone, shown_runs
 from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
@@ -277,14 +278,14 @@ def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
 
 
 def test_looks_are_dealt_by_colour_then_marker_then_line():
-    every = len(COLOURS) * len(MARKERS) * LINES
+    every = len(COLOURS) * len(MARKERS) * len(LINES)
     assert len(set(deal([{}] * every))) == every
     assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
     own = {"colour": "#123456", "marker": "s"}
     first, *others = deal([own] * len(MARKERS))
     assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
     assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
-    assert len({look.line for look in [first, *others][:LINES]}) == LINES
+    assert len({look.line for look in [first, *others][: len(LINES)]}) == len(LINES)
     assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
 
 
@@ -305,7 +306,7 @@ def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     ]
     known = ShownMethod("fedvpt", "FedVPT", wish, ShownPlugin())
     rows = Shown(("d/p/b",), (known, *items), (0,), None, REPORTED)
-    looks = [run.style for run in shown_runs(rows)]
+    looks = [run.style for run in with_styles(shown_runs(rows))]
     assert looks[0] == LineStyle(wish["colour"], 0, wish["marker"])
     assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
@@ -327,9 +328,8 @@ def _label(name):
 
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
-        return {
-            run.method: run.style for run in shown_runs(plan.figure_job(_label("accuracy")).shown)
-        }
+        runs = shown_runs(plan.figure_job(_label("accuracy")).shown)
+        return {run.method: run.style for run in with_styles(runs)}
 
     every = looks(_plan(figures=["accuracy"]))
     some = looks(_plan(figures=["accuracy"], methods=["pep_fedpt"]))

@@ -13,11 +13,11 @@ from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.ids import entry_of
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import FAMILIES, GridMember, LineStyle
+from fedloom.config.settings import FAMILIES, GridMember
 from fedloom.report.figures import grids as drawn
 from fedloom.study.jobs import from_json, to_json
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import LineStyle, shown_runs
 from fedloom.study.runs import Run, runs
 from refusals import refused
 from shown_runs import draw, shown

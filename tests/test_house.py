@@ -10,9 +10,8 @@ from typing import get_args
 import pytest
 
 from fedloom.common.checkout import ROOT
-from fedloom.config import line_style
 from fedloom.hooks.manifest import Look, discover
-from fedloom.report.figures import style
+from fedloom.report.figures import line_style
 
 LIBRARY = ROOT / "workflow/fedloom"
 
@@ -113,7 +112,6 @@ def _python_of_snakefile() -> str:
 
 
 def test_looks_of_the_plan_are_looks_that_figures_can_draw():
-    assert len(style.LINES) == line_style.LINES
     markers, _ = get_args(Look.__annotations__["marker"])  # or none
     assert set(get_args(markers)) == set(line_style.MARKERS)
 

@@ -81,7 +81,12 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
     names = _sources("figure", Plan(resolve(config)).figure_job(SimpleNamespace(label="heat")))
     assert {"report/figures/grids", "report/figures/style", "report/metrics"} <= names
-    assert {"config/grids", "config/line_style", "study/plot_inputs", "stages/figure"} <= names
+    assert {
+        "config/grids",
+        "report/figures/line_style",
+        "study/plot_inputs",
+        "stages/figure",
+    } <= names
     assert "report/figures/maps" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)
 

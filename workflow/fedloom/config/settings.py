@@ -118,15 +118,6 @@ class Wrapper:
 
 
 @dataclass(frozen=True)
-class LineStyle:
-    """Colour, line and marker of a method in one figure, see fedloom.config.line_style.deal."""
-
-    colour: str
-    line: int
-    marker: str
-
-
-@dataclass(frozen=True)
 class Grid:
     """A label that stands for one method per combination of option values.
 

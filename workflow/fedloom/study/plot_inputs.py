@@ -1,5 +1,6 @@
 """The runs of a table or figure, one by one, with the files that they are read from."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -7,15 +8,13 @@ from typing import NamedTuple
 
 from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
-from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import OutputKind
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.study import paths
 from fedloom.study.jobs import (
     FigureJob,
     Shown,
-    ShownGrid,
     ShownMethod,
     ShownPlugin,
     TableJob,
@@ -25,16 +24,20 @@ from fedloom.study.runs import Run
 
 
 @dataclass(frozen=True)
-class ShownRun:
+class LineStyle:
+    """Colour, line and marker of a method in one figure."""
+
+    colour: str
+    line: int
+    marker: str
+
+
+@dataclass(frozen=True)
+class ShownRun(Run):
     """A run in a table or figure, with its files."""
 
-    dataset: str
-    partition: str
-    backbone: str
-    method: str
-    seed: int
     title: str
-    style: LineStyle
+    look: dict[str, str]  # colour and marker that the plugin asks for
     plugin: ShownPlugin
     reported: Reported  # the evaluated rounds that tables report
     evaluation: Path
@@ -42,6 +45,7 @@ class ShownRun:
     store: Path  # the dataset's images, whose receipt names the classes
     artefact: Path | None = None  # the method's table, if the kind is made of one
     member: GridMember | None = None  # its position, if its method is in a grid
+    style: LineStyle = LineStyle("#000000", 0, "o")  # figures give their runs different ones
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class ShownBackbone:
 def shown_runs(shown: Shown) -> list[ShownRun]:
     """List the runs that a table or figure shows."""
     items = []
-    for scenario, method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
+    for scenario, shown_method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
+        method, member = shown_method
         dataset, partition, backbone = scenario.split("/")
         run = Run(dataset, partition, backbone, method.label, seed)
         rounds = shown.reported.get(f"{partition}/{run.method}", shown.reported[partition])
@@ -67,42 +72,28 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
             ShownRun(
                 **vars(run),
                 title=method.title,
-                style=method.style,
+                look=method.look,
                 plugin=method.plugin,
                 reported=rounds,
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
                 store=paths.at(paths.STORE, run),
                 artefact=paths.at(paths.ARTEFACT, run, artefact=own) if own else None,
-                member=method.member,
+                member=member,
             )
         )
     return items
 
 
-class _Method(NamedTuple):
-    """A method of a table or figure; members of grids are one each."""
-
-    label: str
-    title: str
-    style: LineStyle
-    plugin: ShownPlugin
-    member: GridMember | None
-
-
-def _methods(shown: Shown) -> list[_Method]:
-    rows: list[tuple[ShownMethod | ShownGrid, tuple[str, str, GridMember | None]]] = []
+def _methods(shown: Shown) -> Iterator[tuple[ShownMethod, GridMember | None]]:
+    """Yield the methods of a table or figure; every member of a grid is one."""
     for item in shown.methods:
         if isinstance(item, ShownMethod):
-            rows.append((item, (item.label, item.title, None)))
-        else:
-            members = grids.members(item.grid)
-            rows += [(item, members[position]) for position in item.positions]
-    styles = deal([item.look for item, _ in rows])
-    return [
-        _Method(label, title, style, item.plugin, member)
-        for (item, (label, title, member)), style in zip(rows, styles, strict=True)
-    ]
+            yield item, None
+            continue
+        members = grids.members(item.grid)
+        for label, title, member in (members[position] for position in item.positions):
+            yield ShownMethod(label, title, item.look, item.plugin), member
 
 
 def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
@@ -146,7 +137,7 @@ class ShownChoice(NamedTuple):
 def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
     """List the choices that a table's runs depend on."""
     listed = []
-    for scenario, method in product(shown.scenarios, _methods(shown)):
+    for scenario, (method, _) in product(shown.scenarios, _methods(shown)):
         if method.label in tuned.methods:
             dataset, partition, backbone = scenario.split("/")
             run = Run(dataset, partition, backbone, method.label, tuned.seed)

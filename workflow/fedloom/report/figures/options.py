@@ -11,10 +11,10 @@ from pydantic import Field
 from fedloom.common.schema import Several
 from fedloom.config import requirements
 from fedloom.config.grids import text
-from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
+from fedloom.report.figures.line_style import deal
 from fedloom.report.metrics import artefact, grouped, member
 from fedloom.report.tables import clustering
 from fedloom.study.plot_inputs import ShownRun
