@@ -13,10 +13,10 @@ from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.schema import read_yaml
-from fedloom.config.claims import EACH_DOMAIN, read_claims
 from fedloom.config.rounds import job_ends
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
+from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
 from fedloom.study import backbone_sizes, cost, jobs
 from fedloom.study.paths import end
 from fedloom.study.resources import Workload

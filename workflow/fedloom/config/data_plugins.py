@@ -121,9 +121,11 @@ class Scheme(DataPlugin):
 
 
 KINDS: dict[str, type[DataPlugin]] = {"source": Source, "scheme": Scheme}
-# names that a plugin cannot take, which those of FedLoom's own modules have
+# the packages of FedLoom's own sources and schemes, whose names a plugin cannot take
+PACKAGES = {"source": "fedloom.data.sources", "scheme": "fedloom.data.schemes"}
 OWN = {
-    kind: {f.stem for f in (ROOT / f"workflow/fedloom/data/{kind}s").glob("*.py")} for kind in KINDS
+    kind: {file.stem for file in (ROOT / "workflow" / name.replace(".", "/")).glob("*.py")}
+    for kind, name in PACKAGES.items()
 }
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedloom.config.settings import Output, Settings
 
 SHARED = {"title", "scenarios", "backbones", "methods", "published"}  # keys that no kind reads
-Needs = tuple[Callable[["Settings", "Output", str], None], ...]
+Requirements = tuple[Callable[["Settings", "Output", str], None], ...]
 
 
 class OutputKind(Keys):
@@ -29,7 +29,7 @@ class OutputKind(Keys):
     # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
     reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
     first_seed: ClassVar[bool] = False  # True if it shows that seed alone
-    needs: ClassVar[Needs] = ()  # checks of the study, of fedloom.config.requirements
+    requires: ClassVar[Requirements] = ()  # checks of the study, of report/requirements.py
     caption: ClassVar[str]  # in the report; {key} is the value of that key
 
     scenarios: Several[str] | None = None

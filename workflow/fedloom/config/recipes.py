@@ -18,6 +18,7 @@ from fedloom.common.errors import FedLoomError, check_known, suggestion
 from fedloom.common.schema import Count, Distinct, Keys, Natural, SchemaError
 from fedloom.config.datasets import Expected
 from fedloom.config.kinds import Entry, Kinds, check_entry, key_path
+from fedloom.config.published import paper_names
 from fedloom.config.reading import CONFIG, read
 
 FOLDER = ROOT / "workflow/datasets"
@@ -136,7 +137,7 @@ class RecipeKeys(Keys):
     @field_validator("papers")
     @classmethod
     def _published(cls, papers: list[str]) -> list[str]:
-        known = [file.stem for file in (ROOT / "workflow/published").glob("*.yaml")]
+        known = paper_names()
         for paper in papers:
             if paper not in known:
                 raise ValueError(f"no paper '{paper}'; {suggestion(paper, known)}")

@@ -6,10 +6,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import SchemaError, checked, read_yaml
+from fedloom.common.schema import SchemaError, checked
 from fedloom.config import data_plugins, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
@@ -21,7 +20,9 @@ from fedloom.config.method_labels import (
     resolve_methods,
     with_trials,
 )
+from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs
+from fedloom.config.published import read_paper
 from fedloom.config.reading import CONFIG, locate
 from fedloom.config.settings import (
     Backbone,
@@ -83,7 +84,7 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
         tables={},
         figures={},
         select=selected,
-        citation=paper and published_paper(paper, f"{CONFIG} study")["citation"],
+        citation=paper and read_paper(paper, f"{CONFIG} study.paper")["citation"],
     )
     check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
@@ -226,13 +227,13 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     elif keys.shows != "datasets":
         output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
         check_families([settings.methods[name] for name in output.methods], backbones, where)
-    for need in keys.needs:
-        need(settings, output, where)
+    for check in keys.requires:
+        check(settings, output, where)
     output = keys.complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:
         return output
-    numbers = _published(settings, output, published.model_dump(), f"{where}.published")
+    numbers = _published_numbers(settings, output, published, f"{where}.published")
     return replace(output, published=numbers)
 
 
@@ -273,39 +274,30 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
     return chosen
 
 
-def published_paper(paper: str, where: str) -> dict[str, Any]:
-    """Return what workflow/published has of a paper: `citation` and `tables`."""
-    file = ROOT / "workflow/published" / f"{paper}.yaml"
-    if not file.is_file():
-        papers = sorted(path.stem for path in file.parent.glob("*.yaml"))
-        raise FedLoomError(f"{where}.paper: no '{paper}'; known: {', '.join(papers)}")
-    return read_yaml(file)
-
-
-def _published(
-    settings: Settings, output: Output, entry: dict[str, Any], where: str
+def _published_numbers(
+    settings: Settings, output: Output, published: OfPaper, where: str
 ) -> dict[str, Any]:
     """Return the entry with the paper's citation and the values of the rows that it names."""
+    entry = published.model_dump()
     labels, members = method_names(settings.methods, settings.grids), set(settings.methods)
     if output.keys.shows == "datasets":
         labels, members = [scenario.dataset for scenario in output.scenarios], set()
     for name in entry.get("rows", ()):
         if name not in members:
             check_known(name, labels, f"{where}.rows: the study has no")
+    columns = [*map(str, output.scenarios), "average"]
     for name in entry.get("columns", ()):
-        check_known(
-            name, [*map(str, output.scenarios), "average"], f"{where}.columns: the study has no"
-        )
-    paper = published_paper(entry["paper"], where)
-    if entry["table"] not in paper["tables"]:
+        check_known(name, columns, f"{where}.columns: the study has no")
+    paper = read_paper(published.paper, f"{where}.paper")
+    if published.table not in paper["tables"]:
         tables = ", ".join(map(str, paper["tables"]))
-        name = f"workflow/published/{entry['paper']}.yaml"
-        raise FedLoomError(f"{where}.table: no Table {entry['table']} in {name}; known: {tables}")
-    rows = paper["tables"][entry["table"]]["rows"]
-    columns = {column for row in rows.values() for column in row}
-    for key, printed in (("rows", rows), ("columns", columns)):
+        name = f"workflow/published/{published.paper}.yaml"
+        raise FedLoomError(f"{where}.table: no Table {published.table} in {name}; known: {tables}")
+    rows = paper["tables"][published.table]["rows"]
+    printed = {"rows": rows, "columns": {column for row in rows.values() for column in row}}
+    for key, names in printed.items():
         for label, name in entry.get(key, {}).items():
-            check_known(name, printed, f"{where}.{key}.{label}: the paper has no")
+            check_known(name, names, f"{where}.{key}.{label}: the paper has no")
     # a kind that shows a grid finds its rows by the combinations' values
     values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
     return entry | {"citation": paper["citation"], "values": values}

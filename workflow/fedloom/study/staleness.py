@@ -39,7 +39,7 @@ def code_of(rule: str, job: Any) -> Code:
     def add_data(kind: str, name: str) -> None:
         plugin = data_plugins.discover(kind).get(name)
         if plugin is None:
-            modules.append(f"fedloom.data.{kind}s.{name}")
+            modules.append(f"{data_plugins.PACKAGES[kind]}.{name}")
         else:
             plugins.append(plugin)
 

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.config.settings import Output, Settings
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.columns import side_by_side
 from fedloom.study.plot_inputs import ShownRun
@@ -30,7 +29,7 @@ AXES = {
 class AccuracyBars(RunsFigure):
     """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1)."""
 
-    needs = (requirements.global_test,)
+    requires = (requirements.global_test,)
     caption = (
         "{metric} in percent by partition: mean over seeds, whiskers one sample standard "
         "deviation each way. The axis may begin above zero; the lowest bar is then at least "
@@ -75,7 +74,7 @@ def limits(frame: pd.DataFrame) -> tuple[float, float]:
 class TwoMetrics(RunsFigure):
     """One accuracy against another, one point per method (SGPT Fig. 1)."""
 
-    needs = (requirements.global_test,)
+    requires = (requirements.global_test,)
     caption = (
         "{y} against {x} in percent, a point per method: mean over seeds, whiskers one sample "
         "standard deviation each way."
@@ -113,7 +112,7 @@ class TwoMetrics(RunsFigure):
 class Shots(RunsFigure):
     """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3)."""
 
-    needs = (requirements.different_shots,)
+    requires = (requirements.different_shots,)
     caption = (
         "Mean accuracy of the participating clients at the reported rounds, by training "
         "images per class: mean over seeds, bars one sample standard deviation each way."

@@ -8,9 +8,8 @@ from typing import Literal
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config import requirements
 from fedloom.config.output_kinds import Personalized, RunsFigure
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.study.plot_inputs import ShownRun
 
@@ -24,7 +23,7 @@ AXES = {
 class Convergence(RunsFigure):
     """A metric by round, one line per method (PEP-FedPT Fig. 3, 6, 11)."""
 
-    needs = (requirements.global_test,)
+    requires = (requirements.global_test,)
     caption = (
         "By round, {metric}: test accuracy as the mean over participating clients; global "
         "accuracy on all test images, of the server's model or, where a method has none, of "

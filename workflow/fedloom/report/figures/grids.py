@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL, entry_of
-from fedloom.config import requirements
 from fedloom.config.output_kinds import RunsFigure
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members, varied_lists
 from fedloom.study.plot_inputs import ShownRun
@@ -29,7 +28,7 @@ class Grid(RunsFigure):
     """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8)."""
 
     shows = "grid"
-    needs = (requirements.two_or_three_axes,)
+    requires = (requirements.two_or_three_axes,)
     caption = (
         "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
         "of every member of the grid. Framed: members whose list is the same throughout "
@@ -131,7 +130,7 @@ class Scatter3d(RunsFigure):
     """Mean accuracy over a grid of three axes, a coloured point per member (FedPHA Fig. 7, 9)."""
 
     shows = "grid"
-    needs = (requirements.three_axes,)
+    requires = (requirements.three_axes,)
     caption = (
         "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
         "of every member of the grid."
@@ -165,7 +164,7 @@ class Boxes(RunsFigure):
     """
 
     shows = "grid"
-    needs = (requirements.one_list,)
+    requires = (requirements.one_list,)
     caption = (
         "Accuracy of each client at the reported rounds, mean over seeds, over all members of "
         "the grid, by its own entry of the list: median, middle half, whiskers to the last "

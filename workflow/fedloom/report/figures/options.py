@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import Field
 
 from fedloom.common.schema import Several
-from fedloom.config import requirements
 from fedloom.config.grids import text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
+from fedloom.report import requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy, over_seeds
 from fedloom.report.figures.line_style import deal
@@ -26,7 +26,7 @@ class OptionLine(RunsFigure):
     """Accuracies by an option of grids (SGPT Fig. 4, 6b)."""
 
     shows = "grids"
-    needs = (requirements.global_test, requirements.the_option)
+    requires = (requirements.global_test, requirements.the_option)
     caption = (
         "Accuracies by an option of a grid, a line per combination of its other options: mean "
         "over seeds, whiskers one sample standard deviation each way."
@@ -52,7 +52,7 @@ class Congruence(RunsFigure):
 
     shows = "grids"
     artefact_name = "groups"
-    needs = (requirements.the_option,)
+    requires = (requirements.the_option,)
     caption = (
         "Overlap of the training images' groups with centralised k-means, over the share of "
         "images that k-means keeps with most of their class: mean over seeds, whiskers one "

@@ -1,8 +1,7 @@
 """Accuracies of methods: the main table and ablations, clients held out, and domains."""
 
-from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyTable
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.tables.layout import Column
 from fedloom.study.plot_inputs import ShownRun
 
@@ -58,7 +57,7 @@ class Accuracy(AccuracyTable):
 class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
-    needs = (requirements.held_out,)
+    requires = (requirements.held_out,)
     caption = "Mean accuracy of the clients that take part in training, and of those that never do."
 
     def measure(self, run: ShownRun) -> dict[str, float]:

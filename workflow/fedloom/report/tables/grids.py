@@ -3,8 +3,8 @@
 import pandas as pd
 
 from fedloom.common.schema import Count, Natural
-from fedloom.config import requirements
 from fedloom.config.output_kinds import GridTable
+from fedloom.report import requirements
 from fedloom.report.metrics import grouped, member, of_members
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import BEST, EMPTY, Built, Texts, cell, unmarked
@@ -93,7 +93,7 @@ def _ranked(runs: list[ShownRun], axes: list[str], entry: dict | None) -> pd.Dat
 class GridAverages(GridTable):
     """Mean accuracy over a grid of two axes, with averages by row and column (FedPHA Table 8)."""
 
-    needs = (requirements.two_axes,)
+    requires = (requirements.two_axes,)
     caption = (
         "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
         "of every combination, with the averages of rows and columns; of several scenarios "
