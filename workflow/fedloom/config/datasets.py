@@ -12,6 +12,7 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, Share, require
 from fedloom.config.settings import NOTHING_EXPECTED, Expected
 
+DATA = "data"  # the folder of the checkout below which data sets lie by default
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 

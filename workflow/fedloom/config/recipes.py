@@ -16,7 +16,7 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError, check_known, suggestion
 from fedloom.common.schema import Count, Distinct, Keys, Natural, SchemaError
-from fedloom.config.datasets import Expected
+from fedloom.config.datasets import DATA, Expected
 from fedloom.config.kinds import Entry, Kinds, check_entry, key_path
 from fedloom.config.published import paper_names
 from fedloom.config.reading import CONFIG, read
@@ -24,7 +24,6 @@ from fedloom.config.reading import CONFIG, read
 FOLDER = ROOT / "workflow/datasets"
 # keys of a dataset of several that its parts cannot have
 OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
-DATA = "data"  # the folder of the checkout below which data sets lie by default
 
 
 class Hub(Keys):
