@@ -328,7 +328,7 @@ def _label(name):
 
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
-        runs = shown_runs(plan.figure_job(_label("accuracy")).shown)
+        runs = shown_runs(plan.job("figure", _label("accuracy")).shown)
         return {run.method: run.style for run in with_styles(runs)}
 
     every = looks(_plan(figures=["accuracy"]))
@@ -360,7 +360,7 @@ def test_a_figure_of_shots_is_given_those_of_its_partitions():
         changed["partitions"][f"of_{n}"] = {"scheme": "iid", "clients": 10, "shots": n}
     changed["figures"]["own"] = {"kind": "shots", "scenarios": ["digits/of_2", "digits/of_8"]}
     plan = _resolved(changed, {"partitions": ["of_2", "iid", "of_8"], "figures": ["own"]})
-    assert plan.figure_job(_label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
+    assert plan.job("figure", _label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
 
 
 def test_artefacts_of_all_seeds_where_the_kind_says_so():
@@ -378,7 +378,7 @@ def test_artefacts_of_all_seeds_where_the_kind_says_so():
 
 
 def test_a_study_of_hundreds_of_runs_fits_a_command_line():
-    job = _plan(tables=["main"]).table_job(_label("main"))
+    job = _plan(tables=["main"]).job("table", _label("main"))
     job = replace(job, shown=replace(job.shown, methods=job.shown.methods * 120))
     assert len(to_json(job)) < 100_000 < 128 * 1024
     assert len(shown_runs(job.shown)) == 1200
@@ -386,7 +386,7 @@ def test_a_study_of_hundreds_of_runs_fits_a_command_line():
 
 def test_a_jobs_json_is_read_as_it_was_written():
     plan = _plan(tables=["main"], figures=["accuracy", "blocks"])
-    for job in (plan.table_job(_label("main")), plan.figure_job(_label("blocks"))):
+    for job in (plan.job("table", _label("main")), plan.job("figure", _label("blocks"))):
         assert from_json(to_json(job), type(job)) == job
 
 

@@ -98,7 +98,8 @@ def test_the_snakefile_needs_no_torch():
     modules = [m for m in _imports(_python_of_snakefile()) if m.startswith("fedloom")]
     assert "fedloom.commands.planning" in modules
     code = f"import sys, {', '.join(modules)}; plan = fedloom.commands.planning.load_plan([]); "
-    code += "plan.figures; plan.training_work(plan.runs[0], 1, 1, 0); "
+    code += "plan.figures; [w] = [vars(r) | {'end': 1} for r in plan.runs[:1]]; "
+    code += "plan.resources('train', __import__('types').SimpleNamespace(**w)); "
     code += "heavy = {'torch', 'timm', 'open_clip', 'matplotlib'} & sys.modules.keys(); "
     code += "sys.exit(', '.join(heavy) or 0)"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}

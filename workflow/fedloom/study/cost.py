@@ -12,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.settings import VALIDATION
-from fedloom.study import paths
+from fedloom.config.settings import VALIDATION, Settings
+from fedloom.study import estimates, paths
 from fedloom.study.backbone_sizes import sizes
+from fedloom.study.make_jobs import study_of_run, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import shown_runs
 from fedloom.study.resources import RATE, Work, contents
@@ -28,7 +29,7 @@ FORK = 0.2  # seconds that a job starts in that has one
 FEATURE = 4  # bytes of a cached number; patches are kept in half of it
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
 UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, which is a small one
-Jobs = dict[str, dict[Path, Any]]
+Jobs = defaultdict[str, dict[Path, Any]]
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,20 @@ class Cost:
 
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""
-    finals, tune = plan.runs, plan.settings.study.tune
+    finals, settings = plan.runs, plan.settings
+    tune = settings.study.tune
     trials = {
         replace(run, partition=run.partition + VALIDATION, method=trial.label, seed=tune.seed)
         for run in finals
-        for trial in plan.trials_of(run)
+        for trial in trials_of(settings, run)
         if tune
     }
     every = [*finals, *sorted(trials)]
     jobs = _jobs(plan, finals, every)
-    takes = [plan.work(rule, job) for rule in ESTIMATED for job in jobs[rule].values()]
-    trained = [_training(plan, run) for run in every]
+    takes = [
+        estimates.of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()
+    ]
+    trained = [_training(settings, run) for run in every]
     count = {rule: len(found) for rule, found in jobs.items() if found}
     return Cost(
         runs=len(finals),
@@ -82,14 +86,14 @@ def study_cost(plan: Plan) -> Cost:
         operations=sum(each.operations for each in (*takes, *trained)),
         seconds=sum(each.seconds for each in takes) + FORK * sum(count.values()),
         longest=max((each.operations for each in trained), default=0.0),
-        disk=_disk(plan, jobs),
-        precision=plan.settings.study.precision,
+        disk=_disk(settings, jobs),
+        precision=settings.study.precision,
     )
 
 
 def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
     """Return the jobs by rule: the labels of each by the file that it makes."""
-    jobs: Jobs = defaultdict(dict)
+    settings, jobs = plan.settings, Jobs(dict)
 
     def add(rule: str, pattern: str, **labels: Any) -> None:
         jobs[rule][paths.at(pattern, **labels)] = SimpleNamespace(**labels)
@@ -104,20 +108,20 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
             add("cache", paths.CACHE, **labels, cache="features")
         if "patches" in reads:
             add("cache", paths.CACHE, **labels, cache="patches")
-        for end in job_ends(plan.study(run)):
+        for end in job_ends(study_of_run(settings, run)):
             add("train", paths.STATE, **labels, end=paths.end(end))
         add("evaluate", paths.EVALUATION, **labels)
     for run in finals:
-        labels = vars(run) | {"seed": plan.settings.study.seeds[0]}
+        labels = vars(run) | {"seed": settings.study.seeds[0]}
         add("partition", paths.PARTITION, **labels)
         add("partition_chart", paths.PARTITION_CHART, **labels)
-        if plan.trials_of(run):
+        if trials_of(settings, run):
             add("choose", paths.CHOICE, **labels)
     for rule, pattern in (("table", paths.TABLE), ("figure", paths.FIGURE)):
-        for label in getattr(plan.settings.select, f"{rule}s"):
+        for label in getattr(settings.select, f"{rule}s"):
             add(rule, pattern, study=plan.name, label=label)
-    tables, figures = (jobs[rule].values() for rule in ("table", "figure"))
-    for output in (*map(plan.table_job, tables), *map(plan.figure_job, figures)):
+    outputs = [plan.job(rule, each) for rule in ("table", "figure") for each in jobs[rule].values()]
+    for output in outputs:
         for run in shown_runs(output.shown) if output.shown is not None else ():
             if run.artefact:
                 jobs["artefact"][run.artefact] = run
@@ -128,16 +132,16 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
     return jobs
 
 
-def _training(plan: Plan, run: Run) -> Work:
+def _training(settings: Settings, run: Run) -> Work:
     """Return what all jobs of a run take together."""
-    study = plan.study(run)
+    study = study_of_run(settings, run)
     evaluations = len(evaluated_rounds(study)), len(sampled_rounds(study))
-    return plan.training_work(run, study.rounds, *evaluations)
+    return estimates.of_run(settings, run, study.rounds, *evaluations)
 
 
-def _disk(plan: Plan, jobs: Jobs) -> dict[str, float]:
+def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
     """Return megabytes of images and of their caches, by kind."""
-    datasets, backbones = plan.settings.datasets, plan.settings.backbones
+    datasets, backbones = settings.datasets, settings.backbones
     megabytes: defaultdict[str, float] = defaultdict(float)
     for job in jobs["dataset"].values():
         side = datasets[job.dataset].settings.get("image_size", UNKNOWN_SIDE)
