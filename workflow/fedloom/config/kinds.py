@@ -1,8 +1,7 @@
 """The kinds of entry that a section of the config may have: models of their keys, found by name.
 
 A kind of table, figure, source or scheme is a class with its keys, in a module with the code that
-reads them. Those modules are on higher floors than this one, so that the caller hands their rooms
-in. The kinds of backbone, by the library that gives them, are here.
+reads them; those modules are on higher floors. The kinds of backbone, by their library, are here.
 """
 
 import pkgutil

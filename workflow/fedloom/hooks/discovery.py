@@ -39,14 +39,14 @@ class Located(Keys):
 
     name: Identifier
     """The name by which studies use it."""
-    _folder: Path = PrivateAttr()
+    _toml: Path = PrivateAttr()
     _module: str | None = PrivateAttr()
 
     @classmethod
     def of(cls, content: dict[str, Any], file: Path, module: str | None) -> Self:
         """Check the content of a plugin's TOML file, and add where the plugin lies."""
         plugin = checked(cls, content, f"{file}: ")
-        plugin._folder, plugin._module = file.parent, module
+        plugin._toml, plugin._module = file, module
         try:
             plugin.check(content)
         except FedLoomError as error:
@@ -59,7 +59,7 @@ class Located(Keys):
     @property
     def folder(self) -> Path:
         """The folder that holds plugin.py and the file of `FILES`."""
-        return self._folder
+        return self._toml.parent
 
     @property
     def module(self) -> str | None:
@@ -74,7 +74,7 @@ class Located(Keys):
     @property
     def file(self) -> Path:
         """The module that holds its functions."""
-        return self._folder / "plugin.py"
+        return self.folder / "plugin.py"
 
 
 def read_toml(file: Path) -> dict[str, Any]:
