@@ -16,6 +16,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.schema import Keys, SchemaError, checked
 from fedloom.config.datasets import ImageSize
+from fedloom.config.reading import CONFIG
 
 # the key that names what an entry is checked against
 NAMED_BY = {
@@ -74,9 +75,10 @@ class Entry(NamedTuple):
     keys: Any
 
 
-def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds, where: str) -> Entry:
+def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
     named_by, path = NAMED_BY[section], key_path(section, label)
+    where = f"{CONFIG} {section}.{label}"
     name = entry.get(named_by)
     try:
         model = kinds.get(name) if isinstance(name, str) else None

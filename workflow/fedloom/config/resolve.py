@@ -55,7 +55,11 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
     """
     try:
         keys = checked(Config, config, CONFIG + " ")
-        protocols = {label: _protocol(label, entry) for label, entry in keys.partitions.items()}
+        protocols = {}
+        for label, entry in keys.partitions.items():  # the keys of its scheme are left
+            path = ["partitions", label, "protocol"]
+            protocol, where = entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}"
+            protocols[label] = checked(Protocol, protocol, where, path)
         entries = _entries(keys, kinds)
     except SchemaError as error:
         raise FedLoomError(f"{error}{locate(files, error.keys)}") from None
@@ -110,16 +114,10 @@ def _entries(keys: Config, kinds: Catalogue) -> Entries:
     rooms = {**kinds, "backbones": LIBRARIES}
     for section in ("partitions", "backbones", "tables", "figures"):
         entries[section] = {
-            label: check_entry(section, label, entry, rooms[section], f"{CONFIG} {section}.{label}")
+            label: check_entry(section, label, entry, rooms[section])
             for label, entry in getattr(keys, section).items()
         }
     return entries
-
-
-def _protocol(label: str, entry: dict[str, Any]) -> Protocol:
-    """Take the protocol out of an entry of `partitions`; the keys of its scheme are left."""
-    path = ["partitions", label, "protocol"]
-    return checked(Protocol, entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}", path)
 
 
 def _selection(
@@ -153,11 +151,7 @@ def _scenario(name: str, entries: Entries, where: str) -> Scenario:
 
 
 def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) -> Dataset:
-    """Return a dataset with what its recipe says of it; the files of a selected one are listed.
-
-    Args:
-        written: the entry before its recipe was resolved.
-    """
+    """Return a dataset with what the recipe that is `written` says; list a selected one's files."""
     source, keys = entry
     dataset = Dataset(label, source, keys.plain, expected=keys.expected())
     if selected:
@@ -165,12 +159,8 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
     if "recipe" not in written:
         return dataset
     recipe = recipes.find(written["recipe"])
-    return replace(
-        dataset,
-        expected=recipe.size(dataset.settings),
-        domains=recipe.counts.domains,
-        notes=recipe.all_notes(),
-    )
+    expected, notes = recipe.size(dataset.settings), recipe.all_notes()
+    return replace(dataset, expected=expected, domains=recipe.counts.domains, notes=notes)
 
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
@@ -183,10 +173,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
-    """Return a backbone; a selected one with the sha256 of local weights.
-
-    Weights may be too large for Snakemake's checksums.
-    """
+    """Return a backbone; a selected one with the sha256 of local weights."""
     backbone = Backbone(label, entry.kind, entry.keys.plain)
     path = local_weights(backbone) if selected else None
     if path is None:
@@ -208,14 +195,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     known = {str(scenario): scenario for scenario in select.scenarios}
     scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
     names = _some(keys.backbones, select.backbones, f"{where}.backbones")
-    output = Output(
-        section,
-        label,
-        entry.kind,
-        keys,
-        scenarios=tuple(known[name] for name in scenarios),
-        backbones=tuple(names),
-    )
+    shown = tuple(known[name] for name in scenarios)
+    output = Output(section, label, entry.kind, keys, shown, tuple(names))
     backbones = [settings.backbones[name] for name in names]
     if keys.shows == "backbones":
         for backbone in backbones:

@@ -11,42 +11,53 @@ from fedloom.config.protocols import is_trial, method_of, study_of
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
 from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Settings, Trial
 from fedloom.config.study import Study
-from fedloom.study import jobs, output_jobs
+from fedloom.study import jobs
+from fedloom.study.output_jobs import figure_job, table_job
 from fedloom.study.runs import Run
 
 
-def dataset_job(settings: Settings, wildcards: Any) -> jobs.DatasetJob:
-    # a store does not depend on estimates and notes of a recipe
-    dataset = settings.datasets[wildcards.dataset]
-    return jobs.DatasetJob(replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=()))
+def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
+    """Return the job of a rule; that of `train` without the digest of its sources."""
+    w = wildcards
+    match rule:
+        case "dataset":  # a store does not depend on estimates and notes of a recipe
+            dataset = settings.datasets[w.dataset]
+            plain = replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=())
+            return jobs.DatasetJob(plain)
+        case "partition":
+            return jobs.PartitionJob(w.dataset, settings.partitions[w.partition], int(w.seed))
+        case "partition_chart":
+            return jobs.PartitionChartJob(w.dataset, w.partition, int(w.seed))
+        case "cache":
+            return jobs.CacheJob(w.cache, w.dataset, settings.backbones[w.backbone])
+        case "prototypes":
+            study = study_of(settings, w.partition)
+            clients, sampling = study.clients_per_round, study.fixed_seeds.sampling
+            labels = w.dataset, w.partition, w.backbone
+            return jobs.PrototypesJob(*labels, int(w.seed), clients, sampling)
+        case "block_accuracy":
+            return jobs.BlockAccuracyJob(w.dataset, w.backbone)
+        case "train":
+            return _train_job(settings, w)
+        case "choose":
+            tune, labels = settings.study.tune, (w.dataset, w.partition, w.backbone, w.method)
+            assert tune is not None
+            last = study_of(settings, w.partition + VALIDATION, w.method).rounds
+            return jobs.ChooseJob(*labels, settings.trials[w.method], tune.seed, last)
+        case "evaluate":
+            study, trial = study_of_run(settings, w), is_trial(settings, w.partition)
+            return jobs.EvaluateJob(Run.of(w), tuple(job_ends(study)), study.confusion, trial)
+        case "artefact":
+            last = study_of_run(settings, w).rounds
+            return jobs.ArtefactJob(run_spec(settings, Run.of(w)), last, w.artefact)
+        case "table":
+            return table_job(settings, settings.tables[w.label])
+        case "figure":
+            return figure_job(settings, settings.figures[w.label])
+    raise ValueError(f"no rule '{rule}'")
 
 
-def partition_job(settings: Settings, wildcards: Any) -> jobs.PartitionJob:
-    partition = settings.partitions[wildcards.partition]
-    return jobs.PartitionJob(wildcards.dataset, partition, int(wildcards.seed))
-
-
-def partition_chart_job(settings: Settings, wildcards: Any) -> jobs.PartitionChartJob:
-    return jobs.PartitionChartJob(wildcards.dataset, wildcards.partition, int(wildcards.seed))
-
-
-def cache_job(settings: Settings, wildcards: Any) -> jobs.CacheJob:
-    backbone = settings.backbones[wildcards.backbone]
-    return jobs.CacheJob(wildcards.cache, wildcards.dataset, backbone)
-
-
-def prototypes_job(settings: Settings, wildcards: Any) -> jobs.PrototypesJob:
-    w, study = wildcards, study_of(settings, wildcards.partition)
-    clients, sampling = study.clients_per_round, study.fixed_seeds.sampling
-    return jobs.PrototypesJob(w.dataset, w.partition, w.backbone, int(w.seed), clients, sampling)
-
-
-def block_accuracy_job(settings: Settings, wildcards: Any) -> jobs.BlockAccuracyJob:
-    return jobs.BlockAccuracyJob(wildcards.dataset, wildcards.backbone)
-
-
-def train_job(settings: Settings, wildcards: Any) -> jobs.TrainJob:
-    """Return the job without the digest of its sources."""
+def _train_job(settings: Settings, wildcards: Any) -> jobs.TrainJob:
     study, rounds = study_of_run(settings, wildcards), rounds_of(settings, wildcards)
     evaluated, sampled = evaluations(settings, wildcards)
     return jobs.TrainJob(
@@ -61,31 +72,6 @@ def train_job(settings: Settings, wildcards: Any) -> jobs.TrainJob:
         sampled=sampled,
         evaluate_clients=study.evaluate_clients if sampled else None,
     )
-
-
-def choose_job(settings: Settings, wildcards: Any) -> jobs.ChooseJob:
-    w, tune, trials = wildcards, settings.study.tune, settings.trials[wildcards.method]
-    assert tune is not None
-    last = study_of(settings, w.partition + VALIDATION, w.method).rounds
-    return jobs.ChooseJob(w.dataset, w.partition, w.backbone, w.method, trials, tune.seed, last)
-
-
-def evaluate_job(settings: Settings, wildcards: Any) -> jobs.EvaluateJob:
-    study, trial = study_of_run(settings, wildcards), is_trial(settings, wildcards.partition)
-    return jobs.EvaluateJob(Run.of(wildcards), tuple(job_ends(study)), study.confusion, trial)
-
-
-def artefact_job(settings: Settings, wildcards: Any) -> jobs.ArtefactJob:
-    last = study_of_run(settings, wildcards).rounds
-    return jobs.ArtefactJob(run_spec(settings, Run.of(wildcards)), last, wildcards.artefact)
-
-
-def table_job(settings: Settings, wildcards: Any) -> jobs.TableJob:
-    return output_jobs.table_job(settings, settings.tables[wildcards.label])
-
-
-def figure_job(settings: Settings, wildcards: Any) -> jobs.FigureJob:
-    return output_jobs.figure_job(settings, settings.figures[wildcards.label])
 
 
 # ---- what jobs of a run are made of --------------------------------------------------------------

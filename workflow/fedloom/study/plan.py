@@ -76,7 +76,7 @@ class Plan:
 
     def job(self, rule: str, wildcards: Any) -> Any:
         """Return the job of a rule, see fedloom.study.make_jobs."""
-        job = getattr(make_jobs, f"{rule}_job")(self.settings, wildcards)
+        job = make_jobs.make_job(self.settings, rule, wildcards)
         if isinstance(job, jobs.TrainJob):
             return replace(job, sources=self.sources(rule, job))
         return job
