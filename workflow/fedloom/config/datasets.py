@@ -108,9 +108,9 @@ class ImageSource(SourceKind):
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Return the number and the digest of the files of an entry of the config's `datasets`.
 
-    Snakemake would compare large inputs by time, and a folder not at all. So the digest of names
-    and sizes is part of a dataset's parameters. (A file of the same name and size with other bytes
-    goes unnoticed.) Of images that lists name, the lists count with their contents, since the
+    The digest of names and sizes is part of a dataset's parameters, since Snakemake would compare
+    large inputs by time, and a folder not at all. (A file of the same name and size with other
+    bytes goes unnoticed.) Of images that lists name, the lists count with their contents: the
     images may be a small part of a million files. Missing files are not an error: a dry run plans a
     study where its data is not.
 
@@ -118,11 +118,7 @@ def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any]
         paths: of a plugin's source, the options that name folders, files or patterns of files.
 
     Returns:
-        `files` and `sha256`, or None for a dataset that reads no files of the user's: one that is
-        drawn, ships with a package, or is downloaded by torchvision (which keeps checksums).
-
-    Raises:
-        FedLoomError: a folder cannot be listed, or a link leads back up.
+        `files` and `sha256`, or None for a dataset that reads no files of the user's.
     """
     if paths is not None:
         named = [key for key in paths if dataset.get(key)]

@@ -40,7 +40,6 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
 
     Args:
         options: the label's options, all of them filled in; training options as `training.lr`.
-        schemas: a JSON Schema per option of the method.
     """
     for axis, values in axes.items():
         at = f"{where}.{axis}"

@@ -33,10 +33,7 @@ Catalogue = Mapping[str, Kinds]  # by section
 
 
 class Room(Kinds):
-    """The classes that the modules of a package derive from `base`: TwoWords is two_words.
-
-    Plans import all of these modules, which therefore import slow libraries inside functions.
-    """
+    """The classes that the modules of a package derive from `base`: TwoWords is two_words."""
 
     def __init__(self, package: str, base: type[Keys]):
         self.package, self.base = package, base

@@ -48,11 +48,7 @@ def resolve_methods(
 ) -> tuple[Found[Method], dict[str, Grid]]:
     """Return the methods by label, members of grids among them, and the grids by label.
 
-    A label of a broken plugin is broken too.
-
-    Args:
-        methods: the config's section.
-        training: the study's training options.
+    A label of a broken plugin is broken too. `training` are the study's options.
     """
     resolved: Found[Method] = Found()
     all_grids: dict[str, Grid] = {}

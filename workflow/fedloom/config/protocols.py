@@ -27,8 +27,7 @@ def is_trial(settings: Settings, partition: str) -> bool:
 def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
     """Return the study as a run has it: a trial's rounds and seed are those of `study.tune`.
 
-    Args:
-        partition, method: the run's labels; without a method, what the partition's runs share.
+    Without a method, it is what the partition's runs share.
     """
     study = settings.protocols.get(partition, NO_PROTOCOL).over(settings.study)
     rounds = settings.methods[method].rounds if method is not None else None
@@ -105,8 +104,7 @@ def _check_cohort(settings: Settings, partition: str, where: str) -> None:
 def protocol_rows(settings: Settings, output: Output) -> list[dict[str, Any]]:
     """Return one row per scenario and method, with its settings, which no run is needed for.
 
-    Columns are `dataset`, `partition`, `method`, `title`, `rounds`, `clients` (text: a number, or
-    "5 per domain"), `clients_per_round`, `optimizer`, `lr`, `epochs` and `batch_size`.
+    `clients` is a text: a number, or "5 per domain".
     """
     rows = []
     for scenario, label in product(output.scenarios, output.methods):

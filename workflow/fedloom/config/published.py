@@ -16,11 +16,7 @@ def paper_names(folder: Path = FOLDER) -> list[str]:
 
 
 def read_paper(paper: str, where: str, folder: Path = FOLDER) -> dict[str, Any]:
-    """Return what a paper's file says; in workflow/published, `citation` and `tables`.
-
-    Raises:
-        FedLoomError: there is no such file; begins with `where`.
-    """
+    """Return what a paper's file says; in workflow/published, `citation` and `tables`."""
     if paper not in paper_names(folder):
         raise FedLoomError(f"{where}: no '{paper}'; known: {', '.join(paper_names(folder))}")
     return read_yaml(folder / f"{paper}.yaml")

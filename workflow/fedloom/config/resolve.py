@@ -49,9 +49,6 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
     Args:
         kinds: of data sets, partitions, tables and figures; those of backbones are known here.
         files: where the config was read from, so that an error can name file and line.
-
-    Raises:
-        FedLoomError: one line that names the key.
     """
     try:
         keys = checked(Config, config, CONFIG + " ")

@@ -174,10 +174,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Output:
-    """A label of the config's `tables` or `figures` (`section`).
-
-    It shows the runs of its scenarios, backbones and methods, crossed in that order.
-    """
+    """A table or figure: it shows the runs of its scenarios, backbones and methods, crossed."""
 
     section: str
     label: str

@@ -200,11 +200,7 @@ class Plugin(Located):
         return [name for name, entry in self.artefacts.items() if _holds(entry.needs, options)]
 
     def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
-        """Return why a study may not divide the method's batches or cohorts, and what to change.
-
-        Args:
-            micro_batch, stacked: the study's training.micro_batch and study.stacked.
-        """
+        """Return why a study may not divide the method's batches or cohorts, and what to change."""
         if micro_batch is not None and _holds(self.couples_images, options):
             return (
                 "with these options the loss of an image depends on the other images of its batch; "
@@ -229,13 +225,10 @@ class Plugin(Located):
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
 
-        A wrapper that preserves the sum of the updates alone (`preserves = "sum"`) hands on updates
-        that mean nothing by themselves. So the method must use their mean alone (`aggregation`), no
-        other wrapper may read or change an update, and one that drops updates must come after it:
-        on the server the last wrapper comes first, and drops them before their sum is restored.
-
-        Args:
-            wrappers: the innermost first, as a study names them.
+        The innermost wrapper comes first. One that preserves the sum of the updates alone hands on
+        updates that mean nothing by themselves. So the method must use their mean alone, no other
+        wrapper may read or change an update, and one that drops updates must come after it: on the
+        server the last wrapper comes first, and drops them before their sum is restored.
         """
         for position, mask in enumerate(wrappers):
             if mask.preserves is None:
@@ -281,11 +274,7 @@ class Plugin(Located):
         return merged
 
     def options(self, given: dict, where: str) -> dict:
-        """Check the given options and fill in the defaults of the others.
-
-        Raises:
-            FedLoomError: unknown option, wrong type or out of bounds; names `where`.
-        """
+        """Check the given options and fill in the defaults of the others; errors name `where`."""
         return fill_in(given, self.option_schemas, where)
 
     def with_defaults(self, values: dict) -> Self:
@@ -305,11 +294,7 @@ def discover(folder: Path = ROOT / "plugins") -> Found[Plugin]:
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
-    """Return the plugin of that name, and of that kind if it is given.
-
-    Raises:
-        FedLoomError: it is broken, or there is none; suggests the nearest.
-    """
+    """Return the plugin of that name, and of that kind if it is given; suggest the nearest."""
     plugins = discover()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
     if name not in plugins.broken:

@@ -1,8 +1,7 @@
 """What a study costs before it runs: jobs, operations, hours and disk.
 
-It is an estimate, made of fedloom.study.resources, and too large rather than too small. Hours of a
-GPU follow from a rate of operations that is stated, not measured (RATES). Existing results are not
-taken off.
+It is an estimate, made of fedloom.study.resources, and too large rather than too small. Existing
+results are not taken off.
 """
 
 from collections import defaultdict
@@ -54,10 +53,7 @@ class Cost:
         return (self.operations / RATE + self.seconds) / 3600
 
     def start_up_share(self, rate: float) -> float:
-        """Return the share of a training job's time, on average, that is its start-up.
-
-        It is that of a job alone, as on a cluster; jobs of one machine share it.
-        """
+        """Return the share of a training job's time that is its start-up, if it is alone."""
         jobs = self.jobs["train"]
         return START_UP * jobs / (START_UP * jobs + self.operations / rate) if jobs else 0.0
 

@@ -1,4 +1,4 @@
-"""What is printed when a study has ended: its first table, or the errors of its jobs."""
+"""The last lines of a study: its first table, or the errors of its jobs."""
 
 from pathlib import Path
 

@@ -5,10 +5,8 @@ The estimates are meant to be too large rather than too small. They follow from 
 train at once (fedloom.common.memory), the images of the dataset, the round, and the `cost` in
 method.toml. Memory-mapped files (stores, caches) are not counted: the system may drop them.
 
-Time limits are MARGIN times the estimate; that of training is LONGEST at most in the first attempt,
-because a job that is tried again resumes after its last round. Every attempt requests its number
-times the first request. On a GPU, time limits are far too long: a profile's `set-resources` may
-shorten them.
+Time limits are MARGIN times the estimate. On a GPU, they are far too long: a profile's
+`set-resources` may shorten them.
 """
 
 import math
@@ -67,10 +65,9 @@ class Resources:
 
 
 def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = False) -> Resources:
-    """Return a job's request: `attempt` times the first one, which is rounded up.
+    """Return a job's request: `attempt` times the first one, in steps of 500 MB and of 15 minutes.
 
-    A first request is in steps of 500 MB and of 15 minutes, and of a job that `resumes` when it is
-    tried again, of LONGEST at most.
+    That of a job that `resumes` when it is tried again is LONGEST at most.
     """
     memory = CUDA + work.host if on_gpu else work.megabytes
     seconds = work.seconds + work.operations / RATE

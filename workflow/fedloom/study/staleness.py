@@ -1,10 +1,8 @@
 """The source files that a job's result depends on: the static import closure of its stage.
 
-A digest of these files is a parameter of every rule, so that an edit reruns the jobs that depend on
-it and no others. A name that a package re-exports (`from fedloom.toolbox import mean`, or `fl.mean`
-after `import fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job
-imports by name while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job,
-see `code_of`.
+A name that a package re-exports (`from fedloom.toolbox import mean`, or `fl.mean` after `import
+fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job imports by name
+while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job, see `code_of`.
 """
 
 import ast
@@ -73,9 +71,6 @@ def files_of(code: Code) -> list[str]:
 
     Of a plugin: its modules and TOML file, and the modules of its package that they import, also
     the __init__.py of every package that they lie in, which Python runs first.
-
-    Raises:
-        FedLoomError: there is no such module, or a file is not Python.
     """
     files: set[Path] = set()
     for name in code.modules:
