@@ -94,7 +94,7 @@ ClassNames = Annotated[
 class ImageSource(SourceKind):
     """The keys of a source of images of any size."""
 
-    image_size: ImageSize | None = None
+    image_size: ImageSize | None = Field(None)
     """Images are resized to this shorter side (bicubic) and cut to a square; default: as they are,
     which must be one size."""
     resize: Resize | None = None

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
+from fedloom.config.rounds import job_ends
 from fedloom.config.settings import VALIDATION, Settings
 from fedloom.study import estimates, paths
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.make_jobs import study_of_run, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import shown_runs
-from fedloom.study.resources import RATE, Work, contents
+from fedloom.study.resources import RATE, contents
 from fedloom.study.runs import Run
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
@@ -73,7 +73,7 @@ def study_cost(plan: Plan) -> Cost:
     takes = [
         estimates.of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()
     ]
-    trained = [_training(settings, run) for run in every]
+    trained = [estimates.of_run(settings, run) for run in every]
     count = {rule: len(found) for rule, found in jobs.items() if found}
     return Cost(
         runs=len(finals),
@@ -126,13 +126,6 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
             add("cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")
             add("block_accuracy", paths.BLOCK_ACCURACY, dataset=dataset, backbone=backbone)
     return jobs
-
-
-def _training(settings: Settings, run: Run) -> Work:
-    """Return what all jobs of a run take together."""
-    study = study_of_run(settings, run)
-    evaluations = len(evaluated_rounds(study)), len(sampled_rounds(study))
-    return estimates.of_run(settings, run, study.rounds, *evaluations)
 
 
 def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:

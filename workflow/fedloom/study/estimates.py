@@ -1,12 +1,13 @@
 """Estimates of a study's jobs by their wildcards, made of fedloom.study.resources."""
 
+from dataclasses import astuple
 from typing import Any
 
 from fedloom.config.protocols import method_of
 from fedloom.config.settings import Settings
 from fedloom.hooks.manifest import find
 from fedloom.study import make_jobs, resources
-from fedloom.study.resources import Work, Workload
+from fedloom.study.resources import Work, Workload, of_training
 
 
 def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
@@ -22,20 +23,21 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
         return resources.of_class_tokens(dataset, backbone)
     if rule == "artefact":
         return resources.of_artefact(workload(settings, w, w.method))
-    rounds, evaluations = make_jobs.rounds_of(settings, w), make_jobs.evaluations(settings, w)
-    return of_run(settings, w, len(rounds), *map(len, evaluations))
+    return of_run(settings, w, make_jobs.rounds_of(settings, w))
 
 
-def of_run(settings: Settings, labels: Any, *counts: int) -> Work:
+def of_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
     """Return the most that a run's training may take: with the options of any of its trials.
 
     Args:
-        counts: numbers of rounds, of evaluations, and of those of sampled clients.
+        rounds: of a job, counted from 0; None: all of the run's.
     """
-    trials = make_jobs.trials_of(settings, labels)
+    study, trials = make_jobs.study_of_run(settings, labels), make_jobs.trials_of(settings, labels)
+    rounds = range(study.rounds) if rounds is None else rounds
+    numbers = [len(each) for each in make_jobs.evaluations(study, rounds)]
     methods = (labels.method, *(trial.label for trial in trials))
-    works = [resources.of_training(workload(settings, labels, m), *counts) for m in methods]
-    return resources.most(works)
+    each = [of_training(workload(settings, labels, m), len(rounds), *numbers) for m in methods]
+    return Work(*map(max, zip(*map(astuple, each), strict=True)))
 
 
 def workload(settings: Settings, labels: Any, method: str) -> Workload:

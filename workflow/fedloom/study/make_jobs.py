@@ -59,7 +59,7 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
 
 def _train_job(settings: Settings, wildcards: Any) -> jobs.TrainJob:
     study, rounds = study_of_run(settings, wildcards), rounds_of(settings, wildcards)
-    evaluated, sampled = evaluations(settings, wildcards)
+    evaluated, sampled = evaluations(study, rounds)
     return jobs.TrainJob(
         spec=run_spec(settings, Run.of(wildcards)),
         first=rounds.start,
@@ -126,8 +126,7 @@ def rounds_of(settings: Settings, wildcards: Any) -> range:
     return range((last - 1) // size * size, last)
 
 
-def evaluations(settings: Settings, wildcards: Any) -> list[tuple[int, ...]]:
-    """Return the rounds of a training job after which clients are evaluated: all, sampled."""
-    study, rounds = study_of_run(settings, wildcards), rounds_of(settings, wildcards)
+def evaluations(study: Study, rounds: range) -> list[tuple[int, ...]]:
+    """Return those of a job's rounds after which clients are evaluated: all, sampled."""
     every = evaluated_rounds(study), sampled_rounds(study)
     return [tuple(n for n in numbers if n - 1 in rounds) for numbers in every]

@@ -90,10 +90,9 @@ class Plan:
         return make_jobs.study_of_run(self.settings, labels)
 
     def sources(self, rule: str, job: Any) -> str:
-        """Return a digest of the source files that a rule's job depends on.
+        """Return a digest of the source files that a rule's job depends on, as first read.
 
-        It is a parameter of every rule, so that an edit makes Snakemake run the job again. Files
-        are as they were when the plan first read them.
+        It is a parameter of every rule, so that an edit makes Snakemake run the job again.
         """
         code, known = staleness.code_of(rule, job), self._digests
         key = (code.modules, tuple(plugin.folder for plugin in code.plugins))

@@ -10,8 +10,8 @@ Time limits are MARGIN times the estimate. On a GPU, they are far too long: a pr
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -82,11 +82,6 @@ def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = 
 def _up(number: float, step: int) -> int:
     """Round up to a multiple of `step`."""
     return math.ceil(number / step) * step
-
-
-def most(estimates: Sequence[Work]) -> Work:
-    """Return the most that any of several jobs takes, of each kind."""
-    return Work(*map(max, zip(*map(astuple, estimates), strict=True)))
 
 
 class Contents(NamedTuple):

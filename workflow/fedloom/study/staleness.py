@@ -120,14 +120,14 @@ def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
 @cache
 def _imported(file: Path, root: Path, package: str) -> tuple[Path, ...]:
     """Return the files of fedloom, or of the package below `root`, that a file imports."""
-    found: list[Path] = []
-    for module, names in _imports(file, root):
-        top = module.split(".")[0]
-        folder = LIBRARY if top == "fedloom" else root
-        if top not in ("fedloom", package):
-            continue
-        found += [path for name in names or [None] for path in _resolve(folder, module, name)]
-    return tuple(found)
+    folders = {package: root, "fedloom": LIBRARY}
+    return tuple(
+        path
+        for module, names in _imports(file, root)
+        if (top := module.split(".")[0]) in folders
+        for name in names or [None]
+        for path in _resolve(folders[top], module, name)
+    )
 
 
 def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
@@ -169,18 +169,16 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
 def _resolve(folder: Path, module: str, name: str | None) -> Iterator[Path]:
     """Yield the files behind `from module import name`, or `import module` if there is no name."""
     path = folder / module.replace(".", "/")
-    if name is not None and (path / f"{name}.py").is_file():
-        yield path / f"{name}.py"
-    elif name is not None and (path / name / "__init__.py").is_file():
-        yield path / name / "__init__.py"
-    elif path.with_suffix(".py").is_file():
-        yield path.with_suffix(".py")
-    elif (path / "__init__.py").is_file():
-        init = path / "__init__.py"
+    init, inside = path / "__init__.py", path / name if name else path
+    for file in (inside.with_suffix(".py"), inside / "__init__.py", path.with_suffix(".py")):
+        if file.is_file() and file != init:
+            yield file
+            return
+    if init.is_file():
         sources = [
             found
             for inner, names in _imports(init, folder)
-            if name is not None and name in names
+            if name in names
             for found in _resolve(folder, inner, name)
         ]
         yield from sources or [init]
