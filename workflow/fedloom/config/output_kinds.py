@@ -116,13 +116,6 @@ class PublishedGrid(OfPaper):
     """<dataset>/<partition>, by their labels, or average -> the paper's column."""
 
 
-class PublishedSizes(OfPaper):
-    """Numbers of a paper for data sets."""
-
-    rows: Names
-    """Dataset label -> the paper's row."""
-
-
 class TableKind(OutputKind):
     """The keys of every table."""
 

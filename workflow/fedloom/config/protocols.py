@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from math import ceil
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.partitions import held_out_count
 from fedloom.config.reading import CONFIG
 from fedloom.config.rounds import job_ends, reported
-from fedloom.config.settings import Method, Output, Settings
+from fedloom.config.settings import Method, Settings
 from fedloom.config.study import Protocol, Study
 from fedloom.hooks.manifest import find
 
@@ -99,28 +98,3 @@ def _check_cohort(settings: Settings, partition: str, where: str) -> None:
             f"{where}.clients_per_round: {wanted} is more than the {training} participating "
             f"clients of partitions.{partition}"
         )
-
-
-def protocol_rows(settings: Settings, output: Output) -> list[dict[str, Any]]:
-    """Return one row per scenario and method, with its settings, which no run is needed for.
-
-    `clients` is a text: a number, or "5 per domain".
-    """
-    rows = []
-    for scenario, label in product(output.scenarios, output.methods):
-        study = study_of(settings, scenario.partition, label)
-        method = method_of(settings, scenario.partition, label)
-        keys = settings.partitions[scenario.partition].settings
-        per_domain = f"{keys.get('clients_per_domain')} per domain"
-        row = {
-            "dataset": scenario.dataset,
-            "partition": scenario.partition,
-            "method": label,
-            "title": method.title,
-            "rounds": study.rounds,
-            "clients": str(keys.get("clients", per_domain)),
-            "clients_per_round": study.clients_per_round,
-        }
-        training = ("optimizer", "lr", "epochs", "batch_size")
-        rows.append(row | {key: method.training.get(key) for key in training})
-    return rows

@@ -21,7 +21,7 @@ from fedloom.hooks.options import check_schemas, fill_in
 from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts")}  # by default, by family
-NEEDS = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # that a family has
+CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # by family
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 OF_WRAPPERS = ("preserves", "updates")  # keys that only a wrapper declares
@@ -45,7 +45,7 @@ class Artefact(Keys):
     """A table of a method's artefact hook."""
 
     description: str
-    needs: dict[str, Any] = Field({})
+    options: dict[str, Any] = Field({})
     """Values of options without which the hook gives no such table."""
 
 
@@ -155,7 +155,7 @@ class Plugin(Located):
                 raise FedLoomError(f"{key}: only a method declares it; remove it")
         if is_method and self.family is None:
             raise FedLoomError('family: is missing; a method needs "vit" or "clip"')
-        available = NEEDS.get(self.family or "", ())
+        available = CACHES.get(self.family or "", ())
         for number, entry in enumerate(self.needs):
             if entry not in available:
                 names = " or ".join(repr(name) for name in available)
@@ -170,7 +170,7 @@ class Plugin(Located):
             "cost.no_server_model": self.cost.no_server_model,
             "cost.trains_weights": self.cost.trains_weights,
             "cost.personalize_epochs": self.cost.personalize_epochs,
-            **{f"artefacts.{name}.needs": entry.needs for name, entry in self.artefacts.items()},
+            **{f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()},
             **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
         }
         for key, value in named.items():
@@ -197,7 +197,7 @@ class Plugin(Located):
 
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the tables that the artefact hook gives."""
-        return [name for name, entry in self.artefacts.items() if _holds(entry.needs, options)]
+        return [name for name, entry in self.artefacts.items() if _holds(entry.options, options)]
 
     def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
         """Return why a study may not divide the method's batches or cohorts, and what to change."""
