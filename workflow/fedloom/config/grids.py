@@ -25,14 +25,10 @@ def split(axis: str) -> tuple[str, str | None]:
     return start + option, position if dot else None
 
 
-def of_training(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the training options among a grid's, by the names that `training` has for them."""
-    return {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
-
-
-def of_method(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the method's own options among a grid's."""
-    return {name: value for name, value in options.items() if not name.startswith(TRAINING)}
+def parted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the method's own options among a grid's, and those of training, as `lr`."""
+    training = {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
+    return {k: v for k, v in options.items() if not k.startswith(TRAINING)}, training
 
 
 def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) -> None:

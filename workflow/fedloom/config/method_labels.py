@@ -123,8 +123,8 @@ def grid_of(method: Method, axes: dict[str, list], plugin: Plugin, where: str) -
 
 def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
     """Return a method with another label and other values of some options, training's too."""
-    plugin, swept = find(method.plugin), grids.of_training(options)
-    checked = plugin.options(method.options | grids.of_method(options), where)
+    plugin, (own, swept) = find(method.plugin), grids.parted(options)
+    checked = plugin.options(method.options | own, where)
     return replace(
         method,
         label=label,

@@ -9,17 +9,9 @@ from typing import Any
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import SchemaError, checked
-from fedloom.config import data_plugins, recipes
+from fedloom.config import data_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
-from fedloom.config.method_labels import (
-    check_families,
-    expand,
-    implied,
-    method_names,
-    resolve_methods,
-    with_trials,
-)
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs
 from fedloom.config.published import read_paper
@@ -60,8 +52,8 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
         entries = _entries(keys, kinds)
     except SchemaError as error:
         raise FedLoomError(f"{error}{locate(files, error.keys)}") from None
-    methods, grids = resolve_methods(
-        implied(keys.select.methods, keys.methods) | keys.methods, keys.study.training
+    methods, grids = method_labels.resolve_methods(
+        method_labels.implied(keys.select.methods, keys.methods) | keys.methods, keys.study.training
     )
     selected = _selection(keys.select, entries, methods, grids)
     paper, seed = keys.study.paper, keys.study.fixed_seeds.partition
@@ -95,7 +87,7 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
     check_runs(settings)
     if keys.study.tune is None:
         return settings
-    settings = with_trials(settings, keys.study.tune)
+    settings = method_labels.with_trials(settings, keys.study.tune)
     check_parts(settings, [trial.label for each in settings.trials.values() for trial in each])
     return settings
 
@@ -131,7 +123,7 @@ def _selection(
     return Selection(
         scenarios=tuple(scenarios),
         backbones=tuple(select.backbones),
-        methods=tuple(expand(select.methods, methods, grids, f"{where}.methods")),
+        methods=tuple(method_labels.expand(select.methods, methods, grids, f"{where}.methods")),
         tables=tuple(select.tables),
         figures=tuple(select.figures),
     )
@@ -204,7 +196,9 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
                 )
     elif keys.shows != "datasets":
         output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
-        check_families([settings.methods[name] for name in output.methods], backbones, where)
+        method_labels.check_families(
+            [settings.methods[name] for name in output.methods], backbones, where
+        )
     for check in keys.requires:
         check(settings, output, where)
     output = keys.complete(settings, output, where)
@@ -227,7 +221,7 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
     running, keys = settings.select.methods, output.keys
     names = getattr(keys, "methods", None)
     names = list(running) if names is None else names
-    wanted = expand(names, settings.methods, settings.grids, f"{where}.methods")
+    wanted = method_labels.expand(names, settings.methods, settings.grids, f"{where}.methods")
     artefact = keys.artefact_name
     chosen = [
         label
@@ -257,7 +251,10 @@ def _published_numbers(
 ) -> dict[str, Any]:
     """Return the entry with the paper's citation and the values of the rows that it names."""
     entry = published.model_dump()
-    labels, members = method_names(settings.methods, settings.grids), set(settings.methods)
+    labels, members = (
+        method_labels.method_names(settings.methods, settings.grids),
+        set(settings.methods),
+    )
     if output.keys.shows == "datasets":
         labels, members = [scenario.dataset for scenario in output.scenarios], set()
     for name in entry.get("rows", ()):

@@ -217,10 +217,8 @@ class Plugin(Located):
         """Return the mean of the updates that the server takes; None if it uses each update."""
         if not isinstance(self.aggregation, dict):
             return self.aggregation
-        for kind in ("plain", "weighted"):
-            if _holds(self.aggregation.get(kind, False), options):
-                return kind
-        return None
+        holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
+        return "plain" if "plain" in holds else next(iter(holds), None)
 
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.

@@ -10,18 +10,9 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.config.rounds import job_ends
 from fedloom.config.settings import Settings, local_weights
 from fedloom.config.study import Study
-from fedloom.study import (
-    estimates,
-    jobs,
-    make_jobs,
-    paths,
-    plot_inputs,
-    resources,
-    runs,
-    selected,
-    staleness,
-)
-from fedloom.study.runs import Run
+from fedloom.study import estimates, jobs, make_jobs, paths, plot_inputs, selected, staleness
+from fedloom.study.resources import Resources, request
+from fedloom.study.runs import Run, runs, scenarios
 
 
 @dataclass(frozen=True)
@@ -58,13 +49,13 @@ class Plan:
         seed = self.settings.study.seeds[0]
         return [
             str(paths.at(paths.PARTITION_CHART, **vars(scenario), seed=seed))
-            for scenario in runs.scenarios(self.settings)
+            for scenario in scenarios(self.settings)
         ]
 
     @cached_property
     def runs(self) -> list[Run]:
         """The runs that the study's tables and figures show, without the trials before them."""
-        return runs.runs(self.settings)
+        return runs(self.settings)
 
     @property
     def run_tables(self) -> list[str]:
@@ -104,10 +95,10 @@ class Plan:
 
     def resources(
         self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False
-    ) -> resources.Resources:
+    ) -> Resources:
         """Return the request of a job of this rule to a cluster."""
         work = estimates.of_job(self.settings, rule, wildcards)
-        return resources.request(work, rule == "train", attempt, on_gpu)
+        return request(work, rule == "train", attempt, on_gpu)
 
     # ---- inputs ----------------------------------------------------------------------------------
 

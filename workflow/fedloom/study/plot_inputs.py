@@ -11,15 +11,7 @@ from fedloom.config import grids
 from fedloom.config.output_kinds import OutputKind
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
-from fedloom.study import paths
-from fedloom.study.jobs import (
-    FigureJob,
-    Shown,
-    ShownMethod,
-    ShownPlugin,
-    TableJob,
-    Tuned,
-)
+from fedloom.study import jobs, paths
 from fedloom.study.runs import Run
 
 
@@ -38,7 +30,7 @@ class ShownRun(Run):
 
     title: str
     look: dict[str, str]  # colour and marker that the plugin asks for
-    plugin: ShownPlugin
+    plugin: jobs.ShownPlugin
     reported: Reported  # the evaluated rounds that tables report
     evaluation: Path
     rounds: Path
@@ -59,7 +51,7 @@ class ShownBackbone:
     store: Path
 
 
-def shown_runs(shown: Shown) -> list[ShownRun]:
+def shown_runs(shown: jobs.Shown) -> list[ShownRun]:
     """List the runs that a table or figure shows."""
     items = []
     for scenario, shown_method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
@@ -85,18 +77,18 @@ def shown_runs(shown: Shown) -> list[ShownRun]:
     return items
 
 
-def _methods(shown: Shown) -> Iterator[tuple[ShownMethod, GridMember | None]]:
+def _methods(shown: jobs.Shown) -> Iterator[tuple[jobs.ShownMethod, GridMember | None]]:
     """Yield the methods of a table or figure; every member of a grid is one."""
     for item in shown.methods:
-        if isinstance(item, ShownMethod):
+        if isinstance(item, jobs.ShownMethod):
             yield item, None
             continue
         members = grids.members(item.grid)
         for label, title, member in (members[position] for position in item.positions):
-            yield ShownMethod(label, title, item.look, item.plugin), member
+            yield jobs.ShownMethod(label, title, item.look, item.plugin), member
 
 
-def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
+def shown_backbones(job: jobs.FigureJob) -> list[ShownBackbone]:
     """List the frozen backbones that a figure shows."""
     items = []
     for dataset, backbone in (pair.split("/") for pair in job.backbones):
@@ -107,7 +99,7 @@ def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
     return items
 
 
-def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
+def files(job: jobs.TableJob | jobs.FigureJob, kind: OutputKind) -> list[str]:
     """List the files that a table or figure is made of: of images and features the receipts."""
     found: list[Path] = []
     if job.shown is None:
@@ -120,7 +112,7 @@ def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     for run in shown_runs(job.shown):
         found += [run.artefact] if run.artefact else [run.evaluation, run.rounds]
-    if isinstance(job, TableJob) and job.tuned:
+    if isinstance(job, jobs.TableJob) and job.tuned:
         found += [choice.trials for choice in choices(job.shown, job.tuned)]
     return [str(path) for path in found]
 
@@ -134,7 +126,7 @@ class ShownChoice(NamedTuple):
     trials: Path
 
 
-def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
+def choices(shown: jobs.Shown, tuned: jobs.Tuned) -> list[ShownChoice]:
     """List the choices that a table's runs depend on."""
     listed = []
     for scenario, (method, _) in product(shown.scenarios, _methods(shown)):

@@ -49,10 +49,6 @@ def with_choice(spec: RunSpec) -> RunSpec:
     """Return the spec with the chosen options, if it is tuned (errors: see chosen_options)."""
     if not spec.tuned:
         return spec
-    options = chosen_options(paths.at(paths.CHOICE, spec.run))
-    method = replace(
-        spec.method,
-        options=spec.method.options | grids.of_method(options),
-        training=spec.method.training | grids.of_training(options),
-    )
-    return replace(spec, method=method)
+    own, training = grids.parted(chosen_options(paths.at(paths.CHOICE, spec.run)))
+    options, training = spec.method.options | own, spec.method.training | training
+    return replace(spec, method=replace(spec.method, options=options, training=training))
