@@ -9,10 +9,10 @@ from typing import Any
 from fedloom.config.rounds import Reported
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
-from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
-from fedloom.study.plot_inputs import LineStyle, ShownRun
+from fedloom.study.jobs import FigureJob, PlotInputs, TableJob
+from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
-RUN = ShownRun(
+RUN = PlottedRun(
     dataset="d",
     partition="p",
     backbone="b",
@@ -20,17 +20,16 @@ RUN = ShownRun(
     seed=0,
     title="M",
     look={},
-    plugin=ShownPlugin(),
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
     store=Path("images.arrow"),
     style=LineStyle("#0072B2", 0, "o"),
 )
-NOTHING = Shown((), (), (), None, {})
+NOTHING = PlotInputs((), (), (), None, {})
 
 
-def shown(**values: object) -> ShownRun:
+def shown(**values: object) -> PlottedRun:
     """RUN with other values."""
     return replace(RUN, **values)
 

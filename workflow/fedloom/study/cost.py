@@ -16,7 +16,7 @@ from fedloom.study import estimates, paths
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.make_jobs import study_of_run, trials_of
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.resources import RATE, contents
 from fedloom.study.runs import Run
 
@@ -118,7 +118,7 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
             add(rule, pattern, study=plan.name, label=label)
     outputs = [plan.job(rule, each) for rule in ("table", "figure") for each in jobs[rule].values()]
     for output in outputs:
-        for run in shown_runs(output.shown) if output.shown is not None else ():
+        for run in plotted_runs(output.shown) if output.shown is not None else ():
             if run.artefact:
                 jobs["artefact"][run.artefact] = run
         for pair in getattr(output, "backbones", ()):

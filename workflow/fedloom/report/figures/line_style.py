@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedloom.report.figures.style import LINES
-from fedloom.study.plot_inputs import LineStyle, ShownRun
+from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -19,7 +19,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 
 
-def with_styles(runs: Sequence[ShownRun]) -> list[ShownRun]:
+def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
     """Return the runs of a figure, each with the line style of its method."""
     looks = {run.method: run.look for run in runs}
     styles = dict(zip(looks, deal(list(looks.values())), strict=True))
