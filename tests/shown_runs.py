@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import LineStyle
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob, PlotInputs, TableJob
-from fedloom.study.plot_inputs import PlottedRun
+from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
 RUN = PlottedRun(
     dataset="d",
@@ -20,11 +19,12 @@ RUN = PlottedRun(
     method="m",
     seed=0,
     title="M",
-    style=LineStyle("#0072B2", 0, "o"),
+    look={},
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
     store=Path("images.arrow"),
+    style=LineStyle("#0072B2", 0, "o"),
 )
 NOTHING = PlotInputs((), (), (), None, {})
 

@@ -19,9 +19,8 @@ from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
-from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.data import store
 from fedloom.hooks import manifest
 from fedloom.report import block_accuracy, figures, metrics
@@ -31,9 +30,11 @@ from fedloom.report.figures import (
     maps,
     style,
 )
+from fedloom.report.figures.line_style import COLOURS, MARKERS, deal, with_styles
+from fedloom.report.figures.style import LINES
 from fedloom.study.jobs import PlotInputs, PlottedMethod, from_json, to_json
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
+from fedloom.study.plot_inputs import LineStyle, PlottedBackbone, plotted_runs
 from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
@@ -277,14 +278,14 @@ def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
 
 
 def test_looks_are_dealt_by_colour_then_marker_then_line():
-    every = len(COLOURS) * len(MARKERS) * LINES
+    every = len(COLOURS) * len(MARKERS) * len(LINES)
     assert len(set(deal([{}] * every))) == every
     assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
     own = {"colour": "#123456", "marker": "s"}
     first, *others = deal([own] * len(MARKERS))
     assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
     assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
-    assert len({look.line for look in [first, *others][:LINES]}) == LINES
+    assert len({look.line for look in [first, *others][: len(LINES)]}) == len(LINES)
     assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
 
 
@@ -303,7 +304,7 @@ def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
     items = [PlottedMethod(name, name, {}) for name in ("fedquick", "fedsparse", "fedbn")]
     known = PlottedMethod("fedvpt", "FedVPT", wish)
     rows = PlotInputs(("d/p/b",), (known, *items), (0,), None, REPORTED)
-    looks = [run.style for run in plotted_runs(rows)]
+    looks = [run.style for run in with_styles(plotted_runs(rows))]
     assert looks[0] == LineStyle(wish["colour"], 0, wish["marker"])
     assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
@@ -325,9 +326,8 @@ def _label(name):
 
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
-        return {
-            run.method: run.style for run in plotted_runs(plan.figure_job(_label("accuracy")).shown)
-        }
+        runs = plotted_runs(plan.job("figure", _label("accuracy")).shown)
+        return {run.method: run.style for run in with_styles(runs)}
 
     every = looks(_plan(figures=["accuracy"]))
     some = looks(_plan(figures=["accuracy"], methods=["pep_fedpt"]))
@@ -358,7 +358,7 @@ def test_a_figure_of_shots_is_given_those_of_its_partitions():
         changed["partitions"][f"of_{n}"] = {"scheme": "iid", "clients": 10, "shots": n}
     changed["figures"]["own"] = {"kind": "shots", "scenarios": ["digits/of_2", "digits/of_8"]}
     plan = _resolved(changed, {"partitions": ["of_2", "iid", "of_8"], "figures": ["own"]})
-    assert plan.figure_job(_label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
+    assert plan.job("figure", _label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
 
 
 def test_artefacts_of_all_seeds_where_the_kind_says_so():
@@ -376,7 +376,7 @@ def test_artefacts_of_all_seeds_where_the_kind_says_so():
 
 
 def test_a_study_of_hundreds_of_runs_fits_a_command_line():
-    job = _plan(tables=["main"]).table_job(_label("main"))
+    job = _plan(tables=["main"]).job("table", _label("main"))
     job = replace(job, shown=replace(job.shown, methods=job.shown.methods * 120))
     assert len(to_json(job)) < 100_000 < 128 * 1024
     assert len(plotted_runs(job.shown)) == 1200
@@ -384,7 +384,7 @@ def test_a_study_of_hundreds_of_runs_fits_a_command_line():
 
 def test_a_jobs_json_is_read_as_it_was_written():
     plan = _plan(tables=["main"], figures=["accuracy", "blocks"])
-    for job in (plan.table_job(_label("main")), plan.figure_job(_label("blocks"))):
+    for job in (plan.job("table", _label("main")), plan.job("figure", _label("blocks"))):
         assert from_json(to_json(job), type(job)) == job
 
 

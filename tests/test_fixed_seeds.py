@@ -63,8 +63,8 @@ def test_what_is_fixed_is_part_of_the_run_and_of_its_warm_start():
     plan = _plan(sampling=0, initialisation=5)
     run = plan.runs[0]
     assert plan.run_spec(run).fixed == FixedSeeds(sampling=0, initialisation=5)
-    assert plan.prototypes_job(run).sampling == 0
-    assert _plan().prototypes_job(run).sampling is None
+    assert plan.job("prototypes", run).sampling == 0
+    assert _plan().job("prototypes", run).sampling is None
 
 
 def test_fixed_sampling_selects_the_same_clients_under_every_seed(task, hooks):

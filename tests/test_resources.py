@@ -31,6 +31,7 @@ from fedloom.federated.round import initial_state
 from fedloom.hooks import loader, manifest
 from fedloom.study import backbone_sizes, resources
 from fedloom.study.backbone_sizes import sizes
+from fedloom.study.estimates import workload
 from fedloom.study.plan import Plan
 from refusals import refused
 
@@ -158,7 +159,8 @@ def test_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, visible, options, 
 def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, name, batch):
     training = {"batch_size": batch}
     ask("train", backbone=MICRO, method=name, training=training)
-    planned = ask.plan.workload(SimpleNamespace(**LABELS, backbone="b"), "m").clients_at_once()
+    labels = SimpleNamespace(**LABELS, backbone="b")
+    planned = workload(ask.plan.settings, labels, "m").clients_at_once()
     method = manifest.find(name)
     task = tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
     task.training.batch_size = batch

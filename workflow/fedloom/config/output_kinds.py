@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedloom.config.settings import Output, Settings
 
 SHARED = {"title", "scenarios", "backbones", "methods", "published"}  # keys that no kind reads
-Needs = tuple[Callable[["Settings", "Output", str], None], ...]
+Requirements = tuple[Callable[["Settings", "Output", str], None], ...]
 
 
 class OutputKind(Keys):
@@ -29,7 +29,7 @@ class OutputKind(Keys):
     # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
     reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
     first_seed: ClassVar[bool] = False  # True if it shows that seed alone
-    needs: ClassVar[Needs] = ()  # checks of the study, of fedloom.config.requirements
+    requires: ClassVar[Requirements] = ()  # checks of the study, of report/requirements.py
 
     scenarios: Several[str] | None = None
     """Some of the study's, as <dataset>/<partition>; default: all."""
@@ -111,13 +111,6 @@ class PublishedGrid(OfPaper):
 
     columns: Names
     """<dataset>/<partition>, by their labels, or average -> the paper's column."""
-
-
-class PublishedSizes(OfPaper):
-    """Numbers of a paper for data sets."""
-
-    rows: Names
-    """Dataset label -> the paper's row."""
 
 
 class TableKind(OutputKind):

@@ -239,11 +239,7 @@ def to_json(job: object) -> str:
 
 
 def from_json(text: str, kind: type[Job]) -> Job:
-    """Read a job of the given kind.
-
-    Raises:
-        FedLoomError: the text is not the JSON of such a job.
-    """
+    """Read a job of the given kind; refuse a text that is not its JSON."""
     try:
         return cattrs.structure(json.loads(text), kind)
     except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:

@@ -6,13 +6,21 @@ from pathlib import Path
 
 from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
-from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import OutputKind
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.study import paths
 from fedloom.study.jobs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
 from fedloom.study.runs import Run
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Colour, line and marker of a method in one figure."""
+
+    colour: str
+    line: int
+    marker: str
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,7 @@ class PlottedRun(Run):
     """A run in a table or figure, with its files."""
 
     title: str
-    style: LineStyle
+    look: dict[str, str]  # colour and marker that the plugin asks for
     reported: Reported  # the evaluated rounds that tables report
     evaluation: Path
     rounds: Path
@@ -29,6 +37,7 @@ class PlottedRun(Run):
     member: GridMember | None = None  # its position, if its method is in a grid
     trains: str = ""  # see jobs.PlottedMethod
     sees_held_out: bool = False
+    style: LineStyle = LineStyle("#000000", 0, "o")  # figures give their runs different ones
 
 
 @dataclass(frozen=True)
@@ -45,9 +54,8 @@ class PlottedBackbone:
 def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
     rows = [(method, *row) for method in inputs.methods for row in _members(method)]
-    styled = zip(rows, deal([method.look for method, *_ in rows]), strict=True)
     items = []
-    for scenario, (row, style), seed in product(inputs.scenarios, list(styled), inputs.seeds):
+    for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):
         method, label, title, member = row
         dataset, partition, backbone = scenario.split("/")
         run = Run(dataset, partition, backbone, label, seed)
@@ -56,7 +64,7 @@ def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
             PlottedRun(
                 **vars(run),
                 title=title,
-                style=style,
+                look=method.look,
                 reported=inputs.reported.get(f"{partition}/{label}", inputs.reported[partition]),
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),

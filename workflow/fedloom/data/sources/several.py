@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.config.datasets import ImageSize, ImageSource
+from fedloom.config.datasets import DATA, ImageSize, ImageSource
 from fedloom.data import sources
 from fedloom.data.image_list import ImageList
 from fedloom.data.preparation import prepared
@@ -20,7 +20,7 @@ class Several(ImageSource):
     """Name -> an entry as of `datasets`, with a recipe or a source, but without `image_size`,
     `resize` and `skip_unreadable`, which stand here for all parts; those of its recipe do not
     count."""
-    root: str = "data"
+    root: str = DATA
     """Folder of the parts; one with a recipe lies where the recipe has it below data."""
     image_size: ImageSize
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.config.settings import Output, Settings
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.columns import side_by_side
 from fedloom.study.plot_inputs import PlottedRun
@@ -31,7 +30,7 @@ class AccuracyBars(RunsFigure):
     the lowest bar is then at least half as long as the highest.
     """
 
-    needs = (requirements.global_test,)
+    requires = (requirements.global_test,)
 
     metric: AccuracyMetric = "participating_mean"
     """The accuracy."""
@@ -70,7 +69,7 @@ class TwoMetrics(RunsFigure):
     Mean over seeds, whiskers one sample standard deviation each way.
     """
 
-    needs = (requirements.global_test,)
+    requires = (requirements.global_test,)
 
     x: AccuracyMetric = "global"
     """Accuracy drawn across."""
@@ -104,7 +103,7 @@ class Shots(RunsFigure):
     mean over seeds, bars one sample standard deviation each way.
     """
 
-    needs = (requirements.different_shots,)
+    requires = (requirements.different_shots,)
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
         """Return the output with the shots of every partition."""

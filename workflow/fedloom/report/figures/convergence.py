@@ -8,9 +8,8 @@ from typing import Literal
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config import requirements
 from fedloom.config.output_kinds import Personalized, RunsFigure
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.study.plot_inputs import PlottedRun
 
@@ -29,7 +28,7 @@ class Convergence(RunsFigure):
     loss (log scale). Mean over seeds, the band one sample standard deviation wide each way.
     """
 
-    needs = (requirements.global_test,)
+    requires = (requirements.global_test,)
 
     metric: Literal["accuracy", "global", "loss"] = "accuracy"
     """Test accuracy over participating clients, or on all test images (study.global_test), or

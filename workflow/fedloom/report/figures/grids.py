@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL, entry_of
-from fedloom.config import requirements
 from fedloom.config.output_kinds import RunsFigure
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members, varied_lists
 from fedloom.study.plot_inputs import PlottedRun
@@ -32,7 +31,7 @@ class Grid(RunsFigure):
     """
 
     shows = "grid"
-    needs = (requirements.two_or_three_axes,)
+    requires = (requirements.two_or_three_axes,)
 
     frames: Literal["equal", "first"] = "equal"
     """Frame members whose list is the same value throughout, or whose first axis has the value of
@@ -130,7 +129,7 @@ class Scatter3d(RunsFigure):
     """
 
     shows = "grid"
-    needs = (requirements.three_axes,)
+    requires = (requirements.three_axes,)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario, each with its scale of colours."""
@@ -159,7 +158,7 @@ class Boxes(RunsFigure):
     """
 
     shows = "grid"
-    needs = (requirements.one_list,)
+    requires = (requirements.one_list,)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario and client; a box spans the members that give it one value."""

@@ -12,11 +12,11 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
-from fedloom.config.line_style import MARKERS
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.report.figures.line_style import MARKERS
 from fedloom.report.tables.clustering import superclasses_of
 from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 

@@ -10,12 +10,12 @@ import pandas as pd
 from pydantic import Field
 
 from fedloom.common.schema import Several
-from fedloom.config import requirements
 from fedloom.config.grids import text
-from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
+from fedloom.report import requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.accuracies import AXES, accuracy
+from fedloom.report.figures.line_style import deal
 from fedloom.report.metrics import artefact, grouped, member, over_seeds
 from fedloom.report.tables import clustering
 from fedloom.study.plot_inputs import PlottedRun
@@ -31,7 +31,7 @@ class OptionLine(RunsFigure):
     """
 
     shows = "grids"
-    needs = (requirements.global_test, requirements.the_option)
+    requires = (requirements.global_test, requirements.the_option)
 
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""
@@ -58,7 +58,7 @@ class Congruence(RunsFigure):
 
     shows = "grids"
     artefact_name = "groups"
-    needs = (requirements.the_option,)
+    requires = (requirements.the_option,)
 
     option: str | None = None
     """An axis that all the grids have; default: the first of each."""

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.common.io import replacing
-from fedloom.config.settings import LineStyle
 from fedloom.report.metrics import SCENARIO, grouped
-from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
+from fedloom.study.plot_inputs import LineStyle, PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-# as many as fedloom.config.line_style deals out
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "//", "..", "xx", "\\\\")  # of bars, which have no lines
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision

@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyTable
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.tables.layout import Column
 from fedloom.study.plot_inputs import PlottedRun
 
@@ -53,7 +52,7 @@ class Accuracy(AccuracyTable):
 class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
-    needs = (requirements.held_out,)
+    requires = (requirements.held_out,)
     column: ClassVar = GROUPS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:

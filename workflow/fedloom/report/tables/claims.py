@@ -1,21 +1,29 @@
 """A paper's claims, each with the difference that a study's runs show, and a verdict."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedloom.common.errors import check_known
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.schema import OneOrMore, Percent
-from fedloom.config.claims import DOMAIN, EACH_DOMAIN, resolve_claims
 from fedloom.config.output_kinds import Methods, Paper, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import evaluation, frame, grouped, percent
 from fedloom.report.tables.claim_texts import caption, texts
 from fedloom.report.tables.costs import sent, until
 from fedloom.report.tables.layout import EMPTY, Built
+from fedloom.report.tables.paper_claims import (
+    DOMAIN,
+    EACH_DOMAIN,
+    labels_of,
+    listed,
+    read_claims,
+)
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, Statistic, Term, decide
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
@@ -58,8 +66,35 @@ class Claims(TableKind):
     """Mean accuracy in percent, for claims on what it costs to reach one."""
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the table with the paper's claims, and the labels that stand for its rows."""
-        return resolve_claims(settings, output, where)
+        """Return the table with the paper's claims, and the labels that stand for its rows.
+
+        It shows no other runs than those, in the scenarios that stand for a setting: what it shows
+        is trained. Where none does, it shows all its methods, or all its scenarios.
+        """
+        paper = read_claims(self.paper, f"{where}.paper")
+        rows, stands_for = self.rows or {}, self.stands_for or {}
+        # of the whole config: a study may run others than the table was written for
+        pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
+        for key, chosen, known, names in (
+            ("rows", rows, settings.methods, paper["rows"]),
+            ("stands_for", stands_for, pairs, paper["settings"]),
+        ):
+            for label, value in chosen.items():
+                check_known(label, known, f"{where}.{key}: the study has no")
+                for name in listed(value):
+                    check_known(name, names, f"{where}.{key}.{label}: the claims have no")
+        methods = [settings.methods[label] for label in output.methods]
+        labels = labels_of(paper["rows"], methods, rows)
+        compared = [label for label in output.methods if label in labels.values()]
+        scenarios = [scenario for scenario in output.scenarios if str(scenario) in stands_for]
+        settings_of = {pair: listed(names) for pair, names in stands_for.items()}
+        about = {key: paper[key] for key in ("claims", "citation")}
+        return replace(
+            output,
+            methods=tuple(compared or output.methods),
+            scenarios=tuple(scenarios or output.scenarios),
+            extra={"stands_for": settings_of, "labels": labels} | about,
+        )
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per claim and scenario of the study that stands for one of its settings.

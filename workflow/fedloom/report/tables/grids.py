@@ -3,8 +3,8 @@
 import pandas as pd
 
 from fedloom.common.schema import Count, Natural
-from fedloom.config import requirements
 from fedloom.config.output_kinds import GridTable
+from fedloom.report import requirements
 from fedloom.report.metrics import grouped, member, of_members
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import BEST, EMPTY, Built, Texts, cell, unmarked
@@ -87,7 +87,7 @@ def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.D
 class GridAverages(GridTable):
     """Mean accuracy over a grid of two axes, with averages by row and column (FedPHA Table 8)."""
 
-    needs = (requirements.two_axes,)
+    requires = (requirements.two_axes,)
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a panel per scenario, and first the average over scenarios if there are several.

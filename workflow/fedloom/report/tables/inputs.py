@@ -4,12 +4,13 @@ Neither table needs a run. Brackets hold a paper's numbers.
 """
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from fedloom.config.output_kinds import PublishedSizes, RunsTable, TableKind
-from fedloom.config.protocols import protocol_rows
+from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
+from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import Output, Settings
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed, source
@@ -41,8 +42,21 @@ class Protocol(RunsTable):
     shows = "settings"
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the table with the settings of its methods, none of which it needs a run of."""
-        rows = protocol_rows(settings, output)
+        """Return the table with a row per scenario and method, none of which it needs a run of."""
+        rows = []
+        for scenario, label in product(output.scenarios, output.methods):
+            study = study_of(settings, scenario.partition, label)
+            method = method_of(settings, scenario.partition, label)
+            keys = settings.partitions[scenario.partition].settings
+            row = vars(scenario) | {
+                "method": label,
+                "title": method.title,
+                "rounds": study.rounds,
+                "clients": str(keys.get("clients", f"{keys.get('clients_per_domain')} per domain")),
+                "clients_per_round": study.clients_per_round,
+            }
+            training = ("optimizer", "lr", "epochs", "batch_size")
+            rows.append(row | {key: method.training.get(key) for key in training})
         return replace(output, methods=(), extra={"rows": rows})
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
@@ -73,6 +87,13 @@ def _setting(row: dict[Any, Any], name: str, entry: dict | None) -> str:
 def _text(value: Any) -> str:
     """Write a number without needless zeros."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+class PublishedSizes(OfPaper):
+    """Numbers of a paper for data sets."""
+
+    rows: Names
+    """Dataset label -> the paper's row."""
 
 
 class Sizes(TableKind):
