@@ -44,7 +44,10 @@ RUNS = shutil.ignore_patterns("runs")  # what copies of results leave out
 
 
 def _checkout(folder: Path, rounds: int) -> Path:
-    _study(checkout.copy_to(folder), rounds)
+    config = checkout.copy_to(folder) / "config.yaml"
+    digits = "{source: sklearn_digits"
+    config.write_text(config.read_text().replace(digits, f"{digits}, max_train: 240, max_test: 60"))
+    _study(folder, rounds)
     return folder
 
 
@@ -141,7 +144,7 @@ def test_results_hold_what_the_tables_need(finished):
             "num_correct", "loss",
         ]  # fmt: skip
         assert len(evaluation) == 2 * 6
-        assert evaluation.groupby("round")["num_test"].sum().tolist() == [540, 540]
+        assert evaluation.groupby("round")["num_test"].sum().tolist() == [60, 60]
         assert (~evaluation["participating"]).sum() == 2
         rounds = pd.read_parquet(run / "rounds.parquet")
         labels = ["dataset", "partition", "backbone", "method", "seed"]
@@ -242,7 +245,8 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
 def test_a_nan_stops_the_run_and_is_named(finished):
     folder, _ = finished
     (folder / "hot.yaml").write_text(
-        "methods: {hot: {plugin: head_tuning, training: {lr: 1.0e+38}}}\nselect: {methods: [hot]}\n"
+        "methods: {hot: {plugin: head_tuning, training: {lr: 1.0e+38, epochs: 3}}}\n"
+        "select: {methods: [hot]}\n"
     )
     process = _start(folder, "fedloom.commands.launch", extra=("hot.yaml",))
     output, _ = process.communicate()
