@@ -82,14 +82,6 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
         assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
 
 
-def test_it_is_thrown_away(run):
-    task, hooks, state, _ = run
-    first = evaluate(task, hooks, state)
-    kept = {k: own["bias"].clone() for k, own in state.clients.items()}
-    assert evaluate(task, hooks, state) == first
-    assert all(torch.equal(kept[k], own["bias"]) for k, own in state.clients.items())
-
-
 def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: own
@@ -116,23 +108,6 @@ def test_a_client_that_never_trained_starts_from_what_it_is_sent(run):
     received, clients = received_by(task, hooks, state, [0])
     assert torch.equal(clients.state["bias"][0], state.server["params"]["head"][:, 0])
     assert received["params"]["head"].shape == (1, 4, 16), "without a client axis, and stacked"
-
-
-def test_personalised_numbers_keep_the_contract(fickle, tmp_path):
-    contract.resumes(fickle, tmp_path)
-    contract.stacks(fickle, tmp_path)
-    contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
-
-
-def test_what_is_trained_per_client_there_is_the_clients_own(run):
-    """Stacked with others or alone, a client is personalised on its own images."""
-    task, hooks, state, _ = run
-    received, clients = received_by(task, hooks, state, [1, 3])
-    together = hooks.personalize(task=task, received=received, clients=clients)
-    for k, client in enumerate((1, 3)):
-        received, clients = received_by(task, hooks, state, [client])
-        alone = hooks.personalize(task=task, received=received, clients=clients)
-        torch.testing.assert_close(alone["bias"][0], together["bias"][k])
 
 
 @pytest.mark.parametrize(
