@@ -271,15 +271,6 @@ def test_communication_is_the_papers(method, expected):
     assert downlink_floats(method, "vit_base_patch16_224.orig_in21k", 100, {}) == expected
 
 
-def test_bytes_are_counted_per_client_and_direction(tiny):
-    task, hooks = tiny("pep_fedpt")
-    _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
-    width, classes, blocks = 16, 4, 3
-    floats = classes * width + width + classes * width + blocks * classes * width
-    assert row["bytes_up"] == row["bytes_down"] == 3 * 4 * floats
-    assert row["clients"] == 3
-
-
 def test_only_participating_clients_are_sampled(tiny):
     task, hooks = tiny("fedvpt")
     drawn = [select(task.at(t), hooks, initial_state(task, hooks)) for t in range(40)]
