@@ -17,6 +17,7 @@ from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
+from fedloom.federated.state import PersonalStates
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
@@ -157,3 +158,33 @@ def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle,
     file.write_text(f"{head}    received['params']['head'][0].add_(1)\n{own}{tail}")
     with pytest.raises(FedLoomError, match=r"fickle: an evaluation changes .*'params/head'"):
         contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
+
+
+# ---- clients that never trained have the mean of personal states --------------------------------
+
+
+def test_the_mean_is_of_the_tensors_at_a_key_of_all_clients():
+    drawn = torch.randn(3, 4, dtype=torch.float64)
+    states = {k: {"net": {"bias": drawn[k]}, "steps": torch.tensor(k)} for k in range(3)}
+    expected = (drawn[0] + drawn[1] + drawn[2]) / 3
+    torch.testing.assert_close(PersonalStates(states).mean("net"), {"bias": expected})
+
+
+def test_without_clients_that_trained_there_is_no_mean():
+    with pytest.raises(KeyError, match="head: no client has trained"):
+        PersonalStates({}).mean("head")
+
+
+def test_an_evaluation_computes_it_once(tiny, monkeypatch):
+    """Else an evaluation would take as long as trained clients times clients that never did."""
+    task, hooks = tiny("pfedpg")
+    task = replace(task, clients_per_round=2)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    never = task.data.num_clients - len(state.clients)
+    assert never > 1
+    calls = []
+    mean = PersonalStates.mean
+    monkeypatch.setattr(PersonalStates, "mean", lambda *of: calls.append(mean(*of)) or calls[-1])
+    evaluate(task.at(1), hooks, state)
+    assert len(calls) == never
+    assert all(each is calls[0] for each in calls)
