@@ -122,6 +122,25 @@ def test_the_micro_vit_is_good_enough_and_the_card_says_what_it_is():
     assert sha256(VIT) in card
 
 
+def test_augmentation_is_seeded_bounded_and_absent_at_strength_0():
+    images, *_ = glyphs.render_set(glyphs.classes("target", 8), noise=0.0)
+    images = torch.from_numpy(images[..., 0])
+
+    def augmented(strength):
+        return pretrain.augment(images, strength, torch.Generator().manual_seed(1))
+
+    assert torch.equal(augmented(1.0), augmented(1.0))
+    assert augmented(1.0).shape == (96, 1, 32, 32) and augmented(1.0).abs().max() <= 1
+    torch.testing.assert_close(augmented(0.0)[:, 0], images / 127.5 - 1, atol=1e-4, rtol=0)
+    assert (augmented(1.0)[:, 0] - (images / 127.5 - 1)).abs().mean() > 0.05
+
+
+def test_another_seed_gives_other_weights():
+    recipes = [pretrain_vit.Recipe(seed=seed, steps=1, batch=8, classes=5) for seed in (0, 1)]
+    first, second = (pretrain_vit.train(recipe).state_dict() for recipe in recipes)
+    assert not torch.equal(first["patch_embed.conv1.weight"], second["patch_embed.conv1.weight"])
+
+
 # ---- micro_clip -----------------------------------------------------------------------------
 
 

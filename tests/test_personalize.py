@@ -83,6 +83,14 @@ def test_it_may_train_as_many_clients_at_once_as_a_round_does(run, monkeypatch):
         assert one == other | {"loss": pytest.approx(other["loss"], rel=1e-6)}
 
 
+def test_it_is_thrown_away(run):
+    task, hooks, state, _ = run
+    first = evaluate(task, hooks, state)
+    kept = {k: own["bias"].clone() for k, own in state.clients.items()}
+    assert evaluate(task, hooks, state) == first
+    assert all(torch.equal(kept[k], own["bias"]) for k, own in state.clients.items())
+
+
 def test_what_the_hook_writes_to_does_not_reach_the_row_without_it(run):
     task, hooks, state, change = run
     change["personalize"] = lambda task, own: own
