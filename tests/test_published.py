@@ -83,6 +83,7 @@ HELD_OUT = "held_out_mean"
         ("fedpha", 6, "OfficeHome", "OfficeHome", {"test": [3113]}),
         ("fedpha", 8, "alpha 1, rho 0.8", "Average", {MEAN: [97.13]}),
         ("sgpt", 5, "SGPT ViT-B/16", "not stated", {"params_up": [1e5]}),
+        ("sgpt", 1, "SGPT", "CIFAR-100 s=10", {WORST: [73.85]}),
         ("sgpt", 1, "FedVPT", "CIFAR-100 s=50", {"global": [82.35]}),
         ("pfedpg", 1, "FedVPT-D", "DomainNet", {"params_up": [9220]}),
         ("pfedpg", 1, "pFedPG", "DomainNet", {"domain_quickdraw": [60.0]}),
