@@ -176,17 +176,6 @@ def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path,
     assert training_job.fingerprint_of(one, [source], cpu) != known
 
 
-def test_a_checkpoint_of_another_configuration_is_not_resumed(tiny, tmp_path, caplog):
-    task, hooks = tiny("fedvpt")
-    _train(task, hooks, tmp_path / "a", fingerprint="one")
-    first = tiny_outputs(tmp_path / "a").state.read_bytes()
-    caplog.set_level(logging.INFO)
-    task.training.lr = 0.01
-    _train(task, hooks, tmp_path / "a", fingerprint="another")
-    assert "starting after round 0" in caplog.text
-    assert tiny_outputs(tmp_path / "a").state.read_bytes() != first
-
-
 def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     folder, entered, line = tmp_path / "deep" / "run", threading.Event(), "another job is at work"

@@ -157,12 +157,6 @@ def described(tmp_path):
     return path, tmp_path / "images.json"
 
 
-def test_a_receipt_is_read_as_it_was_written(described):
-    path, _ = described
-    assert check_receipt(path)["classes"] == ["cat", "dog"]
-    assert read_receipt(path)["images"] == 2
-
-
 def test_a_flipped_bit_of_a_receipt_or_of_its_file_is_refused(described):
     """A letter of a class name would be another prompt."""
     path, receipt = described

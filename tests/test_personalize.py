@@ -18,7 +18,6 @@ from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
 from fedloom.federated.state import PersonalStates
-from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import linear
@@ -147,14 +146,6 @@ def test_confusion_counts_the_personalised_answers(run):
         (after,) = (r for r in rows if r["client_id"] == client and r["personalized"])
         assert hits.get(client, 0) == after["num_correct"]
     assert counts["count"].sum() == sum(r["num_test"] for r in rows if r["personalized"])
-
-
-def test_a_method_without_the_hook_has_one_row_per_client(tiny):
-    task, hooks = tiny("head_tuning")
-    rows = evaluate(task.at(1), hooks, initial_state(task, hooks))
-    assert [row["personalized"] for row in rows] == [False] * 6
-    clients = cohort(task, [0], [{}])
-    assert hooks.personalize(task=task, received={}, clients=clients) is None
 
 
 def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle, tmp_path):
