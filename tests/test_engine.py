@@ -175,7 +175,11 @@ def test_only_what_is_named_is_trained(tiny):
     ids = task.data.participating[:2]
     start = {"head": torch.zeros(2, 4, task.backbone.width), "extra": torch.ones(2, 3)}
     clients = cohort(task, ids, [{}, {}])
-    trained = train_locally(task.at(1), _loss, {}, clients, params=start, train=("head",))
+
+    def loss(task, params, *rest):  # of both
+        return _loss(task, params, *rest) + params["extra"].sum(1, keepdim=True)
+
+    trained = train_locally(task.at(1), loss, {}, clients, params=start, train=("head",))
     assert trained.params["extra"] is not None
     assert torch.equal(trained.params["extra"], start["extra"])
     assert not torch.equal(trained.params["head"], start["head"])
