@@ -108,18 +108,6 @@ def test_top_k_without_memory_keeps_nothing(run):
     assert state.wrappers == {}
 
 
-def test_top_k_of_all_entries_is_the_plain_method(run):
-    task, hooks, plain = run("top_k", share=1.0)
-    runs = []
-    for each in (hooks, plain):
-        state = initial_state(task, each)
-        for number in (1, 2):
-            state, _ = train_round(task.at(number), each, state)
-        runs.append(dict(leaves(state.server["params"])))
-    for path, value in runs[1].items():
-        torch.testing.assert_close(runs[0][path], value, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("vector", "sent"),
     [
