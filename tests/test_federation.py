@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from fedloom.common import tensor_files
-from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import write_table
 from fedloom.data import federation
-from fedloom.data.federation import Federation, _rows_of_clients, read_ahead
+from fedloom.data.federation import Federation, read_ahead
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import Participation, State
 
@@ -49,14 +48,6 @@ def test_images_that_nobody_asks_for_are_not_read(tiny, monkeypatch):
     monkeypatch.setattr(Federation, "streams", True)
     monkeypatch.delattr(task.data.store.__class__, "images")
     assert len(list(read_ahead(task.data.batches(_steps(task))))) == 3
-
-
-def test_rows_of_clients_leave_out_images_that_nobody_has():
-    """As shots and validation have it."""
-    client = np.array([1, UNASSIGNED, 0, 1, 2, UNASSIGNED, 1, 2])
-    half = np.array([True, True, True, True, False, False, True, False])
-    rows = _rows_of_clients(client, half)
-    assert [row.tolist() for row in rows] == [[2], [0, 3, 6], []]
 
 
 # ---- a round of a large federation looks at its clients alone -----------------------------------
