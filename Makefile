@@ -5,6 +5,7 @@
 # make lint   style, spelling, plain English, types, import contract: seconds
 # make docs   the documentation as a site, in results/site
 # make bench  timings relative to other tools, and a roofline: minutes on idle cores
+# make real   the studies on photographs with a ViT-S/14: a night on two cores
 # make kills  30 kills at random moments, here and on a single-node Slurm, with equal results
 # Each first makes .venv if it is missing or older than the versions pinned in constraints.txt.
 
@@ -22,7 +23,7 @@ PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR); \
   } | sha256sum | cut -c1-12)
 
-.PHONY: run report test fast lint docs bench peers kills venv
+.PHONY: run report test fast lint docs bench peers real kills venv
 
 run: venv
 	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch $(FILE) $(ARGS)
@@ -65,6 +66,12 @@ peers: venv
 	  build/peers/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
 	    --requirement benchmarks/peers.txt && touch build/peers/$(STAMP) || { \
 	    rm -rf build/peers; echo "not made: make bench goes on without other tools" >&2; }; }
+
+# Killed, it goes on where it was.
+real: venv
+	PYTHONPATH=workflow $(VENV) benchmarks/real/get.py
+	for study in cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch \
+	  --configfile benchmarks/real/$$study.yaml $(ARGS) || exit; done
 
 kills: venv
 	PYTHONPATH=workflow $(VENV) tests/cluster/kills.py $(ARGS)

@@ -11,7 +11,7 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
-from fedloom.commands.planning import LAUNCHER, load_plan
+from fedloom.commands.planning import LAUNCHER, count_gpus, load_plan
 from fedloom.common.checkout import in_shell
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
@@ -32,6 +32,12 @@ signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 # a core. The limit is for schedulers of clusters.
 if workflow.local_exec and workflow.scheduling_settings is not None:
     workflow.scheduling_settings.max_jobs_per_timespan = None
+
+# On a machine's own GPUs, a job that can use a GPU gets one, and no other job has it, unless
+# --set-resources says otherwise. Schedulers of clusters are told what to give.
+GPUS = count_gpus() if workflow.local_exec and workflow.is_main_process else 0
+if GPUS:
+    workflow.global_resources.setdefault("gpu", GPUS)
 
 # Jobs run in a container with `--software-deployment-method apptainer` alone: in the image that
 # containers/fedloom.def makes, or in the one that FEDLOOM_CONTAINER names. Its Python is used then, and

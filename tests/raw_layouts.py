@@ -171,6 +171,13 @@ def officehome(root, monkeypatch):
     return {"train": 4 * 13, "test": 4 * 2, "classes": 3, "domains": 4}
 
 
+def pacs(root, monkeypatch):
+    image_folder(root, ["art_painting", "cartoon", "photo", "sketch"], ["dog", "person"], count=10)
+    each = {"images": 20}
+    domains = dict.fromkeys(("art_painting", "cartoon", "photo", "sketch"), each)
+    return {"images": 80, "classes": 2, "domains": 4, "by_domain": domains}
+
+
 def by_lists(root, name, prefix, where, train, more):
     """Lists of every domain and half, with `train` images of every class and more to test on.
 

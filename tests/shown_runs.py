@@ -10,10 +10,10 @@ from fedloom.config.rounds import Reported
 from fedloom.config.settings import LineStyle
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
-from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.jobs import FigureJob, PlotInputs, TableJob
+from fedloom.study.plot_inputs import PlottedRun
 
-RUN = ShownRun(
+RUN = PlottedRun(
     dataset="d",
     partition="p",
     backbone="b",
@@ -21,16 +21,15 @@ RUN = ShownRun(
     seed=0,
     title="M",
     style=LineStyle("#0072B2", 0, "o"),
-    plugin=ShownPlugin(),
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
     store=Path("images.arrow"),
 )
-NOTHING = Shown((), (), (), None, {})
+NOTHING = PlotInputs((), (), (), None, {})
 
 
-def shown(**values: object) -> ShownRun:
+def shown(**values: object) -> PlottedRun:
     """RUN with other values."""
     return replace(RUN, **values)
 

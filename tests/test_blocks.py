@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import ParallelScalingBlock
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
+from fedloom.backbones import blocks
 from fedloom.backbones.blocks import PLACES
 from fedloom.backbones.clip import text
 from fedloom.backbones.vit import FrozenViT
@@ -326,3 +327,16 @@ def test_sequences_beyond_the_memory_are_computed_again_to_the_same_bits(tiny, m
         kept.append(sum(sizes))
     assert torch.equal(*ends) and torch.equal(*gradients)
     assert kept[1] < kept[0] / 3
+
+
+def test_attention_in_products_equals_the_fused_one(monkeypatch):
+    """As it is computed for training in bf16 on a CPU, here in float64 and with a mask."""
+    block, tokens = _model().blocks[0], _random(K, B, T, D).requires_grad_()
+    mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
+    both = []
+    for products in (False, True):
+        monkeypatch.setattr(blocks, "_slow_if_fused", lambda x, products=products: products)
+        out = blocks.run_block(block, tokens, {}, {}, mask)
+        both.append((out, *torch.autograd.grad(out.square().sum(), tokens)))
+    for fused, product in zip(*both, strict=True):
+        torch.testing.assert_close(product, fused, rtol=1e-12, atol=1e-12)

@@ -13,7 +13,7 @@ from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import evaluated_rounds, sampled_rounds
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.training_job import evaluated_clients
 from fedloom.hooks import manifest

@@ -24,7 +24,7 @@ from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
 from fedloom.data import store
 from fedloom.hooks import manifest
-from fedloom.report import block_accuracy, figures
+from fedloom.report import block_accuracy, figures, metrics
 from fedloom.report.figures import (
     convergence,
     groups,
@@ -32,7 +32,7 @@ from fedloom.report.figures import (
     style,
 )
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import ShownBackbone, shown_runs
+from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
 from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
@@ -139,7 +139,7 @@ def series(tmp_path):
     features = tmp_path / "features.safetensors"
     parts = {"inputs": tokens[:, :3].contiguous(), "final": tokens[:, 3].contiguous()}
     safetensors.torch.save_file(parts, features)
-    backbone = ShownBackbone("d", "b", paths["accuracy"], features, images)
+    backbone = PlottedBackbone("d", "b", paths["accuracy"], features, images)
     return items | {"block_accuracy": [backbone], "backbone_tsne": [backbone]}
 
 
@@ -170,7 +170,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
     (run,), settings = series[kind], dict(ENTRIES[kind])
     if kind in ("soft_weights", "token_tsne"):
         write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
-    if isinstance(run, ShownBackbone):
+    if isinstance(run, PlottedBackbone):
         runs = [run, replace(run, dataset=text)]
     else:
         for path in filter(None, (run.artefact, run.evaluation)):
@@ -205,10 +205,10 @@ def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
         path = _table(tmp_path / f"{seed}.parquet", columns | {"num_correct": [*correct, 0, 9]})
         runs.append(shown(evaluation=path))
     accuracy, overall = (convergence.Convergence(metric=m) for m in ("accuracy", "global"))
-    band = convergence.bands(runs, accuracy.curve)["m"]
+    band = metrics.over_seeds(runs, accuracy.curve)
     assert band["mean"].tolist() == [30, 50]
     assert band["std"].tolist() == pytest.approx([200**0.5, 0])
-    assert convergence.bands(runs[:1], accuracy.curve)["m"]["std"].isna().all()
+    assert metrics.over_seeds(runs[:1], accuracy.curve)["std"].isna().all()
     assert overall.curve(runs[0]).to_dict() == {2: 90}
 
 
@@ -314,7 +314,7 @@ def _label(name):
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
         return {
-            run.method: run.style for run in shown_runs(plan.figure_job(_label("accuracy")).shown)
+            run.method: run.style for run in plotted_runs(plan.figure_job(_label("accuracy")).shown)
         }
 
     every = looks(_plan(figures=["accuracy"]))
@@ -369,9 +369,10 @@ def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):
         path = _table(tmp_path / f"{method}{seed}.parquet", {"round": [0, 0, 1], "size": sizes})
         runs.append(shown(method=method, seed=seed, artefact=path))
     columns = {"artefact": "x", "x": "round", "y": "size"}
-    frame = figures.KINDS["bars"].model_construct(**columns).means(runs)
-    assert frame["mean"].to_dict() == {("m", 0): 2, ("m", 1): 6, ("n", 0): 9, ("n", 1): 9}
-    assert frame["std"]["m", 1] == pytest.approx(8**0.5)
+    (axis,) = draw("bars", runs, **columns).axes
+    assert [bar.get_height() for bar in axis.patches] == [2, 6, 9, 9]
+    bottom, top = axis.collections[0].get_segments()[1]
+    assert [bottom[1], top[1]] == pytest.approx([6 - 8**0.5, 6 + 8**0.5])
     (axis,) = draw("lines", runs[:2], **columns).axes
     assert axis.lines[0].get_xydata().tolist() == [[0, 2], [1, 6]]
 

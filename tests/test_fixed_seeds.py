@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.commands.planning import resolve
 from fedloom.common.tensors import leaves
 from fedloom.config.settings import FixedSeeds
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
 from fedloom.hooks import loader, manifest
@@ -26,7 +26,7 @@ def _plan(**fixed):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    return contract.tiny_task(manifest.find("fedvpt"), tmp_path_factory.mktemp("task"))
+    return tiny_task(manifest.find("fedvpt"), tmp_path_factory.mktemp("task"))
 
 
 @pytest.fixture(scope="module")

@@ -151,6 +151,7 @@ def test_a_machine_without_gpus_and_one_with_a_broken_driver(machine):
         ("1", "", ["0 visible", "CUDA_VISIBLE_DEVICES: ''"]),
         ("1", None, ["0 visible", "'not set'"]),
         ("1", "MIG-x/1/0", ["MIG-x/1/0: torch"]),  # never on cores, fifty times slower
+        ("0", "MIG-x/1/0", ["MIG-x/1/0: torch", "CUDA_VISIBLE_DEVICES= "]),
     ],
 )
 def test_a_device_that_a_job_cannot_have_is_an_error(machine, monkeypatch, asked, shown, words):
@@ -166,6 +167,6 @@ def test_a_device_that_a_job_cannot_have_is_an_error(machine, monkeypatch, asked
 
 def test_every_rule_with_the_resource_hands_it_to_its_job():
     rules = "".join(file.read_text() for file in sorted((ROOT / "workflow/rules").glob("*.smk")))
-    with_resource = {r.split(":")[0] for r in rules.split("\nrule ")[1:] if " gpu=0," in r}
+    with_resource = {r.split(":")[0] for r in rules.split("\nrule ")[1:] if " gpu=GPU," in r}
     with_command = {r.split(":")[0] for r in rules.split("\nrule ")[1:] if " gpu=True)" in r}
     assert with_resource == with_command == {"cache", "train", "artefact"}

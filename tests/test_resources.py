@@ -1,10 +1,12 @@
 """Memory and time that jobs ask for, and caches that are read by row."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -13,7 +15,6 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.backbones import base
 from fedloom.backbones.sizes import count
 from fedloom.commands.planning import resolve
@@ -21,6 +22,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.receipts import write_receipt
 from fedloom.config.settings import Backbone
+from fedloom.contract.tiny import tiny_task
 from fedloom.data.entries import SOURCES
 from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
@@ -128,18 +130,27 @@ def test_a_gpu_must_hold_one_clients_step_or_one_pass_of_an_evaluation(ask):
     assert whole - large == pytest.approx(5 * 343 + 128 * 64, abs=500), "160 MB an image"
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_only_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, gpus):
+@pytest.mark.parametrize(
+    ("visible", "options", "gpu"),
+    [
+        ("", [], 0),
+        ("", ["--set-resources", "train:gpu=1"], 1),
+        ("0,1", [], 1),
+        ("0,1", ["--set-resources", "train:gpu=0"], 0),
+    ],
+)
+def test_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, visible, options, gpu):
+    """By default it gets one where the machine has any."""
     study = "study: {name: one, rounds: 1, report: {last_evaluations: 1}}\n"
     (tmp_path / "one.yaml").write_text(study)
     command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "host", "-s", ROOT / "Snakefile"]
-    command += ["--set-resources", f"train:gpu={gpus}", "--configfile", tmp_path / "one.yaml"]
-    done = subprocess.run(
-        [*command, "--directory", tmp_path], capture_output=True, text=True, check=False
-    )
+    command += [*options, "--configfile", tmp_path / "one.yaml", "--directory", tmp_path]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": visible}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    trained = re.search(r"^rule train:.*?gpu_mem_mb=(\d+)", done.stdout + done.stderr, re.M | re.S)
-    assert (int(trained[1]) > 0) == (gpus > 0)
+    said = done.stdout + done.stderr
+    trained = re.search(r"^rule train:.*?resources: (.*?)$", said, re.M | re.S)
+    assert ("gpu=1" in trained[1], "gpu_mem_mb=0" in trained[1]) == (gpu == 1, gpu == 0)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
@@ -149,7 +160,7 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     ask("train", backbone=MICRO, method=name, training=training)
     planned = ask.plan.workload(SimpleNamespace(**LABELS, backbone="b"), "m").clients_at_once()
     method = manifest.find(name)
-    task = contract.tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
+    task = tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
     task.training.batch_size = batch
     hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]
@@ -190,6 +201,8 @@ def test_before_there_is_a_store_the_config_says_how_much_there_is(ask, tmp_path
         assert (asked.mem_mb % 500, asked.runtime % 15) == (0, 0)
     glyphs = plan.settings.datasets["glyphs"]
     assert resources.contents(glyphs)[:2] == (100 * 12 * 4, 100)
+    few = replace(glyphs, settings=glyphs.settings | {"max_train": 300, "max_test": 50})
+    assert resources.contents(few) == (350, 100, 300, 50)
 
 
 def _sizes(library, name, **settings):

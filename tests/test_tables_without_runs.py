@@ -13,7 +13,7 @@ from fedloom.data import store
 from fedloom.report import tables
 from fedloom.study import paths, runs
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import plotted_runs
 from refusals import refused
 from shown_runs import table_files
 
@@ -40,7 +40,7 @@ T = SimpleNamespace(label="t")
 
 def _cells(job, tmp_path):
     outputs = table_files(tmp_path)
-    tables.write(job, shown_runs(job.shown), outputs)
+    tables.write(job, plotted_runs(job.shown), outputs)
     caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
     lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
     return caption, lines, pd.read_parquet(outputs["parquet"])

@@ -28,7 +28,7 @@ from fedloom.report.tables import notes
 from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
 from fedloom.study import paths, selected
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.runs import Run
 from partitioned import make
 
@@ -161,6 +161,9 @@ def test_a_study_of_another_name_tunes_nothing_unless_it_says_so(tune, tmp_path)
     merged = merge([default, (tmp_path / "mine.yaml", mine)])
     assert merged["study"].get("tune") == tune
     assert merge([default], {"study": {"name": "x"}})["study"].get("tune") is None
+    protocol = (tmp_path / "protocol.yaml", {"study": {"tune": {"trials": 3, "values": RATES}}})
+    included = merge([default, protocol, (tmp_path / "mine.yaml", mine)])
+    assert included["study"]["tune"] == protocol[1]["study"]["tune"] | (tune or {})
     assert merge([default], {"study": {"rounds": 3}})["study"]["tune"] == own
     off = merge([default], {"study": {"tune": None}})
     assert resolve(off).trials == {}
@@ -390,7 +393,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
             _evaluated(trial, job, [(2, 0, True, False, 10, number)])
         choose.run(job, 1)
     job = plan.table_job(Wildcards(label="main"))
-    assert notes.tuning(job.shown, job.tuned) == (
+    assert notes.tuning(plotted_runs(job.shown), job.tuned) == (
         "Options chosen from 2 trials of every method, 2 rounds of one seed (1000) each, by the "
         "accuracy of participating clients on 0.2 of their training images. Chosen: Head-Tuning: "
         "lr 0.3; FedVPT: lr 0.3, prompts 4."
@@ -431,7 +434,7 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
     (line,) = [line for line in caplog.messages if "that was tried" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt: chose training.lr 0.1, the lowest")
     job = plan.table_job(Wildcards(label="main"))
-    for run in shown_runs(job.shown):
+    for run in plotted_runs(job.shown):
         losses = {"round": [3], "train_loss": [1.0], "guessing_loss": [1.4]}
         write_table(run.rounds, pa.table(losses))
         row = {"round": 3, "client_id": 0, "participating": True, "personalized": False}

@@ -13,6 +13,9 @@ wildcard_constraints:
     cache="features|patches",
 
 
+GPU = min(GPUS, 1)  # of a rule that can use one
+
+
 def stage(name, gpu=False):
     """The command of a rule: its job is described by `params.job`, its files follow from that. One
     that can use a GPU learns from `resources.gpu` whether to take one."""
@@ -32,10 +35,10 @@ def described(rule):
 
 
 def requested(rule):
-    """The resources of a rule, estimated from its job and the attempt. Where --set-resources gives the
-    rule a GPU, its activations need no memory of the host."""
-    given = workflow.resource_settings.overwrite_resources.get(rule, {})
-    on_gpu = given.get("gpu") not in (None, 0)
+    """The resources of a rule, estimated from its job and the attempt. With a GPU, its activations need
+    no memory of the host."""
+    given = workflow.resource_settings.overwrite_resources.get(rule, {}).get("gpu")
+    on_gpu = (GPU if given is None else given) != 0
 
     def request(name):
         return lambda wildcards, attempt: getattr(

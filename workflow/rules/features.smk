@@ -11,7 +11,7 @@ rule cache:
     threads: 1
     resources:
         **requested("cache"),
-        gpu=0,
+        gpu=GPU,
     params:
         **described("cache"),
     shell:

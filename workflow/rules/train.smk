@@ -13,7 +13,7 @@ rule train:
     threads: 1
     resources:
         **requested("train"),
-        gpu=0,
+        gpu=GPU,
     params:
         job=described("train")["job"],  # which has a digest of its sources
     shell:
@@ -71,7 +71,7 @@ rule artefact:
     threads: 1
     resources:
         **requested("artefact"),
-        gpu=0,
+        gpu=GPU,
     params:
         **described("artefact"),
     shell:

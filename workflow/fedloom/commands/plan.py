@@ -59,10 +59,7 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
         ["jobs", f"{sum(cost.jobs.values()):,}: {jobs}"],
         ["operations", f"{cost.operations:.2g}"],
         ["one GPU", f"{hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
-        [
-            "longest run",
-            f"{hours(cost.longest / rate / 3600)} of it, which no second GPU shortens",
-        ],
+        ["longest run", f"{hours(cost.longest / rate / 3600)}, which no second GPU shortens"],
         ["cores alone", f"{hours(cost.core_hours())} of one core (at {RATE:.0e} a second)"],
         ["disk", f"{disk}; states of runs beside them"],
         ["sent", _sent(plan)],

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
@@ -54,12 +55,16 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
 
 
 def resolve(merged: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
-    """Check a merged config, and return its labels with the settings behind them.
-
-    Raises:
-        FedLoomError: one line that names the key.
-    """
+    """Check a merged config, and return its labels with the settings behind them."""
     return resolve_with(merged, KINDS, files)
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that jobs on this machine may take; a broken driver is an error."""
+    try:
+        return len(gpus.visible())
+    except FedLoomError as error:
+        sys.exit(f"error: {error}")
 
 
 @cache

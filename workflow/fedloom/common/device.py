@@ -6,6 +6,7 @@ residual stream and its norms stay float32, and gradients follow the forward pas
 states, losses and the server's work are always float32.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,25 +17,31 @@ import torch
 from fedloom.common import gpus
 from fedloom.common.errors import FedLoomError
 
+log = logging.getLogger(__name__)
 AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of caches alone
 
 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     """Fix threads and arithmetic, and return the device to compute on.
 
-    A job that asks for a GPU gets one exclusively, or waits until one is free.
-
-    Raises:
-        FedLoomError: tf32 without a GPU; or the job asks for a GPU, and none is visible or torch
-            cannot use it.
+    A job that asks for a GPU gets one exclusively, or waits until one is free. One that asks for
+    none computes on the first that torch finds.
     """
-    taken = gpus.take()
+    gpus.take()
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if taken is not None and device.type == "cpu":
-        raise FedLoomError(f"GPU {taken}: torch {torch.__version__} cannot use it (driver, build?)")
+    if device.type == "cuda":
+        log.info("device: %s", torch.cuda.get_device_name(device))
+    elif unusable := gpus.visible():
+        raise FedLoomError(
+            f"GPU {', '.join(unusable.values())}: torch {torch.__version__}, built for CUDA "
+            f"{torch.version.cuda}, cannot use it; install a driver or a torch that fits, or set "
+            f"{gpus.VISIBLE}= to compute on CPU cores"
+        )
+    else:
+        log.info("device: %d CPU core(s)", threads)
     # On a GPU an operation without a deterministic form stops the run: only so does torch choose
     # fused attention whose backward pass gives the same bits twice.
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")

@@ -70,11 +70,7 @@ def images_at_once(image_floats: int, on_gpu: bool = False) -> int:
 
 
 def clients_at_once(step: ClientStep, gpu_bytes: int | None = None) -> int:
-    """Return how many clients may train as one batch, at least one.
-
-    Args:
-        gpu_bytes: memory of the GPU; None on a CPU.
-    """
+    """Return how many clients may train as one batch, at least one; `gpu_bytes` is None on CPUs."""
     fit = max(1, int(BYTES_AT_ONCE // max(1, step.state_bytes)))
     if gpu_bytes is not None:
         bound = GPU_SHARE * gpu_bytes / step.kept if step.kept else fit

@@ -129,10 +129,13 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
     """Merge the contents of config files, later ones over earlier ones, as Snakemake does.
 
     Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.
-    `study.tune` belongs to its study: a later file that names another study starts without it.
+    The first file's `study.tune` belongs to its study: one with another name starts without it.
     """
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, str], Path] = {}
+    contents = [*(content for _, content in files), overrides or {}]
+    studies = [content["study"] for content in contents if isinstance(content.get("study"), dict)]
+    names = [study["name"] for study in studies if "name" in study]
     for path, content in files:
         for section, value in content.items():
             if section in (*SHARED, "tables", "figures") and isinstance(value, dict):
@@ -147,18 +150,10 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
                     origin[section, label] = path
                     target[label] = deepcopy(meaning)
             else:
-                if section == "study" and _names_another(value, merged.get(section)):
-                    del merged[section]["tune"]
                 merged[section] = _merged(merged.get(section), value)
-    if _names_another((overrides or {}).get("study"), merged.get("study")):
-        del merged["study"]["tune"]
+                if section == "study" and content is contents[0] and names[:1] != names[-1:]:
+                    merged[section].pop("tune", None)
     return _merged(merged, overrides or {})
-
-
-def _names_another(study: Any, before: Any) -> bool:
-    """Return True if `study` renames the study before it, which has a `tune`."""
-    both = isinstance(study, dict) and isinstance(before, dict)
-    return both and "tune" in before and study.get("name", before.get("name")) != before.get("name")
 
 
 def _merged(old: Any, new: Any) -> Any:

@@ -13,7 +13,7 @@ from fedloom.config.settings import VALIDATION
 from fedloom.study import paths
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import ShownRun, shown_runs
+from fedloom.study.plot_inputs import PlottedRun, plotted_runs
 from fedloom.study.resources import RATE, Work, contents
 from fedloom.study.runs import Run
 
@@ -112,7 +112,7 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
         for figure in map(plan.figure_job, figures)
         for dataset, backbone in (pair.split("/") for pair in figure.backbones)
     }
-    shown = [run for job in outputs if job.shown is not None for run in shown_runs(job.shown)]
+    shown = [run for job in outputs if job.shown is not None for run in plotted_runs(job.shown)]
     reads = {run: plan.run_inputs(run) for run in every}
     needs = {
         need: [run for run in every if need in reads[run]]
@@ -151,7 +151,7 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> dict[str, set[_Job
     }
 
 
-def _of_run(run: Run | ShownRun) -> _Job:
+def _of_run(run: Run | PlottedRun) -> _Job:
     """Return the wildcards of a run."""
     return _Job(run.dataset, run.backbone, run.partition, run.method, run.seed)
 

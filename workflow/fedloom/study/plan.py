@@ -328,7 +328,7 @@ class Plan:
 
     def caption(self, section: str, wildcards: Any) -> str:
         """Return what the report says below a table or figure."""
-        return getattr(self.settings, section)[wildcards.label].keys.caption_text()
+        return getattr(self.settings, section)[wildcards.label].keys.caption
 
 
 def _run(labels: Any) -> Run:

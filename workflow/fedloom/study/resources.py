@@ -104,7 +104,8 @@ class Contents(NamedTuple):
 def contents(dataset: Dataset) -> Contents:
     """Return what a dataset's store holds, or an estimate before it is written.
 
-    Where nothing tells test images apart, all are to train on, and half of them to test on.
+    Where nothing tells test images apart, all are to train on, and half of them to test on; no more
+    of either than `max_train` and `max_test`.
     """
     images, classes, test = dataset.expected
     try:
@@ -116,7 +117,9 @@ def contents(dataset: Dataset) -> Contents:
         listed = dataset.listing["files"] if dataset.listing and of_files else 0
         images = images or max(UNKNOWN_IMAGES, listed)
     halves = (images, images / 2) if test is None else (images - test, test)
-    return Contents(images, classes or UNKNOWN_CLASSES, *halves)
+    most = (dataset.settings.get(key) or images for key in ("max_train", "max_test"))
+    training, test = map(min, halves, most)
+    return Contents(min(images, training + test), classes or UNKNOWN_CLASSES, training, test)
 
 
 def of_dataset(dataset: Dataset) -> Work:

@@ -26,11 +26,7 @@ class Several(ImageSource):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of the parts, one after the other; each part is prepared by its keys first.
-
-    Raises:
-        FedLoomError: see `sources.read` and `prepared`.
-    """
+    """List the images of the parts, one after the other, each prepared by its keys first."""
     parts = {}
     for name, entry in settings["parts"].items():
         own = {key: value for key, value in entry.items() if key != "source"}

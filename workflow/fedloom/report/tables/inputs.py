@@ -16,7 +16,7 @@ from fedloom.report.tables.published import printed, source
 from fedloom.report.tables.summary import varied
 from fedloom.study import paths
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 SETTINGS = {
     "rounds": "Rounds",
@@ -39,17 +39,13 @@ class Protocol(RunsTable):
     """Settings of every method, without any run (PFPT Table 9)."""
 
     shows = "settings"
-    caption = (
-        "Rounds, clients, and training options of every method. In brackets the paper's, "
-        "where the table has some and they differ."
-    )
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
         """Return the table with the settings of its methods, none of which it needs a run of."""
         rows = protocol_rows(settings, output)
         return replace(output, methods=(), extra={"rows": rows})
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per scenario and method, as the study has them."""
         frame = pd.DataFrame(job.settings["rows"])
         frame["clients"] = frame["clients"].astype(str)
@@ -83,15 +79,11 @@ class Sizes(TableKind):
     """Images, classes and domains of every dataset (FedPHA Table 6)."""
 
     shows = "datasets"
-    caption = (
-        "Classes that have images, images of both splits, and domains, as they are stored. In "
-        "brackets the paper's numbers, where the table has some."
-    )
 
     published: PublishedSizes | None = None
     """Numbers of a paper, from workflow/published/<paper>.yaml."""
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per dataset, as its images are stored."""
         from fedloom.data.store import ImageStore  # slow to import, and plans need none
 
