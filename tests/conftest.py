@@ -17,7 +17,6 @@ FIRST = (
     "test_workflow.py",
     "test_slurm.py",
     "test_contract.py",
-    "test_contract_variations.py",
     "test_examples.py",
     "test_report_browser.py",
     "test_docs.py",

@@ -7,8 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from default_config import default_config
-from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
 from fedloom.federated.augmentation import training_batch
@@ -16,8 +14,6 @@ from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.hooks.training import DEFAULTS
-from fedloom.study.plan import Plan
-from fedloom.study.runs import runs
 
 
 @pytest.fixture
@@ -126,13 +122,3 @@ def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     for number, check in enumerate((checks.resumes, checks.stacks)):
         (tmp_path / str(number)).mkdir()
         check(method, tmp_path / str(number))
-
-
-def test_a_run_is_bound_to_it():
-    def spec(**training):
-        content = default_config()
-        content["study"]["training"] |= training
-        plan = Plan(resolve(content))
-        return plan.run_spec(runs(plan.settings)[0])
-
-    assert spec(augment=True) != spec() == spec(augment=False)

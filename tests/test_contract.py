@@ -18,9 +18,9 @@ METHODS = {name: m for name, m in PLUGINS.items() if m.kind == "method"}
 WRAPPERS = {name: m for name, m in PLUGINS.items() if m.kind == "wrapper"}
 AROUND = {  # what wrappers are checked around that do not accept any method, or change more
     "dp_laplace": ("scaffold_pt", "pep_fedpt"),
-    "dropout": ("scaffold_pt", "pep_fedpt"),
-    "quantize": ("head_tuning", "scaffold_pt"),
-    "top_k": ("head_tuning", "scaffold_pt"),
+    "dropout": ("scaffold_pt",),
+    "quantize": ("scaffold_pt",),
+    "top_k": ("scaffold_pt",),
 }
 # methods whose server needs more than the mean of all uploads, and the wrappers that refuse
 # some of them; the other wrappers accept any method
@@ -33,8 +33,21 @@ REFUSED = {
 }
 
 
-# of each phase on the server: 100 take minutes; but the first ones of Adam make much of a last bit
-FEWER_STEPS = {"fedic": {"server_steps": 10}}
+# options that leave a check of these methods as it is, and seconds in place of minutes: fewer steps
+# on the server, at a rate at which the first ones of Adam make little of a last bit, fewer blocks
+QUICK = {
+    "fedic": {"server_steps": 3, "server_lr": 1e-4},
+    "creff": {"matching_steps": 10, "retraining_epochs": 20},
+}
+LAST_BLOCKS = {"train": r"^blocks\.1[01]\."}
+OF_LAST_BLOCKS = ("fedbabu", "fedem", "fedmix", "fedrep", "per_fedavg")
+
+
+def quick(name, check):
+    """Options for those checks of a method that take long, if they pass with them."""
+    if name in OF_LAST_BLOCKS and check in (checks.learns, driver.other_options):
+        return LAST_BLOCKS
+    return {} if (name, check) == ("creff", checks.learns) else QUICK.get(name, {})
 
 
 @pytest.mark.parametrize(
@@ -42,8 +55,7 @@ FEWER_STEPS = {"fedic": {"server_steps": 10}}
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_contract(name, check, tmp_path):
-    options = {} if check is checks.stacks else FEWER_STEPS.get(name, {})
-    check(METHODS[name].with_defaults(options), tmp_path)
+    check(METHODS[name].with_defaults(quick(name, check)), tmp_path)
 
 
 PICKING = {"selection": True, "prompts": 3, "pool": 6}
@@ -122,13 +134,6 @@ def test_every_hook_is_documented():
         assert getattr(hookspecs, name).__doc__
 
 
-def test_every_option_has_a_default_within_its_bounds_and_a_line_of_help():
-    for method in PLUGINS.values():
-        for name, option in method.option_schemas.items():
-            assert option["description"], f"{method.name}.{name}"
-            assert method.options({name: option["default"]}, "x")[name] == option["default"]
-
-
 def _copy(name, target):
     shutil.copytree(ROOT / "plugins" / name, target)
     return target
@@ -154,6 +159,10 @@ def _plugin(tmp_path, old, new):
          "'predict' of a method needs plain @hookimpl above it"),
         ("def init_server(task: ViTTask) -> Tree:", "def init_server(task=None):",
          "gives 'task' a default"),
+        ("@fl.hookimpl\ndef predict", "@fl.hookimpl(trylast=True)\ndef predict",
+         "'predict' of a method needs plain @hookimpl above it"),
+        ("    return fl.linear(batch", "    yield fl.linear(batch",
+         "'predict' of a method must return, not yield"),
     ],
 )  # fmt: skip
 def test_a_broken_plugin_is_named(tmp_path, old, new, line):
@@ -252,13 +261,6 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
         checks.answers_as_declared(checks.TinyRun(method, tmp_path))
 
 
-def test_two_methods_of_one_name_are_refused(tmp_path):
-    _copy("head_tuning", tmp_path / "a")
-    _copy("head_tuning", tmp_path / "b")
-    with pytest.raises(FedLoomError, match=r"'head_tuning' is defined twice: in .*/a and in .*/b"):
-        manifest.discover(tmp_path)["head_tuning"]
-
-
 def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
     toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(toml.read_text().replace('needs = ["features"]', ""))
@@ -328,3 +330,74 @@ def test_a_method_that_mixes_predictions_fails_the_contract(tmp_path):
     new = OWN + "    return len(clients) * fl.linear(batch"
     with pytest.raises(FedLoomError, match="stacked clients do not predict as single ones"):
         checks.stacks(_plugin(tmp_path, SAME, new), tmp_path)
+
+
+# ---- other options, cohorts and backbones; no raw exception --------------------------------------
+
+OLD = "    return fl.cross_entropy(fl.linear(batch.features"
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"enum": ["a", "b", "c"], "default": "b"}, ["a", "c"]),
+        ({"type": "boolean", "default": True}, [False]),
+        ({"type": "integer", "default": 4}, [5, 3]),
+        ({"type": "number", "default": 0.5}, [0.25, 0.75]),
+        ({"type": "string", "default": "x"}, []),
+    ],
+)
+def test_other_values_of_an_option(schema, values):
+    assert driver.other_values(schema) == values
+
+
+def test_an_option_that_breaks_the_method_is_named(tmp_path):
+    method = _plugin(tmp_path, OLD, "    assert not task.options.weighted\n" + OLD)
+    checks.leaves_inputs_alone(checks.TinyRun(method, tmp_path))
+    line = r"AssertionError \(on cohorts of \d clients, with head_tuning's option weighted: True\)$"
+    with pytest.raises(FedLoomError, match=line):
+        driver.other_options(method, tmp_path)
+
+
+def test_a_value_that_the_method_refuses_is_passed_over(tmp_path):
+    line = "    if task.options.weighted: raise FedLoomError('not with this head')\n"
+    imports = "from fedloom.toolbox import FedLoomError\n"
+    driver.other_options(_plugin(tmp_path, OLD, f"    {imports}{line}{OLD}"), tmp_path)
+
+
+def test_a_refusal_that_is_a_wrong_result_is_none(tmp_path):
+    """train_locally complains of the loss, not the plugin."""
+    method = _plugin(tmp_path, OLD, "    if task.options.weighted: return batch.labels\n" + OLD)
+    with pytest.raises(FedLoomError, match=r"one number|gradient.*option weighted: True"):
+        driver.other_options(method, tmp_path)
+
+
+def test_a_cohort_of_another_size_that_breaks_the_method_is_named(tmp_path):
+    """The other checks have three clients in a round."""
+    method = _plugin(tmp_path, OLD, "    assert len(clients) <= 3\n" + OLD)
+    with pytest.raises(FedLoomError, match=r"AssertionError \(on cohorts of \d clients\)$"):
+        driver.other_options(method, tmp_path)
+
+
+def test_a_width_that_is_the_tiny_backbones_own_is_found_out(tmp_path):
+    method = _plugin(
+        tmp_path,
+        'return {"params": {"head": task.backbone.init_head(task.num_classes)}}',
+        'import torch\n    return {"params": {"head": torch.zeros(task.num_classes, 16)}}',
+    )
+    checks.stacks(method, tmp_path)
+    line = r"head_tuning: client_update, round 1, .*RuntimeError: .*\(on the backbone micro_vit\)$"
+    with pytest.raises(FedLoomError, match=line):
+        driver.shipped_backbone(method, tmp_path)
+
+
+def test_whatever_a_check_raises_is_one_line(tmp_path, monkeypatch):
+    method = _plugin(tmp_path, OLD, OLD)
+
+    def broken(method, folder, *wrappers):
+        raise TypeError("neither\nhere nor there")
+
+    monkeypatch.setattr("fedloom.contract.driver.CHECKS", (broken,))
+    line = "^head_tuning: check broken: TypeError: neither here nor there$"
+    with pytest.raises(FedLoomError, match=line):
+        driver.check(method, [method])

@@ -32,9 +32,8 @@ from fedloom.report.figures import (
 )
 from fedloom.report.figures.line_style import COLOURS, MARKERS, deal, with_styles
 from fedloom.report.figures.style import LINES
-from fedloom.study.jobs import PlotInputs, PlottedMethod, from_json, to_json
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import LineStyle, PlottedBackbone, plotted_runs
+from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
 from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
@@ -298,17 +297,6 @@ def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
     assert not any(look.colour.lower() == "#f0e442" for look in looks)
 
 
-def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
-    """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
-    wish = manifest.find("fedvpt").look.plain
-    items = [PlottedMethod(name, name, {}) for name in ("fedquick", "fedsparse", "fedbn")]
-    known = PlottedMethod("fedvpt", "FedVPT", wish)
-    rows = PlotInputs(("d/p/b",), (known, *items), (0,), None, REPORTED)
-    looks = [run.style for run in with_styles(plotted_runs(rows))]
-    assert looks[0] == LineStyle(wish["colour"], 0, wish["marker"])
-    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
-
-
 def _plan(**select):
     changed = deepcopy(default_config())
     return _resolved(changed, select)
@@ -373,19 +361,6 @@ def test_artefacts_of_all_seeds_where_the_kind_says_so():
     folder = "results/runs/digits/pathological/micro_vit/pfpt"
     every = [f"{folder}/seed{k}/artefacts/pool_sizes.parquet" for k in (0, 1)]
     assert plan.shown_files("figures", _label("own")) == every
-
-
-def test_a_study_of_hundreds_of_runs_fits_a_command_line():
-    job = _plan(tables=["main"]).job("table", _label("main"))
-    job = replace(job, shown=replace(job.shown, methods=job.shown.methods * 120))
-    assert len(to_json(job)) < 100_000 < 128 * 1024
-    assert len(plotted_runs(job.shown)) == 1200
-
-
-def test_a_jobs_json_is_read_as_it_was_written():
-    plan = _plan(tables=["main"], figures=["accuracy", "blocks"])
-    for job in (plan.job("table", _label("main")), plan.job("figure", _label("blocks"))):
-        assert from_json(to_json(job), type(job)) == job
 
 
 def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):

@@ -47,12 +47,6 @@ def _drawn(task, number=1):
     return torch.rand(3, generator=task.at(number).generator("noise")).tolist()
 
 
-def test_nothing_is_fixed_by_default():
-    plan = _plan()
-    assert plan.run_spec(plan.runs[0]).fixed == FixedSeeds()
-    assert plan.settings.partitions["iid"].settings.get("seed") is None
-
-
 def test_a_fixed_partition_is_that_of_partitions_without_a_seed_of_their_own():
     partitions = _plan(partition=3).settings.partitions
     assert partitions["iid"].settings["seed"] == 3

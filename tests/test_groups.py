@@ -97,14 +97,6 @@ def test_bytes_that_training_keeps_of_an_image_are_those_of_a_backward_pass(name
     assert sum(saved.values()) <= backbone.training_bytes <= 1.2 * sum(saved.values())
 
 
-def test_a_model_larger_than_the_bound_is_a_group_of_its_own(tiny, monkeypatch):
-    task, _ = tiny("fedvpt")
-    monkeypatch.setattr(memory, "BYTES_AT_ONCE", 10)
-    for each in (task, _on_gpu(task, monkeypatch)):
-        assert groups.clients_at_once(each, PROMPTS) == 1
-        assert groups.clients_evaluated_at_once(each, PROMPTS) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [("pfpt", {"variant": "released"}), ("sgpt", {"variant": "released", "frequency": True})],

@@ -335,15 +335,3 @@ def test_the_server_steps_as_algorithm_2(kind, momentum):
     np.testing.assert_allclose(now["a"]["b"].numpy(), expected, rtol=1e-12)
     np.testing.assert_allclose(now["c"].numpy(), expected[:1], rtol=1e-12)
     assert all(torch.equal(a, b) for a, (_, b) in zip(before, leaves(params), strict=True))
-
-
-@pytest.mark.parametrize("kind", ["yogi", "adagrad", "sgd"])
-def test_fedopt_steps_with_the_optimiser_that_is_asked_for(tiny, kind):
-    task, hooks = tiny("fedopt_pt", server_optimizer=kind, server_lr=0.5, server_eps=0.01)
-    start = initial_state(task, hooks)
-    mean = tensor_map(lambda v: v + 0.1, start.server["params"])
-    updates = [Update({"params": mean}, {}, 3, {}, client=1)]
-    after = hooks.aggregate(task=task.at(1), server=start.server, updates=updates)
-    for name, value in start.server["params"].items():
-        expected = by_hand(kind, [-0.1], value.double().numpy(), 0.5, 0.0, (0.9, 0.98), 0.01)
-        np.testing.assert_allclose(after["params"][name].numpy(), expected, atol=1e-6)

@@ -17,7 +17,6 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import evaluate, round, training_job
 from fedloom.hooks import hookspecs, loader, manifest
-from fedloom.toolbox import Update
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
 QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
@@ -422,22 +421,6 @@ def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ('    return changed("predict"', '    yield changed("predict"', "must return, not yield"),
-        ("@hookimpl\ndef predict", "@hookimpl(trylast=True)\ndef predict", "needs plain @hookimpl"),
-        ("@hookimpl\ndef predict", "@hookimpl(hookwrapper=True)\ndef predict", "needs plain @hook"),
-    ],
-)
-def test_a_hook_that_is_no_plain_function(tmp_path, old, new, words):
-    plugin = _write(tmp_path)["fickle"]
-    assert old in plugin.file.read_text()
-    plugin.file.write_text(plugin.file.read_text().replace(old, new))
-    with pytest.raises(FedLoomError, match=f"plugin.py: 'predict' of a method {words}"):
-        loader.load_hooks(plugin)
-
-
 def test_a_wrapper_must_yield(tmp_path):
     folder = tmp_path / "plugins" / "dp_laplace"
     shutil.copytree(ROOT / "plugins/dp_laplace", folder)
@@ -498,14 +481,3 @@ def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_p
     assert done.returncode not in (0, 1) and "Fatal Python error: Aborted" in log
     *_, last = (line for line in log.splitlines() if line.startswith("fickle: "))
     assert last.startswith("fickle: predict, round 1, clients 0, 1")
-
-
-def test_an_update_may_say_more_in_plain_numbers(fickle):
-    def change(task, updates):
-        return [
-            Update(u.payload, u.client_state, u.num_examples, u.metrics | {"steps": 3})
-            for u in updates
-        ]
-
-    fickle.change["client_update"] = change
-    fickle.run()

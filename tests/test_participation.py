@@ -10,13 +10,10 @@ import pytest
 import torch
 
 import fedloom.toolbox as fl
-from fedloom.common import tensor_files
-from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import CLIENTS, with_metrics
-from fedloom.federated.state import State
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
@@ -113,13 +110,6 @@ def test_a_trace_says_who_can_be_selected(run):
     assert found == [[1, 2], [3, 4, 5], [5], [1, 2], [3, 4, 5], [5]], "client 0 is held out"
 
 
-def test_a_round_without_clients_is_one_line(run):
-    task, hooks = run(trace=[[0]])
-    line = "head_tuning with dropout: available_clients, round 1: must return at least one"
-    with pytest.raises(FedLoomError, match=line):
-        rounds(task, hooks, 1)
-
-
 GREEDY = """
 
 @fl.hookimpl
@@ -170,15 +160,6 @@ def test_a_lost_update_tells_the_server_no_loss(run):
     arrived = set(rows[rows["received"]]["client_id"])
     assert {k for k, v in state.participation.items() if v.train_loss is not None} == arrived
     assert all(entry.rounds == 1 for entry in state.participation.values())
-
-
-def test_what_is_remembered_survives_disk(greedy, tmp_path):
-    task, hooks = tiny_task(greedy, tmp_path), loader.load_hooks(greedy)
-    state, _ = rounds(task, hooks, 2)
-    tensor_files.save(tmp_path / "x", state.tree())
-    again = State.of(tensor_files.load(tmp_path / "x")[0])
-    assert again.participation == state.participation
-    assert list(again.participation) == list(state.participation)
 
 
 def test_selection_by_history_resumes_to_the_bit(greedy, tmp_path):

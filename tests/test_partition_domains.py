@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.commands import planning
-from fedloom.common.errors import FedLoomError
 from fedloom.config.kinds import check_entry
 from partitioned import DOMAINS, make, with_domains
 from refusals import refused
@@ -135,16 +134,3 @@ def test_a_domain_without_training_images_is_refused(more):
     spec = {"scheme": "domain", "clients_per_domain": 2} | more
     with refused("domain 'oil'", "0 training images"):
         make(spec, 0, (labels[keep], test[keep], domains[keep]))
-
-
-def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
-    from dataclasses import replace
-
-    from fedloom.federated import build_task
-
-    task, _ = tiny("head_tuning")
-    build_task.check_cohort(task)
-    with pytest.raises(
-        FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
-    ):
-        build_task.check_cohort(replace(task, clients_per_round=99))

@@ -33,24 +33,6 @@ def test_a_batch_takes_the_prompts_that_most_of_its_images_rank_high(tiny):
     torch.testing.assert_close(found[0, 1], torch.tensor([3.0, 0, 0, 2]) / 13**0.5)
 
 
-def test_the_released_dropout_is_each_clients_and_steps_own(tiny):
-    """The same alone as in a cohort, another at the next step."""
-    task, _, _, received, clients, _ = after_training(tiny, variant="released")
-
-    def losses(images, k=None):
-        rows = slice(None) if k is None else slice(k, k + 1)
-        params = tensor_map(lambda v: v[rows], received["params"])
-        chosen = clients if k is None else clients.subset([k])
-        part = task.data.batch([task.data.train[c][:4] for c in chosen.ids])
-        part.seen = (images,) * len(chosen)
-        return released.loss(task, params, received, chosen, part)[0]
-
-    together = losses(0)
-    for k in range(3):
-        torch.testing.assert_close(losses(0, k)[0], together[k], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(together, losses(4))
-
-
 def reference_aggregation(uploaded, nets, z, lr, turns):
     """The authors' aggregation, in terms of their code: z_t is a matrix of ones and zeros [n_t, n].
 

@@ -153,7 +153,7 @@ def hub(monkeypatch):
     return holds
 
 
-def test_a_hubs_weights_are_known_by_what_was_loaded(study, hub):
+def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_change(study, hub):
     hub(0)
     plan = _plan(study, weights="hub")
     labels = SimpleNamespace(**vars(RUN), cache="features")
@@ -170,14 +170,6 @@ def test_a_hubs_weights_are_known_by_what_was_loaded(study, hub):
         value = state[name].numpy()
         expected.update(f"{name} torch.{value.dtype} {[*value.shape]}".encode() + value.tobytes())
     assert known["sha256"] == expected.hexdigest()
-
-
-def test_a_hubs_weights_that_change_are_refused_in_training_and_in_caches(study, hub):
-    hub(0)
-    plan = _plan(study, weights="hub")
-    labels = SimpleNamespace(**vars(RUN), cache="features")
-    cache.run(plan.job("cache", labels), 1)
-    train.run(_job(plan, 1), 1)
     hub(1)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*results/weights/vit.json"):
         train.run(_job(plan, 2), 1)

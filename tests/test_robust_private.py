@@ -1,7 +1,6 @@
 """krum, trimmed_mean, secure_mask and dp_gaussian: what the server's step gets, by hand."""
 
 import math
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -23,12 +22,8 @@ from fedloom.federated.round import initial_state, select, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report import tables
 from fedloom.toolbox import Update, gaussian_epsilon, secret_uniform
+from first_round import module
 from shown_runs import shown, table_job
-
-
-def module(name):
-    loader.import_plugin(manifest.find(name))
-    return sys.modules[f"fedloom_plugins.{name}.plugin"]
 
 
 @pytest.fixture
@@ -107,13 +102,6 @@ def test_trimmed_mean_leaves_the_extreme_values_of_every_coordinate_out(run, tri
     assert len(found) == 5
     for u in found:
         np.testing.assert_allclose(u.payload["params"]["head"].numpy(), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["trimmed_mean", "secure_mask", "dp_gaussian"])
-def test_a_method_that_uploads_more_than_parameters_is_refused(name):
-    line = driver.refusal(manifest.find(name), manifest.find("scaffold_pt"))
-    assert line.startswith(f"{name}: method scaffold_pt uploads 'control/head'")
-    assert driver.refusal(manifest.find(name), manifest.find("head_tuning")) is None
 
 
 @pytest.mark.parametrize("name", ["trimmed_mean", "dp_gaussian"])
@@ -222,15 +210,6 @@ def test_changes_are_clipped_to_their_norm_over_all_parameters(run):
         assert u.metrics["update_norm"] == pytest.approx(norm, rel=1e-5)
         assert u.metrics["clipped"] == 1.0
     assert now.selected == (1, 2, 3)
-
-
-def test_a_small_change_is_not_clipped(run):
-    task, hooks = run("dp_gaussian", clip=1e6)
-    _, clipped = sent_by(task, hooks, [1, 2, 3])
-    _, plain = sent_by(task, loader.load_hooks(manifest.find("head_tuning")), [1, 2, 3])
-    for u, other in zip(clipped, plain, strict=True):
-        torch.testing.assert_close(u.payload["params"]["head"], other.payload["params"]["head"])
-        assert u.metrics["clipped"] == 0.0
 
 
 @pytest.fixture(scope="module")

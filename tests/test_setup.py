@@ -150,11 +150,3 @@ def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_
     assert torch.equal(tokens(None), final)
     (tmp_path / "x").unlink()
     assert torch.equal(tokens(1), inputs[:, 0])
-
-
-def test_patches_are_read_when_they_are_first_asked_for(tmp_path):
-    patches = build_task.cached_patches(tmp_path / "x", CPU)
-    safetensors.torch.save_file({"patches": torch.ones(4, 3, 2)}, tmp_path / "x")
-    found = patches()
-    (tmp_path / "x").unlink()
-    assert patches() is found and torch.equal(found, torch.ones(4, 3, 2))

@@ -84,12 +84,6 @@ def test_a_study_is_told_the_order_before_anything_runs(study):
     )
 
 
-def test_so_is_one_whose_method_uses_each_update(study):
-    line = r"methods.secret.wrappers: masks .* gmm_pt declares no aggregation .* remove masks$"
-    with pytest.raises(FedLoomError, match=line):
-        study("masks", plugin="gmm_pt")
-
-
 def test_one_member_of_a_grid_is_enough(study):
     with pytest.raises(FedLoomError, match=r"secret.wrappers: masks .* fedavg_pt declares no"):
         study("masks", plugin="fedavg_pt", grid={"selection": [False, True]})

@@ -417,17 +417,6 @@ def test_every_claim_is_decided_by_a_study_of_its_paper_or_says_why_none_can(pap
     assert undecided == []
 
 
-def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
-    pep = _settings(bundled_studies.FOLDER / "pep_fedpt/table1.yaml").tables
-    assert pep["claims"].settings["labels"]["PEP-FedPT"] == "pep_fedpt"
-    assert pep["claims_tiny_dir"].settings["labels"]["PEP-FedPT"] == "pep_5"
-    sgpt = _settings(bundled_studies.FOLDER / "sgpt/table2.yaml").tables
-    assert sgpt["claims_office"].settings["labels"]["SGPT"] == "sgpt_4_groups"
-    assert sgpt["claims_domainnet"].settings["labels"]["SGPT"] == "sgpt_6_groups"
-    pfedpg = _settings(bundled_studies.FOLDER / "pfedpg/table3.yaml").tables["claims"].settings
-    assert pfedpg["labels"]["pFedPG"] == "pfedpg_3"
-
-
 @pytest.mark.parametrize("file", OF_PAPERS, ids=_name_of)
 def test_claims_are_tested_on_the_runs_that_the_study_has_for_its_other_tables(file):
     """Runs are trained for tables; a claim is not a reason to train more."""

@@ -427,9 +427,3 @@ def test_superclasses_that_ship(name, count):
         assert set(labels) == {glyph.name for glyph in glyphs.classes("target")}
     else:
         assert (counts == 5).all()
-
-
-def test_every_kind_makes_rows():
-    for kind in tables.KINDS.values():
-        parts = ("build",) if hasattr(kind, "build") else ("measure", "column", "describe")
-        assert all(callable(getattr(kind, part)) for part in parts)

@@ -3,7 +3,6 @@
 import os
 import shutil
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
@@ -351,14 +350,6 @@ def test_a_trial_that_diverges_ranks_last(work):
         choose.run(job, 1)
 
 
-def test_a_run_that_is_no_trial_stops_where_it_diverges(work):
-    plan = Plan(_settings({"values": {"training.lr": [1e38, 0.1]}}, ["fedvpt"]))
-    trial = plan.settings.trials["fedvpt"][0]
-    job = plan.job("train", _of(trial.label, 1000, partition="two.validation", end="0002"))
-    with pytest.raises(FedLoomError, match="finite"):
-        train.run(replace(job, trial=False), 1)
-
-
 def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
@@ -454,16 +445,3 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
     assert text.splitlines()[-1].startswith(
         "§ a chosen value is the lowest or highest that was tried"
     )
-
-
-def test_a_damaged_choice_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    plan = Plan(_settings({}))
-    job = plan.job("choose", _of("fedvpt"))
-    for trial in job.trials:
-        _evaluated(trial, job, [(2, 0, True, False, 10, 1)])
-    choose.run(job, 1)
-    file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(FedLoomError, match=r"chosen\.parquet"):
-        selected.with_choice(plan.job("train", _of("fedvpt", end="0003")).spec)

@@ -86,14 +86,6 @@ def _without(hooks, name):
     return hooks
 
 
-def test_an_update_says_what_its_client_had_received(run):
-    task, hooks = run("head_tuning")
-    state = initial_state(task, hooks)
-    for number in (1, 2):  # `receive` above compares
-        state, _ = train_round(task.at(number), hooks, state)
-    assert state.server["params"]["head"].abs().sum() > 0
-
-
 def test_the_servers_metrics_are_columns_of_rounds(run):
     task, hooks = run("head_tuning")
     state, rows = initial_state(task, hooks), []
