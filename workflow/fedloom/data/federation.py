@@ -127,12 +127,11 @@ def fits(size: int, device: torch.device) -> bool:
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
     """Copy values to the device, without waiting for the work that it has queued."""
-    return _pinned(values, device).to(device, non_blocking=True)
+    return _pinned(torch.from_numpy(values), device).to(device, non_blocking=True)
 
 
-def _pinned(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+def _pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return values.pin_memory() if device.type == "cuda" else values
 
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
@@ -193,7 +192,7 @@ class Batch:
 
     def read(self) -> torch.Tensor:
         """Read the images from the store, to the CPU."""
-        return _pinned(self.source.store.images(self.index), self.source.device)
+        return _pinned(torch.from_numpy(self.source.store.images(self.index)), self.source.device)
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -214,7 +213,7 @@ class Batch:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
         stored = self.source.patches()
         if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
-            rows = stored[torch.from_numpy(self.index)]
+            rows = _pinned(stored[torch.from_numpy(self.index)], self.rows.device)
             return rows.to(self.rows.device, non_blocking=True).float()
         return stored[self.rows].float()
 
