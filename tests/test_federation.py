@@ -4,7 +4,10 @@ import numpy as np
 import torch
 
 from fedloom.common.ids import UNASSIGNED
+from fedloom.data import federation
 from fedloom.data.federation import Federation, _rows_of_clients, read_ahead
+from fedloom.data.store import ImageStore
+from fedloom.federated.round import initial_state, train_round
 
 
 def _steps(task):
@@ -49,3 +52,17 @@ def test_rows_of_clients_leave_out_images_that_nobody_has():
     half = np.array([True, True, True, True, False, False, True, False])
     rows = _rows_of_clients(client, half)
     assert [row.tolist() for row in rows] == [[2], [0, 3, 6], []]
+
+
+def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
+    """Centralised training gives every round's one client the images of all."""
+    task, hooks = tiny("centralised")
+    read, original = [], ImageStore.images
+    monkeypatch.setattr(federation, "fits", lambda size, device: True)
+    monkeypatch.setattr(
+        ImageStore, "images", lambda s, rows: read.append(rows) or original(s, rows)
+    )
+    state = initial_state(task, hooks)
+    for number in (1, 2, 3):
+        state, _ = train_round(task.at(number), hooks, state)
+    assert [rows.tolist() for rows in read] == [list(range(120))]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,10 @@ class Federation:
         """Return C."""
         return self.priors.shape[1]
 
-    @cached_property
+    @property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        shape = len(self.store), *self.store.shape
-        if not fits(int(np.prod(shape)), self.device):
-            return None
-        images = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // COPIED_AT_ONCE)):
-            images[rows[0] : rows[-1] + 1] = torch.from_numpy(self.store.images(rows))
-        return images
+        return _resident(self.store, self.device)
 
     @property
     def streams(self) -> bool:
@@ -115,6 +109,18 @@ class Federation:
         for step, (index, _) in enumerate(padded):
             counts, shape = tuple(map(len, steps[step])), index.shape
             yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
+
+
+@lru_cache(maxsize=1)  # a copy of a Federation, with other clients, has the same images
+def _resident(store: ImageStore, device: torch.device) -> torch.Tensor | None:
+    """Copy all images to a GPU once; see `Federation.resident`."""
+    shape = len(store), *store.shape
+    if not fits(int(np.prod(shape)), device):
+        return None
+    images = torch.empty(shape, dtype=torch.uint8, device=device)
+    for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // COPIED_AT_ONCE)):
+        images[rows[0] : rows[-1] + 1] = torch.from_numpy(store.images(rows))
+    return images
 
 
 def fits(size: int, device: torch.device) -> bool:
