@@ -97,7 +97,7 @@ class GPU(TorchDispatchMode):
             self.uploads.append(args[name == "copy_"].nbytes)
         named = _map(_inside, kwargs) | ({"device": CPU} if kwargs.get("device") else {})
         out = func(*_map(_inside, args), **named)
-        known = {id(x.inside): x for x in there}  # what was written stays the same tensor
+        known = {id(x.inside): x for x in there}  # a written tensor stays the same
         if device != CUDA:
             return out
         if torch.Tag.inplace_view in func.tags:  # as squeeze_: the outer tensor's shape as well
@@ -154,7 +154,6 @@ def pretended_gpu() -> Iterator[GPU]:
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         memory = SimpleNamespace(total_memory=80 * 10**9)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
-        patch.setattr(torch.cuda, "mem_get_info", lambda device: (memory.total_memory,) * 2)
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         torch._C._set_only_lift_cpu_tensors(True)
         try:

@@ -42,7 +42,9 @@ def on_gpu(tiny):
             labels=data.labels.to(gpu),
             priors=data.priors.to(gpu),
             tokens=lru_cache(lambda place: task.data.tokens(place).to(gpu)),
-            patches=lru_cache(lambda: task.data.patches().to(gpu)),
+            patches=lru_cache(lambda: task.data.patches().to(gpu))
+            if "patches" in manifest.find(name).needs
+            else data.patches,
         )
         if warm is not None:
             warm = WarmStart(**{name: value.to(gpu) for name, value in vars(warm).items()})

@@ -54,7 +54,9 @@ def _on_gpu(name, folder, backbone=None, **options):
         labels=data.labels.to(CUDA),
         priors=data.priors.to(CUDA),
         tokens=lru_cache(lambda place: task.data.tokens(place).to(CUDA)),
-        patches=lru_cache(lambda: task.data.patches().to(CUDA)),
+        patches=lru_cache(lambda: task.data.patches().to(CUDA))
+        if "patches" in manifest.find(name).needs
+        else data.patches,
     )
     if warm is not None:
         warm = WarmStart(**{name: value.to(CUDA) for name, value in vars(warm).items()})

@@ -81,7 +81,9 @@ class FrozenViT:
         self.depth = len(model.blocks)
         tokens = model.num_prefix_tokens + model.patch_embed.num_patches
         self.image_floats = tokens * self.width
-        self.training_bytes = training_bytes(self.image_floats, self.depth, gradient_checkpointing)
+        self.training_bytes = training_bytes(
+            self.image_floats, self.depth, gradient_checkpointing, precision
+        )
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
         data = resolve_model_data_config(model)

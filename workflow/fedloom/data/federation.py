@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
-RESIDENT = 0.5  # share of a GPU's free memory that images, or their patches, may take
 COPIED_AT_ONCE = 1024  # images, to a GPU
 
 
@@ -28,6 +28,9 @@ def unasked(cache: str) -> Callable[..., torch.Tensor]:
         raise FedLoomError(f'{line}; add "{cache}" to needs')
 
     return read
+
+
+NO_PATCHES = unasked("patches")
 
 
 @dataclass
@@ -58,9 +61,19 @@ class Federation:
     priors: torch.Tensor
     domains: list[str]
     tokens: Callable[[int | None], torch.Tensor] = field(default=unasked("features"))
-    patches: Callable[[], torch.Tensor] = field(default=unasked("patches"))
+    patches: Callable[[], torch.Tensor] = field(default=NO_PATCHES)
     classes: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def image_bytes(self) -> int:
+        """Return the bytes of all images."""
+        return len(self.store) * int(np.prod(self.store.shape))
+
+    @property
+    def patch_bytes(self) -> int:
+        """Return the bytes of all patches, none if the method does not need them."""
+        return 0 if self.patches is NO_PATCHES else self.patches().nbytes
 
     @property
     def num_clients(self) -> int:
@@ -125,10 +138,15 @@ def _resident(store: ImageStore, device: torch.device) -> torch.Tensor | None:
 
 def fits(size: int, device: torch.device) -> bool:
     """Return True if a number of bytes may be kept on a GPU; a CPU keeps none and reads files."""
+    total = gpu_bytes(device)
+    return total is not None and memory.stays_on_gpu(size, total)
+
+
+def gpu_bytes(device: torch.device) -> int | None:
+    """Return the memory of a GPU; None of a CPU."""
     if device.type != "cuda":
-        return False
-    free, _ = torch.cuda.mem_get_info(device)
-    return size <= RESIDENT * free
+        return None
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -289,7 +307,7 @@ def load(
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens or unasked("features"),
-        patches=patches or unasked("patches"),
+        patches=patches or NO_PATCHES,
         classes=tuple(classes),
         device=device,
     )

@@ -14,7 +14,7 @@ from fedloom.study import paths
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import ShownRun, shown_runs
-from fedloom.study.resources import RATE, Work, contents
+from fedloom.study.resources import RATE, UNKNOWN_SIDE, Work, contents
 from fedloom.study.runs import Run
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
@@ -24,7 +24,6 @@ START_UP = 5.0  # seconds of the imports of a job that has no job server to shar
 FORK = 0.2  # seconds that a job starts in that has one
 FEATURE = 4  # bytes of a cached number; patches are kept in half of it
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
-UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, which is a small one
 
 
 @dataclass(frozen=True)
