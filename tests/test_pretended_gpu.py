@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from threading import get_ident
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
 from fedloom.contract.tiny import tiny_vit
+from fedloom.federated.augmentation import AugmentedBatch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import WarmStart
@@ -109,6 +111,23 @@ def test_its_numbers_are_those_of_the_cpu(tmp_path, tiny):
         state, there = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
         assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
         assert evaluate(task.at(1), hooks, state) == rows
+
+
+@pytest.mark.parametrize("augment", [True, "shift"])
+def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
+    tmp_path, tiny, monkeypatch, augment
+):
+    task, hooks = tiny("fedvpt")
+    vars(task.training).update(augment=augment)
+    _, here = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
+    threads, read = [], AugmentedBatch.read
+    monkeypatch.setattr(AugmentedBatch, "read", lambda b: threads.append(get_ident()) or read(b))
+    with pretended_gpu():
+        task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
+        vars(task.training).update(augment=augment)
+        _, there = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
+    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+    assert [thread == get_ident() for thread in threads] == [True, False, False]
 
 
 def test_a_tensor_left_on_the_cpu_is_seen(tmp_path):

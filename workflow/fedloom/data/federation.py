@@ -151,15 +151,16 @@ def gpu_bytes(device: torch.device) -> int | None:
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
     """Copy values to the device, without waiting for the work that it has queued."""
-    return _pinned(torch.from_numpy(values), device).to(device, non_blocking=True)
+    return pinned(torch.from_numpy(values), device).to(device, non_blocking=True)
 
 
-def _pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return values on the CPU, in memory that a GPU can read while both work."""
     return values.pin_memory() if device.type == "cuda" else values
 
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
-    """Yield the batches; where images come from disk to a GPU, it works while the next are read.
+    """Yield the batches; where the CPU reads images for a GPU, that works while the next are read.
 
     That begins when a batch's images are first used: a method may do without.
     """
@@ -172,7 +173,7 @@ def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
                 coming = reader.submit(following.read) if following else None
                 batch.images = current.result().to(batch.source.device, non_blocking=True)
             yield batch
-            reads = "images" in vars(batch) and batch.source.streams
+            reads = "images" in vars(batch) and batch.is_read_ahead
 
 
 def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -207,6 +208,11 @@ class Batch:
     mask: torch.Tensor
     seen: tuple[int, ...] = field(default=(), kw_only=True)
 
+    @property
+    def is_read_ahead(self) -> bool:
+        """Return True if the images are read while the GPU works on another batch."""
+        return self.source.streams
+
     @cached_property
     def images(self) -> torch.Tensor:
         """Return the images, uint8 [K, B, H, W, channels]."""
@@ -216,7 +222,7 @@ class Batch:
 
     def read(self) -> torch.Tensor:
         """Read the images from the store, to the CPU."""
-        return _pinned(torch.from_numpy(self.source.store.images(self.index)), self.source.device)
+        return pinned(torch.from_numpy(self.source.store.images(self.index)), self.source.device)
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -237,7 +243,7 @@ class Batch:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
         stored = self.source.patches()
         if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
-            rows = _pinned(stored[torch.from_numpy(self.index)], self.rows.device)
+            rows = pinned(stored[torch.from_numpy(self.index)], self.rows.device)
             return rows.to(self.rows.device, non_blocking=True).float()
         return stored[self.rows].float()
 
