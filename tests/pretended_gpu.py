@@ -14,16 +14,13 @@ import pytest
 import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 COPIES = {"copy_", "_to_copy"}
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 RANDOM = ("rand", "normal", "bernoulli", "uniform", "multinomial", "exponential", "native_dropout")
 WAITING = {"_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "masked_select", "equal"}
-
-
-class MixedDevicesError(RuntimeError):
-    """An operation got tensors of the CPU and of the GPU."""
 
 
 class OnGPU(torch.Tensor):
@@ -36,8 +33,8 @@ class OnGPU(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inside: torch.Tensor) -> "OnGPU":
-        shape, strides, start = inside.shape, inside.stride(), inside.storage_offset()
-        made = cls._make_wrapper_subclass(cls, shape, strides, start, dtype=inside.dtype)
+        layout = inside.shape, inside.stride(), inside.storage_offset()
+        made = cls._make_wrapper_subclass(cls, *layout, dtype=inside.dtype)
         made.inside = inside
         return made
 
@@ -64,12 +61,7 @@ class OnGPU(torch.Tensor):
 
 
 class GPU(TorchDispatchMode):
-    """The GPU, on which tensors are made that are asked for there.
-
-    Attributes:
-        waits: how often the host waited for it.
-        uploads: the bytes of every tensor that was copied to it.
-    """
+    """The GPU; counts how often the host waits for it, and bytes of tensors copied there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +69,7 @@ class GPU(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, kwargs = func._schema.name.removeprefix("aten::"), kwargs or {}
-        given = list(_leaves([*args, *kwargs.values()]))
+        given = tree_leaves((args, kwargs))
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         there = [x for x in tensors if isinstance(x, OnGPU)]
         device = torch.device(kwargs.get("device") or (CUDA if there else CPU))
@@ -93,8 +85,8 @@ class GPU(TorchDispatchMode):
         masks = name == "index" and any(x is not None and x.dtype == torch.bool for x in args[1])
         down = name == "_to_copy" and device == CPU
         self.waits += bool(there and (name in WAITING or masks or down))
-        if device == CUDA and name in COPIES and not isinstance(args[name == "copy_"], OnGPU):
-            self.uploads.append(args[name == "copy_"].nbytes)
+        if device == CUDA and name in COPIES:
+            self.uploads += [x.nbytes for x in tensors if not isinstance(x, OnGPU)]
         named = _map(_inside, kwargs) | ({"device": CPU} if kwargs.get("device") else {})
         out = func(*_map(_inside, args), **named)
         known = {id(x.inside): x for x in there}  # a written tensor stays the same
@@ -112,16 +104,11 @@ def _refuse_mixed(func: Any, name: str, args: tuple, here: list[torch.Tensor]) -
     indices = args[1] if name in INDEXED and isinstance(args[0], OnGPU) else ()
     shapes = [tuple(x.shape) for x in here if x.dim() and not any(x is i for i in indices)]
     if shapes or written:
-        raise MixedDevicesError(f"{name}: expected all tensors on one device, got {shapes} on cpu")
+        raise RuntimeError(f"{name}: expected all tensors on one device, got {shapes} on cpu")
 
 
 def _inside(x: torch.Tensor) -> torch.Tensor:
     return x.inside if isinstance(x, OnGPU) else x
-
-
-def _leaves(values: Any) -> Iterator[Any]:
-    for value in values:
-        yield from _leaves(value) if isinstance(value, list | tuple) else [value]
 
 
 def _map(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -134,7 +134,7 @@ def test_a_tensor_left_on_the_cpu_is_seen(tmp_path):
     with pretended_gpu():
         task, hooks = _on_gpu("fedvpt", tmp_path)
         task = replace(task, data=replace(task.data, labels=task.data.labels.cpu()))
-        with pytest.raises(FedLoomError, match="MixedDevicesError: index"):
+        with pytest.raises(FedLoomError, match="index: expected all tensors on one device"):
             train_round(task.at(1), hooks, initial_state(task, hooks))
 
 
