@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torchvision.transforms import v2
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
+from fedloom.contract import checks
 from fedloom.federated.augmentation import BICUBIC, cropped, flipped, shifted, training_batch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -124,7 +124,7 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
 def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "augment", True)
     method = manifest.find(name)
-    for number, check in enumerate((contract.resumes, contract.stacks)):
+    for number, check in enumerate((checks.resumes, checks.stacks)):
         (tmp_path / str(number)).mkdir()
         check(method, tmp_path / str(number))
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fedloom.backbones.micro_vit  # noqa: F401  registers the small ViT
+from fedloom.backbones import blocks
 from fedloom.backbones.blocks import PLACES
 from fedloom.backbones.vit import FrozenViT
 from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter, prefix
@@ -230,3 +231,16 @@ def test_a_block_of_another_kind_is_refused_only_where_its_inside_is_wanted():
     vit.forward(_images(), _random(K, 7, D))
     with refused("ParallelScalingBlock"):
         vit.forward(_images(), _random(K, 7, D), inserts={1: {"mlp": lambda x, y: y}})
+
+
+def test_attention_in_products_equals_the_fused_one(monkeypatch):
+    """As it is computed for training in bf16 on a CPU, here in float64 and with a mask."""
+    block, tokens = _model().blocks[0], _random(K, B, T, D).requires_grad_()
+    mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
+    both = []
+    for products in (False, True):
+        monkeypatch.setattr(blocks, "_slow_if_fused", lambda x, products=products: products)
+        out = blocks.run_block(block, tokens, {}, {}, mask)
+        both.append((out, *torch.autograd.grad(out.square().sum(), tokens)))
+    for fused, product in zip(*both, strict=True):
+        torch.testing.assert_close(product, fused, rtol=1e-12, atol=1e-12)

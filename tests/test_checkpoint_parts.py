@@ -7,7 +7,7 @@ import pytest
 
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import checkpoint, training_job
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Confusion, Rows

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.tensors import leaves
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import download_to, initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
@@ -26,7 +26,7 @@ def run(tmp_path):
 
     def make(wrapper, **options):
         method, around = manifest.find("fedvpt"), manifest.find(wrapper)
-        task = contract.tiny_task(method, tmp_path, (around,))
+        task = tiny_task(method, tmp_path, (around,))
         vars(task.wrappers[wrapper]).update(options)
         hooks = loader.load_hooks(method, wrappers=(around,))
         plain = loader.load_hooks(method)

@@ -264,7 +264,7 @@ def test_extending_a_study_changes_no_earlier_job():
     run = runs(short.settings)[0]
     for end in ("0007", "0014", "0021"):
         wildcards = SimpleNamespace(**vars(run), end=end)
-        assert short.train_job(wildcards) == long.train_job(wildcards)
+        assert short.job("train", wildcards) == long.job("train", wildcards)
 
 
 def test_the_number_of_rounds_is_part_of_a_run_only_under_a_cosine():

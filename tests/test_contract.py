@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 
-from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.contract import checks, driver
 from fedloom.hooks import hookspecs, loader, manifest
 
 pytestmark = pytest.mark.slow
@@ -38,11 +38,11 @@ FEWER_STEPS = {"fedic": {"server_steps": 10}}
 
 
 @pytest.mark.parametrize(
-    "check", contract.CHECKS + contract.VARIATIONS, ids=lambda check: check.__name__
+    "check", checks.CHECKS + driver.VARIATIONS, ids=lambda check: check.__name__
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_contract(name, check, tmp_path):
-    options = {} if check is contract.stacks else FEWER_STEPS.get(name, {})
+    options = {} if check is checks.stacks else FEWER_STEPS.get(name, {})
     check(METHODS[name].with_defaults(options), tmp_path)
 
 
@@ -68,15 +68,15 @@ VARIANTS = [  # whose code is not that of the defaults
 # 500 Adam steps a round make much of a last bit, and 0.05 is too high a rate for two layers;
 # in SGPT's released code each client sees those that trained before it
 EXCEPT = {
-    "pfpt": (contract.stacks, contract.learns),
-    "sgpt": (contract.stacks,),
+    "pfpt": (checks.stacks, checks.learns),
+    "sgpt": (checks.stacks,),
 }
 
 
 VARIANT_CASES = [
     pytest.param(name, options, check, id=f"{name}-{number}-{check.__name__}")
     for number, (name, options) in enumerate(VARIANTS)
-    for check in contract.CHECKS
+    for check in checks.CHECKS
     if options.get("variant") != "released" or check not in EXCEPT.get(name, ())
 ]
 
@@ -89,8 +89,8 @@ def test_contract_of_variants(name, options, check, tmp_path):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(name):
     some = [METHODS[m] for m in AROUND.get(name, ("head_tuning",))]
-    assert "around" in contract.check(WRAPPERS[name], some)
-    lines = {m: contract.refusal(WRAPPERS[name], METHODS[m]) for m in NOT_MEANS}
+    assert "around" in driver.check(WRAPPERS[name], some)
+    lines = {m: driver.refusal(WRAPPERS[name], METHODS[m]) for m in NOT_MEANS}
     refused = {method: line for method, line in lines.items() if line is not None}
     assert set(refused) == REFUSED.get(name, set())
     for method, line in refused.items():
@@ -102,10 +102,10 @@ def test_the_template_runs_when_copied_and_renamed(tmp_path):
     toml = folder / "method.toml"
     toml.write_text(toml.read_text().replace('name = "template"', 'name = "mine"'))
     method = manifest.discover(tmp_path / "plugins")["mine"]
-    assert contract.check(method, [method]) == "12 checks"
+    assert driver.check(method, [method]) == "12 checks"
 
 
-@pytest.mark.parametrize("check", [contract.resumes, contract.keeps_rules])
+@pytest.mark.parametrize("check", [checks.resumes, checks.keeps_rules])
 def test_a_method_that_cannot_be_stacked_gets_one_client_at_a_time(check, tmp_path):
     old = "    return fl.cross_entropy("
     method = _plugin(tmp_path, old, "    assert len(batch.index) == 1\n" + old)
@@ -184,7 +184,7 @@ def test_what_a_plugin_holds_between_jobs_is_found(tmp_path):
     method = _plugin(tmp_path, PREDICT, code + PREDICT)
     (tmp_path / "x").mkdir()
     with pytest.raises(FedLoomError, match="3 rounds are not 2 \\+ 1 rounds"):
-        contract.checks.resumes(method, tmp_path / "x")
+        checks.resumes(method, tmp_path / "x")
 
 
 def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
@@ -204,7 +204,7 @@ def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
     assert old in plugin.read_text()
     plugin.write_text(plugin.read_text().replace(old, new, 1))
     (tmp_path / "x").mkdir()
-    contract.checks.resumes(method, tmp_path / "x")
+    checks.resumes(method, tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_listed_table_that_the_hook_does_not_give_is_found(tmp_path):
     toml.write_text(toml.read_text() + '\n[artefacts.norms]\ndescription = "none"\n')
     method = manifest.discover(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match="artefact"):
-        contract.gives_its_tables(contract.TinyRun(method, tmp_path))
+        checks.gives_its_tables(checks.TinyRun(method, tmp_path))
 
 
 # `predict` of Head-Tuning, and that of a method whose clients differ
@@ -249,7 +249,7 @@ def test_whether_the_server_has_a_model_is_declared(tmp_path, declared, code, li
     manifest.discover.cache_clear()
     method = manifest.discover(tmp_path)["head_tuning"]
     with pytest.raises(FedLoomError, match=line):
-        contract.answers_as_declared(contract.TinyRun(method, tmp_path))
+        checks.answers_as_declared(checks.TinyRun(method, tmp_path))
 
 
 def test_two_methods_of_one_name_are_refused(tmp_path):
@@ -265,7 +265,7 @@ def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
     method = manifest.discover(tmp_path)["head_tuning"]
     line = 'the method reads features, which its method.toml does not ask for; add "features"'
     with pytest.raises(FedLoomError, match=line):
-        contract.check(method, [method])
+        driver.check(method, [method])
 
 
 def test_what_a_family_has_not_cannot_be_needed(tmp_path):
@@ -301,7 +301,7 @@ def test_a_method_that_changes_state_in_place_fails_the_contract(tmp_path):
     code = f"{AGGREGATE}    server['params']['head'].add_(1)\n    return server\n\n\n"
     method = _plugin(tmp_path, PREDICT, code + PREDICT)
     with pytest.raises(FedLoomError, match=r"a round changes the server's state: 'params/head'"):
-        contract.leaves_inputs_alone(contract.TinyRun(method, tmp_path))
+        checks.leaves_inputs_alone(checks.TinyRun(method, tmp_path))
 
 
 def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
@@ -314,17 +314,17 @@ def test_a_method_that_uploads_what_it_keeps_fails_the_contract(tmp_path):
         "def init_client(task): return {'head': task.backbone.init_head(task.num_classes)}\n"
     )
     with pytest.raises(FedLoomError, match=r"personal 'head' is uploaded as 'params/head'"):
-        contract.keeps_secrets(contract.TinyRun(_plugin(tmp_path, old, new), tmp_path))
+        checks.keeps_secrets(checks.TinyRun(_plugin(tmp_path, old, new), tmp_path))
 
 
 def test_a_method_that_mixes_clients_fails_the_contract(tmp_path):
     old = "return fl.cross_entropy("
     method = _plugin(tmp_path, old, 'return 0.1 * params["head"].sum() + fl.cross_entropy(')
     with pytest.raises(FedLoomError, match="stacked clients are not single ones"):
-        contract.stacks(method, tmp_path)
+        checks.stacks(method, tmp_path)
 
 
 def test_a_method_that_mixes_predictions_fails_the_contract(tmp_path):
     new = OWN + "    return len(clients) * fl.linear(batch"
     with pytest.raises(FedLoomError, match="stacked clients do not predict as single ones"):
-        contract.stacks(_plugin(tmp_path, SAME, new), tmp_path)
+        checks.stacks(_plugin(tmp_path, SAME, new), tmp_path)

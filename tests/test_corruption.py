@@ -16,7 +16,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
 from fedloom.common.tensors import leaves
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
 from fedloom.report import metrics

@@ -6,12 +6,12 @@ from functools import lru_cache
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.tensors import leaves
+from fedloom.contract import checks
 from fedloom.data.federation import Federation
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -85,7 +85,7 @@ def test_float32_is_that_of_a_cpu(on_gpu, tiny, name):
     there = _rounds(*on_gpu(name), 1).server["params"]
     here = _rounds(*tiny(name), 1).server["params"]
     there = dict((path, value.cpu()) for path, value in leaves(there))
-    for path, difference in contract.differences(dict(leaves(here)), there).items():
+    for path, difference in checks.differences(dict(leaves(here)), there).items():
         assert difference < 1e-3, path
 
 

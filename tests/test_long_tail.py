@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 import fedloom.toolbox as fl
 from doubled import doubled, features, images_of, logits
-from fedloom import contract
 from fedloom.backbones import resnet
 from fedloom.common.errors import FedLoomError
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
@@ -273,9 +273,7 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
     options = (
         {"matching_steps": 1, "retraining_epochs": 1} if name == "creff" else {"server_steps": 1}
     )
-    task = contract.tiny_task(
-        manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options
-    )
+    task = tiny_task(manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options)
     task = replace(task, backbone=backbone)
     hooks = loader.load_hooks(manifest.find(name))
     start = initial_state(task, hooks)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import evaluate, round, training_job
 from fedloom.hooks import hookspecs, loader, manifest
 from fedloom.toolbox import Update
@@ -47,14 +47,14 @@ class Fickle:
         plugin = plugins["around" if wrapped else "fickle"]
         self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
         self.hooks = loader.load_hooks(self.method, wrappers=around)
-        self.task = contract.tiny_task(self.method, folder, tuple(around))
+        self.task = tiny_task(self.method, folder, tuple(around))
         self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
 
     def run(self):
-        two = replace(contract.tiny_job(self.method, last=2), evaluate=(1, 2))
+        two = replace(tiny_job(self.method, last=2), evaluate=(1, 2))
         folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
         folder.mkdir()
-        outputs = contract.tiny_outputs(folder, 2)
+        outputs = tiny_outputs(folder, 2)
         training_job.train(self.task, self.hooks, two, None, outputs, "same")
         current = round.initial_state(self.task, self.hooks)
         return evaluate.artefact(self.task.at(2), self.hooks, current, "norms")
@@ -453,7 +453,7 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
     """Of an exception its own plugin is named; of a wrong result, both."""
     method = manifest.find("pep_fedpt")
     wrapper = manifest.find("dp_laplace")
-    task = contract.tiny_task(method, tmp_path, (wrapper,))
+    task = tiny_task(method, tmp_path, (wrapper,))
     hooks = loader.load_hooks(method, wrappers=[wrapper])
     current = round.initial_state(task, hooks)
     task.wrappers["dp_laplace"].eps = torch.nan

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common import memory
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.contract import checks
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
@@ -37,7 +38,7 @@ def fickle(tmp_path):
 @pytest.fixture
 def run(fickle, tmp_path):
     hooks = loader.load_hooks(fickle)
-    task = contract.tiny_task(fickle, tmp_path)
+    task = tiny_task(fickle, tmp_path)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     change = sys.modules["fedloom_plugins.fickle.plugin"].CHANGE
     return task.at(1), hooks, state, change
@@ -119,9 +120,9 @@ def test_a_client_that_never_trained_starts_from_what_it_is_sent(run):
 
 
 def test_personalised_numbers_keep_the_contract(fickle, tmp_path):
-    contract.resumes(fickle, tmp_path)
-    contract.stacks(fickle, tmp_path)
-    contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
+    checks.resumes(fickle, tmp_path)
+    checks.stacks(fickle, tmp_path)
+    checks.leaves_inputs_alone(checks.TinyRun(fickle, tmp_path))
 
 
 def test_what_is_trained_per_client_there_is_the_clients_own(run):
@@ -181,4 +182,4 @@ def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle,
     head, tail = file.read_text().rsplit(own, 1)
     file.write_text(f"{head}    received['params']['head'][0].add_(1)\n{own}{tail}")
     with pytest.raises(FedLoomError, match=r"fickle: an evaluation changes .*'params/head'"):
-        contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
+        checks.leaves_inputs_alone(checks.TinyRun(fickle, tmp_path))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.tensors import leaves, stack
+from fedloom.contract.tiny import ALIKE, tiny_task
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.local_training import make_optimizer
@@ -249,7 +249,7 @@ def test_released_clients_train_alone_as_in_a_cohort(tiny, head):
 def test_the_released_variant_learns(tmp_path, monkeypatch):
     method = manifest.find("pfpt")
     options = SMALL | {"variant": "released"}
-    task = contract.tiny_task(method, tmp_path, partition=contract.ALIKE, **options)
+    task = tiny_task(method, tmp_path, partition=ALIKE, **options)
     task.training.lr = 0.005
     hooks, losses = loader.load_hooks(method), []
     monkeypatch.setattr(module("pfpt", "released"), "TURNS", 10)

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.commands.planning import resolve
 from fedloom.common import device
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
-from fedloom.contract.tiny import tiny_backbone
+from fedloom.contract import checks
+from fedloom.contract.tiny import tiny_backbone, tiny_clip, tiny_vit
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.study.jobs import to_json
@@ -32,8 +33,8 @@ def bf16(monkeypatch):
 
         return build
 
-    vit = of(contract.tiny_vit, FrozenViT)
-    clip = of(contract.tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
+    vit = of(tiny_vit, FrozenViT)
+    clip = of(tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
     monkeypatch.setattr("fedloom.contract.tiny.tiny_vit", vit)
     monkeypatch.setattr("fedloom.contract.tiny.tiny_clip", clip)
     tiny_backbone.cache_clear()
@@ -58,10 +59,10 @@ def test_what_is_trained_stays_float32_and_close(tiny, request, name):
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "pfpt", "promptfl"])
-@pytest.mark.parametrize("check", [contract.resumes, contract.stacks])
+@pytest.mark.parametrize("check", [checks.resumes, checks.stacks])
 def test_bf16_keeps_the_contract(bf16, tmp_path, name, check, monkeypatch):
-    if check is contract.stacks:  # a product of another shape rounds otherwise
-        monkeypatch.setattr(contract.checks, "CLOSE", 0.05)
+    if check is checks.stacks:  # a product of another shape rounds otherwise
+        monkeypatch.setattr(checks, "CLOSE", 0.05)
     check(manifest.find(name), tmp_path)
 
 
@@ -98,3 +99,17 @@ def test_the_server_computes_in_float32(tiny, monkeypatch):
     finally:
         device._allow_tf32(False)
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("name", ["fedvpt", "promptfl"])
+def test_training_in_bf16_on_a_cpu_uses_no_fused_attention(tiny, bf16, name, monkeypatch):
+    """Its backward pass takes five times as long as three products."""
+
+    def fused(query, *rest, **more):
+        assert not query.requires_grad
+        return attention(query, *rest, **more)
+
+    attention = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    task, hooks = tiny(name)
+    train_round(task.at(1), hooks, initial_state(task, hooks))

@@ -8,13 +8,12 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
-from fedloom.contract.tiny import tiny_vit
+from fedloom.contract.tiny import tiny_task, tiny_vit
 from fedloom.federated.augmentation import AugmentedBatch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -44,7 +43,7 @@ def _on_gpu(name, folder, backbone=None, **options):
     if backbone is None and method.family == "vit" and name not in DEEP:
         sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
         backbone = FrozenViT(VisionTransformer(**sizes, mlp_ratio=1, num_classes=0))
-    task = contract.tiny_task(method, folder, backbone=backbone, **options)
+    task = tiny_task(method, folder, backbone=backbone, **options)
     data, old, warm = task.data, task.backbone, task.warm_start
     if isinstance(old, FrozenViT):
         moved = FrozenViT(old.model, CUDA)

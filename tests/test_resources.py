@@ -15,7 +15,6 @@ import safetensors.torch
 import torch
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.backbones import base
 from fedloom.backbones.sizes import count
 from fedloom.commands.planning import resolve
@@ -23,6 +22,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.receipts import write_receipt
 from fedloom.config.settings import Backbone
+from fedloom.contract.tiny import tiny_task
 from fedloom.data.entries import SOURCES
 from fedloom.data.sources import glyphs, sklearn_digits
 from fedloom.federated import groups
@@ -31,6 +31,7 @@ from fedloom.federated.round import initial_state
 from fedloom.hooks import loader, manifest
 from fedloom.study import backbone_sizes, resources
 from fedloom.study.backbone_sizes import sizes
+from fedloom.study.estimates import workload
 from fedloom.study.plan import Plan
 from refusals import refused
 
@@ -160,9 +161,10 @@ def test_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, visible, options, 
 def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, name, batch):
     training = {"batch_size": batch}
     ask("train", backbone=MICRO, method=name, training=training)
-    planned = ask.plan.workload(SimpleNamespace(**LABELS, backbone="b"), "m").clients_at_once()
+    labels = SimpleNamespace(**LABELS, backbone="b")
+    planned = workload(ask.plan.settings, labels, "m").clients_at_once()
     method = manifest.find(name)
-    task = contract.tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
+    task = tiny_task(method, tmp_path, backbone=base.load("vit", MICRO))
     task.training.batch_size = batch
     hooks = loader.load_hooks(method)
     received = initial_state(task, hooks).server["params"]

@@ -6,11 +6,11 @@ from copy import copy
 import pytest
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import method_labels
+from fedloom.contract import checks
 from fedloom.hooks import manifest
 
 PLUGINS = manifest.discover()
@@ -110,7 +110,7 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
     method = PLUGINS[name].model_copy(update={"aggregation": declared}).with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
-        contract.aggregates_as_declared(contract.TinyRun(method, tmp_path))
+        checks.aggregates_as_declared(checks.TinyRun(method, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,8 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
             raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
         for place in places:
             if place not in PLACES:
-                raise FedLoomError(
-                    f"inserts: no place '{place}' in a block; there are {', '.join(PLACES)}"
-                )
+                hint = f"there are {', '.join(PLACES)}"
+                raise FedLoomError(f"inserts: no place '{place}' in a block; {hint}")
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
@@ -200,7 +199,7 @@ def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None
     The library's block computes all tokens, where all are read or its inside is not known. The mask
     is as the block takes it: [T, T], or [N heads, T, T].
     """
-    if read is EVERY or known_parts(block) is None:
+    if (read is EVERY and not _slow_if_fused(tokens)) or known_parts(block) is None:
         return (block(tokens) if mask is None else block(tokens, attn_mask=mask))[:, read]
     if mask is not None and mask.dim() == 3:
         mask = mask.unflatten(0, (len(tokens), -1))  # [N, heads, T, T]
@@ -261,8 +260,20 @@ def _attend(
     )
     if mask is not None:
         mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    if _slow_if_fused(q):
+        scores = (q * q.shape[-1] ** -0.5) @ k.mT  # [K B, heads, R, S]
+        mixed = (scores if mask is None else scores + mask).softmax(-1) @ v
+    else:
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return step("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape[:2]))
+
+
+def _slow_if_fused(x: Tensor) -> bool:
+    """Return True for training in bf16 on a CPU.
+
+    There torch's fused attention takes five times as long for its backward pass as three products.
+    """
+    return x.requires_grad and not x.is_cuda and torch.is_autocast_enabled("cpu")
 
 
 def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:

@@ -50,9 +50,6 @@ class PersonalStates(Mapping[int, Tree]):
         """Return the mean over clients of the tensor, or of the tree of tensors, at a key.
 
         It is computed once for all clients that never trained.
-
-        Raises:
-            KeyError: no client has trained, or one has no such key.
         """
         if key not in self._means:
             if not self:

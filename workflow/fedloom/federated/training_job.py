@@ -157,7 +157,6 @@ def train(
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
 
     Raises:
-        FedLoomError: a damaged checkpoint, or numbers that are not finite, except in a trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device
@@ -212,14 +211,10 @@ def train(
                 )
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
-    tables = {
-        outputs.evaluation: rows.evaluation,
-        outputs.rounds: rows.rounds,
-        outputs.clients: rows.clients,
-    }
+    write_table(outputs.evaluation, rows.evaluation)
+    write_table(outputs.rounds, rows.rounds)
+    write_table(outputs.clients, rows.clients)
     if job.confusion:
-        tables[outputs.confusion] = rows.confusion
-    for path, table in tables.items():
-        write_table(path, table)
+        write_table(outputs.confusion, rows.confusion)
     facts = {"run": name, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, current.tree(), **facts)

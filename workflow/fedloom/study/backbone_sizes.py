@@ -65,11 +65,7 @@ class Sizes:
 
 
 def sizes(backbone: Backbone) -> Sizes:
-    """Return the sizes of a backbone.
-
-    Raises:
-        FedLoomError: its library has no such model, or FedLoom cannot read it.
-    """
+    """Return the sizes of a backbone; refuse one that its library or FedLoom cannot read."""
     kept = _sizes(key(backbone))
     if not kept.depth:
         return kept

@@ -5,15 +5,13 @@ The estimates are meant to be too large rather than too small. They follow from 
 train at once (fedloom.common.memory), the images of the dataset, the round, and the `cost` in
 method.toml. Memory-mapped files (stores, caches) are not counted: the system may drop them.
 
-Time limits are MARGIN times the estimate; that of training is LONGEST at most in the first attempt,
-because a job that is tried again resumes after its last round. Every attempt requests its number
-times the first request. On a GPU, time limits are far too long: a profile's `set-resources` may
-shorten them.
+Time limits are MARGIN times the estimate. On a GPU, they are far too long: a profile's
+`set-resources` may shorten them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -69,10 +67,9 @@ class Resources:
 
 
 def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = False) -> Resources:
-    """Return a job's request: `attempt` times the first one, which is rounded up.
+    """Return a job's request: `attempt` times the first one, in steps of 500 MB and of 15 minutes.
 
-    A first request is in steps of 500 MB and of 15 minutes, and of a job that `resumes` when it is
-    tried again, of LONGEST at most.
+    That of a job that `resumes` when it is tried again is LONGEST at most.
     """
     memory = CUDA + work.host if on_gpu else work.megabytes
     seconds = work.seconds + work.operations / RATE
@@ -87,11 +84,6 @@ def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = 
 def _up(number: float, step: int) -> int:
     """Round up to a multiple of `step`."""
     return math.ceil(number / step) * step
-
-
-def most(estimates: Sequence[Work]) -> Work:
-    """Return the most that any of several jobs takes, of each kind."""
-    return Work(*map(max, zip(*map(astuple, estimates), strict=True)))
 
 
 class Contents(NamedTuple):

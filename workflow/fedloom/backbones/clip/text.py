@@ -91,11 +91,7 @@ class TextTower:
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str = "float32"):
-        """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`).
-
-        Raises:
-            FedLoomError: the tower is not open_clip's own, not causal or not read at the EOT.
-        """
+        """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`)."""
         text: Any = getattr(model, "text", model)
         why = _unfit(text, tokenizer)
         if why:
