@@ -10,6 +10,7 @@ from fedloom.common import tensor_files
 from fedloom.common.io import write_table
 from fedloom.data import federation
 from fedloom.data.federation import Federation, read_ahead
+from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import Participation, State
 
@@ -114,3 +115,17 @@ def test_tensors_that_share_memory_are_saved_as_if_they_did_not(tmp_path, parts)
     tensor_files.save(tmp_path / "x", tree)
     found = tensor_files.load(tmp_path / "x")[0]
     assert torch.equal(found["a"], other[parts]) and torch.equal(found["b"], whole)
+
+
+def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
+    """Centralised training gives every round's one client the images of all."""
+    task, hooks = tiny("centralised")
+    read, original = [], ImageStore.images
+    monkeypatch.setattr(federation, "fits", lambda size, device: True)
+    monkeypatch.setattr(
+        ImageStore, "images", lambda s, rows: read.append(rows) or original(s, rows)
+    )
+    state = initial_state(task, hooks)
+    for number in (1, 2, 3):
+        state, _ = train_round(task.at(number), hooks, state)
+    assert [rows.tolist() for rows in read] == [list(range(120))]

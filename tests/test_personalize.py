@@ -18,7 +18,7 @@ from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
-from fedloom.federated.state import PersonalStates
+from fedloom.federated.state import HOST, PersonalStates, State
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import linear
@@ -188,3 +188,15 @@ def test_an_evaluation_computes_it_once(tiny, monkeypatch):
     evaluate(task.at(1), hooks, state)
     assert len(calls) == never
     assert all(each is calls[0] for each in calls)
+
+
+def test_what_stays_on_clients_lies_on_the_host_until_they_need_it():
+    """The device meta, whose tensors have no numbers, stands for a GPU."""
+    gpu, own = torch.device("meta"), {"head": torch.ones(2)}
+    start = State.of(State({"pool": torch.ones(2, device=gpu)}).tree(), gpu)
+    kept = {"top_k": {"left": torch.ones(1)}}
+    state = start.after(State({"pool": torch.ones(2, device=gpu)}, {3: own}, wrappers={3: kept}))
+    assert state.server["pool"].device == gpu
+    assert state.clients[3]["head"].device == state.wrappers[3]["top_k"]["left"].device == HOST
+    assert state.personal[3]["head"].device == state.personal.mean("head").device == gpu
+    assert list(state.personal) == [3] and len(state.personal) == 1

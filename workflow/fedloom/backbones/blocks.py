@@ -320,9 +320,10 @@ def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: boo
     """Return function(tokens); if wanted, keep nothing of its inside for the backward pass.
 
     The inside is then computed a second time (gradient checkpointing: Chen et al., "Training Deep
-    Nets with Sublinear Memory Cost", 2016), to the same bits.
+    Nets with Sublinear Memory Cost", 2016), to the same bits: nothing in a block is random.
     """
     if not wanted or not torch.is_grad_enabled():
         return function(tokens)
-    result: Any = checkpoint(function, tokens, use_reentrant=False)
+    # to keep the random state would copy it from the GPU for every block, and wait
+    result: Any = checkpoint(function, tokens, use_reentrant=False, preserve_rng_state=False)
     return result

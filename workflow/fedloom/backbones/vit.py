@@ -80,7 +80,9 @@ class FrozenViT:
         self.depth = len(model.blocks)
         tokens = model.num_prefix_tokens + model.patch_embed.num_patches
         self.image_floats = tokens * self.width
-        self.training_bytes = training_bytes(self.image_floats, self.depth, gradient_checkpointing)
+        self.training_bytes = training_bytes(
+            self.image_floats, self.depth, gradient_checkpointing, precision
+        )
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
         channels = next(p for p in model.patch_embed.parameters() if p.dim() == 4).shape[1]

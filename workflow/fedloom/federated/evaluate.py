@@ -192,8 +192,8 @@ def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple
 
 def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
     """Return the personal state with which a client is evaluated, before it is personalised."""
-    if client in state.clients:
-        return state.clients[client]
+    if client in state.personal:
+        return state.personal[client]
     unseen = hooks.unseen_client_state(
         task=task, client=client, states=state.personal, received=received
     )

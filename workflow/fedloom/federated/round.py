@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedloom.common.device import exact_float32
-from fedloom.common.tensors import Tree, count_bytes, stack
+from fedloom.common.tensors import Tree, count_bytes, on_device, stack
 from fedloom.federated import checks
 from fedloom.federated.groups import clients_at_once, groups
 from fedloom.federated.state import Participation, State
@@ -24,7 +24,7 @@ def initial_state(task: Task, hooks: Hooks) -> State:
     server = hooks.init_server(task=task)
     checks.check_server(task, server)
     public = {key: value for key, value in server.items() if key != "side_channel"}
-    return State.of(State(public).tree())
+    return State.of(State(public).tree(), task.data.device)
 
 
 def download_to(
@@ -40,7 +40,10 @@ def download_to(
 
 
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
-    """Return a client's personal state, made by `init_client` if it never took part."""
+    """Return a client's personal state, made by `init_client` if it never took part.
+
+    A state that is kept lies on the host, a new one on the device.
+    """
     if client in state.clients:
         return state.clients[client]
     new = hooks.init_client(task=task.at(0), client=client)
@@ -117,10 +120,11 @@ def collect_updates(
     personal = [personal_state(task, hooks, state, k) for k in ids]
     updates = []
     for group in groups(len(ids), clients_at_once(task, delivered[0], personal[0])):
-        states = {ids[k]: personal[k] for k in group}
+        device = task.data.device
+        states = {ids[k]: on_device(personal[k], device) for k in group}
         checks.check_stackable(task, "init_client", states, state.clients)
         shares = [work[client] for client in states]
-        kept = [state.wrappers.get(client, {}) for client in states]
+        kept = [on_device(state.wrappers.get(client, {}), device) for client in states]
         members = cohort(task, list(states), list(states.values()), shares, kept)
         received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=task, received=received, clients=members)

@@ -114,7 +114,7 @@ def _remembered_signals() -> Iterator[list[str]]:
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
     """Return what the checkpoint holds, if this job can resume from it."""
     try:
-        saved = read_checkpoint(head, fingerprint, job.first, task.data.device)
+        saved = read_checkpoint(head, fingerprint, job.first)
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
@@ -160,10 +160,10 @@ def train(
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device
-    before, diverged = State({}), False
+    before, diverged = State({}, device=device), False
     if start is not None:
-        tree, facts = tensor_files.load(start, device)
-        before, diverged = State.of(tree), facts["diverged"]
+        tree, facts = tensor_files.load(start)
+        before, diverged = State.of(tree, device), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, task, job)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
     done = job.first

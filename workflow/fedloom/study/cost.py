@@ -17,7 +17,7 @@ from fedloom.study.backbone_sizes import sizes
 from fedloom.study.make_jobs import study_of_run, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import plotted_runs
-from fedloom.study.resources import RATE, contents
+from fedloom.study.resources import RATE, UNKNOWN_SIDE, contents
 from fedloom.study.runs import Run
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
@@ -27,7 +27,6 @@ START_UP = 5.0  # seconds of the imports of a job that has no job server to shar
 FORK = 0.2  # seconds that a job starts in that has one
 FEATURE = 4  # bytes of a cached number; patches are kept in half of it
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
-UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, which is a small one
 Jobs = defaultdict[str, dict[Path, Any]]
 
 

@@ -63,7 +63,7 @@ class FrozenCLIP:
         blocks, self.image_width, self.image_floats = clip_image.shape(visual)
         self.image_depth = len(blocks)
         self.training_bytes = training_bytes(
-            self.image_floats, self.image_depth, gradient_checkpointing
+            self.image_floats, self.image_depth, gradient_checkpointing, precision
         )
         size = visual.preprocess_cfg["size"]
         size = (size, size) if isinstance(size, int) else size
