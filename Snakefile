@@ -15,6 +15,7 @@ from fedloom.commands.planning import LAUNCHER, count_gpus, load_plan
 from fedloom.common.checkout import in_shell
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
+from fedloom.study.endings import failures, summary
 from fedloom.study.jobs import to_json
 from fedloom.study.overview import overview
 
@@ -80,8 +81,8 @@ rule all:
 
 onsuccess:
     if LAUNCHER not in os.environ:
-        print(f"\n{PLAN.summary()}")
+        print(f"\n{summary(PLAN)}")
 
 
 onerror:
-    print(PLAN.failures(STARTED), file=sys.stderr)
+    print(failures(STARTED), file=sys.stderr)

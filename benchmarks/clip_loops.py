@@ -51,7 +51,7 @@ MICRO = {"name": "micro_clip", "weights": "workflow/resources/micro_clip.safeten
 LARGE = "ViT-B-16-quickgelu"
 GLYPHS = {"classes": 100, "draws": 4, "test_fraction": 0.25}
 NUMBERED = tuple(f"class number {k}" for k in range(100))
-PARTITION = {"scheme": "disjoint", "clients": 10, "held_out": 0, "shots": 8}
+PARTITION = {"scheme": "disjoint", "clients": 10, "held_out": 0, "shots": 8, "rest_to_last": False}
 # Patches are cached in half precision, of which the usual loop knows nothing.
 LOSS_APART, CONTEXT_APART = 1e-3, 1e-2
 HEADER = (

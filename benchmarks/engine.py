@@ -229,7 +229,8 @@ def images(folder: Path, pairs: int) -> None:
     off = lambda: patch.object(ImageStore, "images", copied)  # noqa: E731
     compare("320 images of 224 px: read", lambda: data.store.images(rows), off, pairs)
     some = torch.from_numpy(data.store.images(rows[:64]))
-    pixels = Pixels((224, 224), 3, (0.5,) * 3, (0.5,) * 3, "bicubic")
+    preprocessing = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic"}
+    pixels = Pixels((224, 224), 3, preprocessing)
 
     def plain(own: Pixels, given: torch.Tensor) -> torch.Tensor:
         return (given.movedim(-1, 1).float() / 255 - own._mean) / own._std

@@ -73,11 +73,18 @@ def measure(method: str, batch: int) -> tuple[float, int]:
     plan = plan_of(method, batch)
     labels = argparse.Namespace(**vars(run), end=paths.end(1), cache="features")
     asked = plan.resources("train", labels).mem_mb  # before there is a store, as on a cluster
-    run_stage("dataset", plan.dataset_job(labels))
-    run_stage("partition", plan.partition_job(labels))
+    run_stage("dataset", plan.job("dataset", labels))
+    run_stage("partition", plan.job("partition", labels))
     if "features" in plan.run_inputs(run):
-        run_stage("cache", plan.cache_job(labels))
-    command = [sys.executable, "-m", "fedloom", "train", "--job", to_json(plan.train_job(labels))]
+        run_stage("cache", plan.job("cache", labels))
+    command = [
+        sys.executable,
+        "-m",
+        "fedloom",
+        "train",
+        "--job",
+        to_json(plan.job("train", labels)),
+    ]
     process = subprocess.Popen(command, env=os.environ | ENVIRONMENT)
     _, status, used = os.wait4(process.pid, 0)
     if status:

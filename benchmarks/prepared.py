@@ -67,14 +67,14 @@ def make_files(
     }
     STUDY.write_text(yaml.safe_dump(study))
     plan, wanted = load_plan([STUDY]), _scenario(backbone, cache="features")
-    run_stage("dataset", plan.dataset_job(wanted))
-    run_stage("partition", plan.partition_job(wanted))
-    run_stage("cache", plan.cache_job(wanted))
+    run_stage("dataset", plan.job("dataset", wanted))
+    run_stage("partition", plan.job("partition", wanted))
+    run_stage("cache", plan.job("cache", wanted))
     needs = {need for label in methods for need in plan.settings.methods[label].needs}
     if "patches" in needs:
-        run_stage("cache", plan.cache_job(_scenario(backbone, cache="patches")))
+        run_stage("cache", plan.job("cache", _scenario(backbone, cache="patches")))
     if "prototypes" in needs:
-        run_stage("prototypes", plan.prototypes_job(wanted))
+        run_stage("prototypes", plan.job("prototypes", wanted))
     return plan
 
 
@@ -82,7 +82,7 @@ def prepared(plan: Plan, label: str) -> tuple[Task, Hooks]:
     """Return the task and hooks of a method's run, as its job would prepare them."""
     rounds = plan.settings.study.rounds
     (backbone,) = plan.settings.select.backbones
-    spec = plan.train_job(_scenario(backbone, method=label, end=paths.end(rounds))).spec
+    spec = plan.job("train", _scenario(backbone, method=label, end=paths.end(rounds))).spec
     inputs = paths.run_inputs(spec.run, spec.method.needs)
     return build_task(spec, inputs, prepare_torch(1, spec.backbone.precision))
 

@@ -21,10 +21,10 @@ from types import SimpleNamespace
 import timm
 import torch
 
-from fedloom import contract
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common import memory
 from fedloom.common.device import prepare_torch
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 
@@ -57,7 +57,7 @@ def run(label: str, batch: int) -> dict[str, float]:
     backbone = FrozenViT(model, gradient_checkpointing=checkpointing)
     memory.BYTES_AT_ONCE = 2**40 if width > 1 else 1
     with tempfile.TemporaryDirectory() as folder:
-        task = contract.tiny_task(method, Path(folder), **options)
+        task = tiny_task(method, Path(folder), **options)
         data = replace(task.data, train=[rows[:batch] for rows in task.data.train])
         training = vars(task.training) | {"epochs": 1, "batch_size": batch}
         task = replace(

@@ -48,8 +48,8 @@ def facts(plugin: Plugin) -> str:
     if plugin.kind == "method" and not plugin.stacked:
         entries.append(("clients", "one at a time"))
     for name, artefact in plugin.artefacts.items():
-        needs = settings(artefact.needs)
-        about = cell(artefact.description) + (f" (with {needs})" if needs else "")
+        options = settings(artefact.options)
+        about = cell(artefact.description) + (f" (with {options})" if options else "")
         entries.append(("artefact", f"`{name}`: {about}"))
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {text} |" for key, text in entries)])
 

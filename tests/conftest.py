@@ -4,8 +4,8 @@ import hypothesis
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.config import data_plugins
+from fedloom.contract.tiny import tiny_task
 from fedloom.hooks import loader, manifest
 
 # how long an example takes says more of what else the machine does
@@ -17,7 +17,6 @@ FIRST = (
     "test_workflow.py",
     "test_slurm.py",
     "test_contract.py",
-    "test_contract_variations.py",
     "test_examples.py",
     "test_report_browser.py",
     "test_docs.py",
@@ -41,7 +40,7 @@ def tiny(tmp_path):
 
     def make(name: str, **options: object):
         method = manifest.find(name)
-        return contract.tiny_task(method, tmp_path, **options), loader.load_hooks(method)
+        return tiny_task(method, tmp_path, **options), loader.load_hooks(method)
 
     return make
 

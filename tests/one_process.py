@@ -28,35 +28,35 @@ def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> 
     """Train and evaluate a run, and compute those of the artefacts that its method gives."""
     chosen = Wildcards(**vars(scenario), method=method)
     for number in job_ends(plan.study(chosen)):
-        run("train", plan.train_job(Wildcards(**vars(chosen), end=paths.end(number))))
-    run("evaluate", plan.evaluate_job(chosen))
+        run("train", plan.job("train", Wildcards(**vars(chosen), end=paths.end(number))))
+    run("evaluate", plan.job("evaluate", chosen))
     for artefact in artefacts & set(plan.settings.methods[method].artefacts):
-        run("artefact", plan.artefact_job(Wildcards(**vars(chosen), artefact=artefact)))
+        run("artefact", plan.job("artefact", Wildcards(**vars(chosen), artefact=artefact)))
 
 
 def run_all(plan: Plan) -> None:
     """Run every stage of a study of ViTs, in an order in which each finds its inputs."""
     select, seeds = plan.settings.select, plan.settings.study.seeds
-    figures = [plan.figure_job(Wildcards(label=label)) for label in select.figures]
+    figures = [plan.job("figure", Wildcards(label=label)) for label in select.figures]
     artefacts = {job.shown.artefact for job in figures if job.shown and job.shown.artefact}
     for dataset in select.datasets:
-        run("dataset", plan.dataset_job(Wildcards(dataset=dataset)))
+        run("dataset", plan.job("dataset", Wildcards(dataset=dataset)))
     for dataset, backbone in product(select.datasets, select.backbones):
         chosen = Wildcards(dataset=dataset, backbone=backbone, cache="features")
-        run("cache", plan.cache_job(chosen))
-        run("block_accuracy", plan.block_accuracy_job(chosen))
+        run("cache", plan.job("cache", chosen))
+        run("block_accuracy", plan.job("block_accuracy", chosen))
     for dataset, partition, seed in product(select.datasets, select.partitions, seeds):
         chosen = Wildcards(dataset=dataset, partition=partition, seed=seed)
-        run("partition", plan.partition_job(chosen))
+        run("partition", plan.job("partition", chosen))
         if seed == seeds[0]:
-            run("partition_chart", plan.partition_chart_job(chosen))
+            run("partition_chart", plan.job("partition_chart", chosen))
         for backbone in select.backbones:
             scenario = Wildcards(**vars(chosen), backbone=backbone)
-            run("prototypes", plan.prototypes_job(scenario))
+            run("prototypes", plan.job("prototypes", scenario))
             for method in select.methods:
                 train(plan, scenario, method, artefacts)
     for label in select.tables:
-        run("table", plan.table_job(Wildcards(label=label)))
+        run("table", plan.job("table", Wildcards(label=label)))
     for job in figures:
         run("figure", job)
 

@@ -33,7 +33,7 @@ def with_domains(seed, count=900):
 def make(spec, seed=0, data=None):
     """The partition's table, in which no client is tested on a class that it does not train on."""
     labels, test, domains = data or dataset(0)
-    table = divide(labels, test, domains, {"held_out": 0.0} | spec, seed)
+    table = divide(labels, test, domains, {"held_out": 0.0, "rest_to_last": False} | spec, seed)
     columns = table.to_pandas()
     trained, tested = (columns[columns["test"] == half] for half in (False, True))
     pairs = [set(zip(each["client_id"], each["label"], strict=True)) for each in (tested, trained)]

@@ -7,30 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import LineStyle
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
-from fedloom.study.jobs import FigureJob, Shown, ShownPlugin, TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.jobs import FigureJob, PlotInputs, TableJob
+from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
-RUN = ShownRun(
+RUN = PlottedRun(
     dataset="d",
     partition="p",
     backbone="b",
     method="m",
     seed=0,
     title="M",
-    style=LineStyle("#0072B2", 0, "o"),
-    plugin=ShownPlugin(),
+    look={},
     reported=Reported((1,)),
     evaluation=Path("evaluation.parquet"),
     rounds=Path("rounds.parquet"),
     store=Path("images.arrow"),
+    style=LineStyle("#0072B2", 0, "o"),
 )
-NOTHING = Shown((), (), (), None, {})
+NOTHING = PlotInputs((), (), (), None, {})
 
 
-def shown(**values: object) -> ShownRun:
+def shown(**values: object) -> PlottedRun:
     """RUN with other values."""
     return replace(RUN, **values)
 

@@ -6,18 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from torchvision.transforms import v2
 
-from default_config import default_config
-from fedloom import contract
-from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
-from fedloom.federated.augmentation import training_batch
+from fedloom.contract import checks
+from fedloom.federated.augmentation import BICUBIC, cropped, flipped, shifted, training_batch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.hooks.training import DEFAULTS
-from fedloom.study.plan import Plan
-from fedloom.study.runs import runs
 
 
 @pytest.fixture
@@ -123,16 +120,23 @@ def test_features_are_those_of_the_images_and_the_cache_is_not_read(task):
 def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "augment", True)
     method = manifest.find(name)
-    for number, check in enumerate((contract.resumes, contract.stacks)):
+    for number, check in enumerate((checks.resumes, checks.stacks)):
         (tmp_path / str(number)).mkdir()
         check(method, tmp_path / str(number))
 
 
-def test_a_run_is_bound_to_it():
-    def spec(**training):
-        content = default_config()
-        content["study"]["training"] |= training
-        plan = Plan(resolve(content))
-        return plan.run_spec(runs(plan.settings)[0])
-
-    assert spec(augment=True) != spec() == spec(augment=False)
+@pytest.mark.parametrize("size", [(16, 16), (7, 7), (40, 40)])
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 5, 90), (3, 90, 5)])
+def test_draws_are_those_of_torchvision_to_the_bit(shape, size):
+    """Of an image so long that no crop of ten may fit, too."""
+    image = torch.randint(0, 256, shape, dtype=torch.uint8)
+    shift = [v2.Resize(size, BICUBIC), v2.RandomCrop(size, padding=size[0] // 8)]
+    ways = {cropped: [v2.RandomResizedCrop(size, interpolation=BICUBIC)], shifted: shift}
+    for drawn, crop in ways.items():
+        transform = v2.Compose([*crop, v2.RandomHorizontalFlip()])
+        for seed in range(20):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                theirs = transform(image)
+            generator = torch.Generator().manual_seed(seed)
+            assert torch.equal(flipped(drawn(image, size, generator), generator), theirs)

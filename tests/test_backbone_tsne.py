@@ -14,7 +14,7 @@ from fedloom.data import store
 from fedloom.report import block_accuracy
 from fedloom.study import runs
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import ShownBackbone
+from fedloom.study.plot_inputs import PlottedBackbone
 from refusals import refused
 from shown_runs import draw
 
@@ -29,7 +29,7 @@ def backbone(tmp_path):
     number = torch.arange(12.0)[:, None]
     inputs = torch.stack([number.repeat(1, 3), 100 + number.repeat(1, 3)], 1)
     safetensors.torch.save_file({"inputs": inputs, "final": -number.repeat(1, 3)}, features)
-    return ShownBackbone("d", "b", tmp_path / "unused", features, images)
+    return PlottedBackbone("d", "b", tmp_path / "unused", features, images)
 
 
 def test_tokens_are_those_of_the_block(backbone):

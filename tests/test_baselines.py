@@ -31,6 +31,13 @@ from first_round import first_cohort, module, upload
             | {"selected": 20},
         ),
         ("promptfl", {}, {"context": 16 * 512}),
+        ("head_tuning", {}, {"head": 76_800}),
+        ("fedvpt", {}, {"head": 76_800, "shared_prompts": 768}),
+        (  # Section 5.2.2 of its paper: 12 rounds are 4.6 M floats
+            "pep_fedpt",
+            {},
+            {"head": 76_800, "shared_prompts": 768, "class_prompts": 76_800, "prototypes": 230_400},
+        ),
     ],
 )
 def test_communication(method, options, expected):

@@ -1,7 +1,6 @@
 """Captions in the report, and what the classes of kinds declare."""
 
 import json
-import string
 
 import pytest
 from docutils.core import publish_doctree, publish_parts
@@ -9,19 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom.commands import planning
-from fedloom.config.output_kinds import as_rst
-from fedloom.study.jobs import ShownMethod, ShownPlugin, from_json, to_json
+from fedloom.config.output_kinds import SHARED, as_rst
+from fedloom.study.jobs import PlottedMethod, from_json, to_json
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
 KINDS = [(section, name) for section in ("tables", "figures") for name in planning.KINDS[section]]
 
 
 @pytest.mark.parametrize(("section", "name"), KINDS)
-def test_every_kind_declares_a_caption_of_its_own_keys(section, name):
+def test_every_kind_has_a_description(section, name):
     kind = planning.KINDS[section][name]
-    assert kind.caption.endswith(".")
-    fields = {field for _, field, _, _ in string.Formatter().parse(kind.caption) if field}
-    assert fields <= kind.model_fields.keys()
+    assert kind.__doc__.rstrip().endswith(".")
     assert kind.shows in SHOWS
     assert kind.shows not in ("grid", "grids") or "methods" in kind.model_fields
 
@@ -38,15 +35,15 @@ def test_any_text_stands_in_a_caption_as_it_is(text):
 @pytest.mark.parametrize(("section", "name"), KINDS)
 def test_every_caption_is_whole_markup(section, name):
     kind = planning.KINDS[section][name]
-    keys = [key for _, key, _, _ in string.Formatter().parse(kind.caption) if key]
-    caption = kind.model_construct(**dict.fromkeys(keys, "a|b_ *c `d`")).caption_text()
+    keys = dict.fromkeys(kind.model_fields.keys() - SHARED, "a|b_ *c `d`")
+    caption = kind.model_construct(**keys).caption
     page = publish_parts(caption, writer="html", settings_overrides={"report_level": 1})["body"]
     assert "system-message" not in page
     assert page.count("a|b_ *c `d`") == len(keys)
 
 
 def test_no_title_ends_the_script_that_the_report_holds_it_in():
-    method = ShownMethod("m", "</script><!--", {}, ShownPlugin())
+    method = PlottedMethod("m", "</script><!--", {})
     assert "<" not in to_json(method)
     assert json.loads(to_json(method))["title"] == method.title
-    assert from_json(to_json(method), ShownMethod) == method
+    assert from_json(to_json(method), PlottedMethod) == method

@@ -4,11 +4,10 @@ import logging
 from dataclasses import replace
 
 import pytest
-import torch
 
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import checkpoint, training_job
 from fedloom.federated.checkpoint import Checkpoint
 from fedloom.federated.rows import Confusion, Rows
@@ -197,7 +196,7 @@ def test_rows_do_not_lengthen_the_header_of_a_file(tmp_path):
         written.write(1, State({}), [], rows)
         files = sorted(folder.rglob("*.safetensors"))
         headers.append([int.from_bytes(file.read_bytes()[:8], "little") for file in files])
-        saved = checkpoint.read_checkpoint(files[-1], "same", 0, torch.device("cpu"))
+        saved = checkpoint.read_checkpoint(files[-1], "same", 0)
         assert saved.rows.evaluation.equals(rows.evaluation)
         assert saved.rows.rounds.equals(rows.rounds) and saved.rows.size > 30 * count
     few, many = headers

@@ -16,30 +16,11 @@ from hypothesis import strategies as st
 
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
-from fedloom.common.tensors import leaves
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.hooks import manifest
-
-
-def test_trees_survive_disk_to_the_bit(tmp_path):
-    value = {
-        "a": {"b": torch.randn(3, 2), "n": 4},
-        "c": torch.arange(3),
-        "empty": torch.zeros(0, 2),
-    }
-    tensor_files.save(tmp_path / "x", value, note=[1.1, 0.1 + 0.2])
-    found, facts = tensor_files.load(tmp_path / "x")
-    assert facts == {"note": [1.1, 0.1 + 0.2]}
-    assert found["a"]["n"] == 4
-    for path, leaf in leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            assert torch.equal(dict(leaves(found))[path], leaf)
-    tensor_files.save(tmp_path / "y", value, note=[1.1, 0.1 + 0.2])
-    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
-
 
 SHAPES = st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple)
 
@@ -65,16 +46,6 @@ def test_loaded_tensors_lie_and_count_as_made_ones(given_shapes):
             rows, wide = (t.reshape(-1, t.shape[-1]) for t in (found, new))
             assert torch.equal(rows @ rows[0], wide @ wide[0])
             assert torch.equal(found.flatten() @ found.flatten(), new.flatten() @ new.flatten())
-
-
-@pytest.mark.parametrize("keep", [0, 5, 100, -1])
-def test_a_truncated_checkpoint_is_named(tmp_path, keep):
-    path = tmp_path / "0010.safetensors"
-    tensor_files.save(path, {"a": torch.zeros(100)})
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(FedLoomError, match=r"0010.safetensors: truncated .* run again") as error:
-        tensor_files.load(path)
-    assert "\n" not in str(error.value)
 
 
 def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path):
@@ -203,17 +174,6 @@ def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path,
     assert len(found) == 3
     source.write_text("b")
     assert training_job.fingerprint_of(one, [source], cpu) != known
-
-
-def test_a_checkpoint_of_another_configuration_is_not_resumed(tiny, tmp_path, caplog):
-    task, hooks = tiny("fedvpt")
-    _train(task, hooks, tmp_path / "a", fingerprint="one")
-    first = tiny_outputs(tmp_path / "a").state.read_bytes()
-    caplog.set_level(logging.INFO)
-    task.training.lr = 0.01
-    _train(task, hooks, tmp_path / "a", fingerprint="another")
-    assert "starting after round 0" in caplog.text
-    assert tiny_outputs(tmp_path / "a").state.read_bytes() != first
 
 
 def test_two_jobs_of_a_run_take_turns(tmp_path, caplog):

@@ -8,8 +8,8 @@ from default_config import default_config
 from fedloom.commands import bundled_studies
 from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
-from fedloom.config import claims as plan_claims
-from fedloom.config.claims import read_claims
+from fedloom.report.tables import paper_claims
+from fedloom.report.tables.paper_claims import read_claims
 from refusals import refused
 
 PAPERS = sorted(path.stem for path in (ROOT / "workflow/claims").glob("*.yaml"))
@@ -133,7 +133,7 @@ def test_a_file_of_claims_that_is_wrong_is_one_line(change, words, tmp_path, mon
         "settings: {near: x, wide: y}\n"
         f"claims: [{ {'says': 's', 'where': 'w', 'in': {'near': []}} | change }]\n"
     )
-    monkeypatch.setattr(plan_claims, "FOLDER", tmp_path)
+    monkeypatch.setattr(paper_claims, "FOLDER", tmp_path)
     with refused(*words):
         read_claims("pep_fedpt", "x")
 
@@ -167,7 +167,7 @@ def _labels(rows, **methods):
     config["select"] |= {"methods": list(methods), "tables": [], "figures": []}
     settings = resolve(config)
     entries = {row: {"options": {}, "wrappers": [], "free": []} | rows[row] for row in rows}
-    return plan_claims.labels_of(entries, [settings.methods[m] for m in methods], {})
+    return paper_claims.labels_of(entries, [settings.methods[m] for m in methods], {})
 
 
 def test_a_title_is_no_match_where_the_row_states_other_options():
@@ -201,7 +201,7 @@ def _study_labels(name, paper):
     settings = load_plan([bundled_studies.FOLDER / f"{name}.yaml"]).settings
     methods = [settings.methods[label] for label in settings.methods]
     methods = [m for m in methods if m.label in settings.select.methods]
-    return plan_claims.labels_of(read_claims(paper, "x")["rows"], methods, {})
+    return paper_claims.labels_of(read_claims(paper, "x")["rows"], methods, {})
 
 
 def test_rows_of_shipped_studies():

@@ -1,23 +1,18 @@
 """top_k and quantize: the upload, its cost and the server's step, by hand."""
 
 import math
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.tensors import leaves
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import download_to, initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, stack
-
-
-def module(name):
-    loader.import_plugin(manifest.find(name))
-    return sys.modules[f"fedloom_plugins.{name}.plugin"]
+from first_round import module
 
 
 @pytest.fixture
@@ -26,7 +21,7 @@ def run(tmp_path):
 
     def make(wrapper, **options):
         method, around = manifest.find("fedvpt"), manifest.find(wrapper)
-        task = contract.tiny_task(method, tmp_path, (around,))
+        task = tiny_task(method, tmp_path, (around,))
         vars(task.wrappers[wrapper]).update(options)
         hooks = loader.load_hooks(method, wrappers=(around,))
         plain = loader.load_hooks(method)
@@ -113,18 +108,6 @@ def test_top_k_without_memory_keeps_nothing(run):
     assert state.wrappers == {}
 
 
-def test_top_k_of_all_entries_is_the_plain_method(run):
-    task, hooks, plain = run("top_k", share=1.0)
-    runs = []
-    for each in (hooks, plain):
-        state = initial_state(task, each)
-        for number in (1, 2):
-            state, _ = train_round(task.at(number), each, state)
-        runs.append(dict(leaves(state.server["params"])))
-    for path, value in runs[1].items():
-        torch.testing.assert_close(runs[0][path], value, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("vector", "sent"),
     [
@@ -162,14 +145,6 @@ def test_levels_are_next_to_the_entry_and_right_in_expectation():
     error = np.linalg.norm(v) / s * np.sqrt(0.25 / draws)
     np.testing.assert_allclose(mean, v, atol=5 * error)
     assert len(np.unique(levels[:, 0])) == 2, "else it rounds"
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4, 8, 13])
-def test_codes_are_packed_to_the_bit(bits):
-    codes = torch.randint(2**bits, (37,), generator=torch.Generator().manual_seed(1))
-    packed = module("quantize").pack(codes, bits)
-    assert packed.dtype == torch.uint8 and len(packed) == math.ceil(37 * bits / 8)
-    assert torch.equal(module("quantize").unpack(packed, bits, 37), codes)
 
 
 def test_what_the_server_gets_lies_on_the_levels_of_the_bucket(run):

@@ -19,7 +19,7 @@ from fedloom.common.receipts import sha256
 from fedloom.config.reading import merge, read
 from fedloom.config.rounds import Reported, evaluated_rounds, job_ends, reported
 from fedloom.study.plan import Plan
-from fedloom.study.runs import Run, runs
+from fedloom.study.runs import runs
 from refusals import refused
 
 DEFAULT = default_config()
@@ -244,14 +244,6 @@ def _resolved(**sections):
     return resolve(changed)
 
 
-def test_training_options_are_the_papers_then_the_studys_then_the_labels():
-    methods = _resolved(methods={"fast": {"plugin": "fedvpt", "training": {"lr": 0.7}}}).methods
-    assert methods["fast"].training["lr"] == 0.7
-    assert methods["fast"].training["epochs"] == DEFAULT["study"]["training"]["epochs"]
-    assert methods["fast"].training["momentum"] == 0.9
-    assert methods["pep_fedpt"].training["lr"] == 0.3
-
-
 def _plans(*studies):
     return [Plan(_resolved(study=study)) for study in studies]
 
@@ -264,20 +256,7 @@ def test_extending_a_study_changes_no_earlier_job():
     run = runs(short.settings)[0]
     for end in ("0007", "0014", "0021"):
         wildcards = SimpleNamespace(**vars(run), end=end)
-        assert short.train_job(wildcards) == long.train_job(wildcards)
-
-
-def test_the_number_of_rounds_is_part_of_a_run_only_under_a_cosine():
-    plain, cosine = _plans({}, {"training": {"schedule": "cosine"}})
-    run = runs(plain.settings)[0]
-    assert plain.run_spec(run).schedule_rounds is None
-    assert cosine.run_spec(run).schedule_rounds == plain.settings.study.rounds
-
-
-@pytest.mark.parametrize(("last", "rounds"), [(1, (20,)), (3, (16, 18, 20))])
-def test_reported_rounds(last, rounds):
-    study = _resolved(study={"rounds": 20, "report": {"last_evaluations": last}}).study
-    assert reported(study) == Reported(rounds)
+        assert short.job("train", wildcards) == long.job("train", wildcards)
 
 
 def test_evaluating_at_the_end_of_a_job_changes_no_reported_number():
@@ -291,23 +270,6 @@ def test_yamls_merge_keys_work(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
     assert read(path)["b"] == {"x": 1, "y": 3}
-
-
-def test_a_number_with_an_exponent_is_a_number(tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_text("lr: 5e-4\n")
-    assert read(path) == {"lr": 0.0005}
-
-
-def test_clipping_can_be_turned_off():
-    study = _resolved(study={"training": {"clip": None}})
-    assert study.methods["fedvpt"].training["clip"] is None
-
-
-def test_a_method_that_is_not_trained_has_a_spec():
-    plan = Plan(_resolved(methods={"fixed": {"plugin": "zero_shot_clip"}}, study={"training": {}}))
-    run = Run("digits", "iid", "micro_vit", "fixed", 0)
-    assert plan.run_spec(run).schedule_rounds is None
 
 
 def test_hardly_a_round_of_the_default_study_misses_a_style():

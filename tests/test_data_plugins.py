@@ -163,11 +163,11 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
         return {Path(f).resolve() for f in staleness.files_of(staleness.code_of(rule, job))}
 
     def of_dataset(name):
-        return files("dataset", plan.dataset_job(Wildcards(dataset=name)))
+        return files("dataset", plan.job("dataset", Wildcards(dataset=name)))
 
     def of_partition(name):
         asked = Wildcards(dataset="mine", partition=name, seed=0)
-        return files("partition", plan.partition_job(asked))
+        return files("partition", plan.job("partition", asked))
 
     dataset = of_dataset("mine")
     assert {folder / "medmnist/plugin.py", folder / "medmnist/source.toml"} <= dataset
@@ -403,12 +403,12 @@ def test_writers_and_plugins_through_to_a_table(drop, tmp_path, monkeypatch, cap
     (tmp_path / "small.yaml").write_text(STUDY.replace("HERE", str(tmp_path)))
     plan = load_plan([Path("small.yaml")])
     scenario = Wildcards(dataset="letters", partition="skewed", backbone="micro_vit", seed=0)
-    one_process.run("dataset", plan.dataset_job(scenario))
-    one_process.run("dataset", plan.dataset_job(Wildcards(dataset="scans")))
-    one_process.run("cache", plan.cache_job(Wildcards(**vars(scenario), cache="features")))
-    one_process.run("partition", plan.partition_job(scenario))
+    one_process.run("dataset", plan.job("dataset", scenario))
+    one_process.run("dataset", plan.job("dataset", Wildcards(dataset="scans")))
+    one_process.run("cache", plan.job("cache", Wildcards(**vars(scenario), cache="features")))
+    one_process.run("partition", plan.job("partition", scenario))
     one_process.train(plan, scenario, "head_tuning", artefacts=set())
-    one_process.run("table", plan.table_job(Wildcards(label="main")))
+    one_process.run("table", plan.job("table", Wildcards(label="main")))
     assert "| Head-Tuning" in Path("results/tables/small/main.md").read_text()
     for words in (
         "36 of 120 are test images: 0.3 of every class and 0.3 of every domain",

@@ -16,7 +16,7 @@ from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job

@@ -98,7 +98,7 @@ def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
         return
     for kind in ("source", "scheme"):
         if block.text.startswith(f"# {kind}.toml"):
-            schema.checked(data_plugins.KINDS[kind], content, f"{_name(block)}: ")
+            schema.checked(data_plugins.DataPlugin, content, f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
     schema.checked(Plugin, template | content, f"{_name(block)}: ")

@@ -9,9 +9,10 @@ import pytest
 import scipy.stats
 import torch
 
-from fedloom import contract
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import stack
+from fedloom.contract import driver
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, select, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
@@ -24,7 +25,7 @@ dp = sys.modules["fedloom_plugins.dp_laplace.plugin"]
 
 def _run(folder, **options):
     method = manifest.find("pep_fedpt")
-    task = contract.tiny_task(method, folder, (WRAPPER,), **options)
+    task = tiny_task(method, folder, (WRAPPER,), **options)
     return task, loader.load_hooks(method, wrappers=[WRAPPER])
 
 
@@ -117,7 +118,7 @@ def test_only_wrapped_labels_get_noise(tmp_path):
 
 @pytest.mark.parametrize("name", ["fedvpt", "head_tuning", "p_pt", "fedvpt_deep"])
 def test_methods_without_prototypes_are_refused_by_name(name):
-    line = contract.refusal(WRAPPER, manifest.find(name))
+    line = driver.refusal(WRAPPER, manifest.find(name))
     assert line == f"dp_laplace: method {name} uploads no prototypes to protect; remove the wrapper"
 
 

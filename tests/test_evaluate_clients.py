@@ -13,10 +13,11 @@ from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import evaluated_rounds, sampled_rounds
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.training_job import evaluated_clients
 from fedloom.hooks import manifest
+from fedloom.study import estimates
 from fedloom.study.plan import Plan
 from shown_runs import draw, shown
 
@@ -128,7 +129,7 @@ def test_all_clients_are_evaluated_in_the_rounds_that_tables_report():
     run = plan.runs[0]
     asked = {}
     for end in ("0004", "0008", "0010"):
-        job = plan.train_job(SimpleNamespace(**vars(run), end=end))
+        job = plan.job("train", SimpleNamespace(**vars(run), end=end))
         asked[end] = job.sampled, job.evaluate_clients
     assert asked == {"0004": ((2, 4), 5), "0008": ((6,), 5), "0010": ((), None)}
 
@@ -149,7 +150,8 @@ def test_estimates_count_the_drawn_clients_alone():
     def operations(**study):
         plan = _plan(rounds=100, evaluate_every=1, **study)
         run = next(run for run in plan.runs if run.method == "fedvpt")
-        return plan.work("train", SimpleNamespace(**vars(run), end="0004")).operations
+        labels = SimpleNamespace(**vars(run), end="0004")
+        return estimates.of_job(plan.settings, "train", labels).operations
 
     few, some, everyone = (operations(evaluate_clients=n) for n in (1, 5, None))
     assert few < some < everyone == operations(evaluate_clients=1000)

@@ -1,10 +1,18 @@
 """Batches: rows that are on the device ahead of a step, and images that are read ahead."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
 import torch
 
-from fedloom.common.ids import UNASSIGNED
-from fedloom.data.federation import Federation, _rows_of_clients, read_ahead
+from fedloom.common import tensor_files
+from fedloom.common.io import write_table
+from fedloom.data import federation
+from fedloom.data.federation import Federation, read_ahead
+from fedloom.data.store import ImageStore
+from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.state import Participation, State
 
 
 def _steps(task):
@@ -43,9 +51,81 @@ def test_images_that_nobody_asks_for_are_not_read(tiny, monkeypatch):
     assert len(list(read_ahead(task.data.batches(_steps(task))))) == 3
 
 
-def test_rows_of_clients_leave_out_images_that_nobody_has():
-    """As shots and validation have it."""
-    client = np.array([1, UNASSIGNED, 0, 1, 2, UNASSIGNED, 1, 2])
-    half = np.array([True, True, True, True, False, False, True, False])
-    rows = _rows_of_clients(client, half)
-    assert [row.tolist() for row in rows] == [[2], [0, 3, 6], []]
+# ---- a round of a large federation looks at its clients alone -----------------------------------
+
+
+def test_a_clients_rows_are_those_that_the_partition_gives_it(tiny, tmp_path):
+    """In ascending order, whatever the order of clients in the file."""
+    store = tiny("head_tuning")[0].data.store
+    client = np.random.default_rng(0).permutation(np.arange(len(store)) % 7)
+    table = {"client_id": client.astype(np.int32), "label": 0 * store.labels, "test": store.test}
+    table |= {"participating": client != 3, "domain": store.domains}
+    write_table(tmp_path / "p.parquet", pa.table(table))
+    data = federation.load(store, tmp_path / "p.parquet", list("abcd"), torch.device("cpu"))
+    rows = pd.DataFrame(table).reset_index().groupby(["client_id", "test"])["index"].apply(list)
+    for test, halves in ((False, data.train), (True, data.test)):
+        assert [part.tolist() for part in halves] == [rows[k, test] for k in range(7)]
+    assert data.participating == [0, 1, 2, 4, 5, 6]
+    assert data.position == {0: 0, 1: 1, 2: 2, 4: 3, 5: 4, 6: 5}
+
+
+class _Untouched(dict):
+    """The state or the history of a client, which nobody may look into."""
+
+    def __iter__(self):
+        raise AssertionError("a round copies the state of a client that does not take part")
+
+    items = keys = values = __getitem__ = __iter__
+
+
+def test_a_round_copies_the_states_of_its_clients_alone(tiny):
+    task, hooks = tiny("pfedpg")
+    state, row = train_round(task.at(1), hooks, initial_state(task, hooks))
+    selected = {update["client_id"] for update in row["updates"]}
+    absent = next(k for k in range(6, 1000) if k not in selected)
+    before = State(state.server, state.clients | {absent: _Untouched()}, state.participation)
+    after, row = train_round(task.at(1), hooks, before)
+    assert after.clients[absent] is before.clients[absent]
+    assert list(after.clients) == [*sorted(selected), absent]
+
+
+def test_states_are_ordered_by_client_when_a_new_one_comes_in_between():
+    """Sums over clients, as of a mean head, are made in this order."""
+    one = {"h": torch.ones(1)}
+    before = State(
+        {}, {1: one, 7: one}, {1: Participation(1), 7: Participation(1)}, {7: {"w": one}}
+    )
+    after = before.after(State({"x": 1}, {7: {}, 3: one}, {3: Participation(2)}, {3: {"w": one}}))
+    assert list(after.clients) == [1, 3, 7] and after.clients[7] == {}
+    assert list(after.participation) == [1, 3, 7] and list(after.wrappers) == [3, 7]
+    assert after.clients[1] is one and after.server == {"x": 1}
+    assert list(before.clients) == [1, 7], "the state before is as it was"
+
+
+@pytest.mark.parametrize("parts", ["row", "column", "same", "expanded"])
+def test_tensors_that_share_memory_are_saved_as_if_they_did_not(tmp_path, parts):
+    whole = torch.arange(12.0).view(3, 4)
+    other = {
+        "row": whole[1],
+        "column": whole[:, 2:],
+        "same": whole,
+        "expanded": whole[:1].expand(2, 4),
+    }
+    tree = {"a": other[parts], "b": whole}
+    tensor_files.save(tmp_path / "x", tree)
+    found = tensor_files.load(tmp_path / "x")[0]
+    assert torch.equal(found["a"], other[parts]) and torch.equal(found["b"], whole)
+
+
+def test_all_images_go_to_a_gpu_once_whatever_the_clients(tiny, monkeypatch):
+    """Centralised training gives every round's one client the images of all."""
+    task, hooks = tiny("centralised")
+    read, original = [], ImageStore.images
+    monkeypatch.setattr(federation, "fits", lambda size, device: True)
+    monkeypatch.setattr(
+        ImageStore, "images", lambda s, rows: read.append(rows) or original(s, rows)
+    )
+    state = initial_state(task, hooks)
+    for number in (1, 2, 3):
+        state, _ = train_round(task.at(number), hooks, state)
+    assert [rows.tolist() for rows in read] == [list(range(120))]

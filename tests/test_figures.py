@@ -19,21 +19,21 @@ from fedloom.commands.planning import resolve
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.receipts import write_receipt
-from fedloom.config.line_style import COLOURS, LINES, MARKERS, deal
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.data import store
 from fedloom.hooks import manifest
-from fedloom.report import block_accuracy, figures
+from fedloom.report import block_accuracy, figures, metrics
 from fedloom.report.figures import (
     convergence,
     groups,
     maps,
     style,
 )
-from fedloom.study.jobs import Shown, ShownMethod, ShownPlugin, from_json, to_json
+from fedloom.report.figures.line_style import COLOURS, MARKERS, deal, with_styles
+from fedloom.report.figures.style import LINES
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import ShownBackbone, shown_runs
+from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
 from shown_runs import draw, figure_job, shown
 
 ENTRIES = {
@@ -140,7 +140,7 @@ def series(tmp_path):
     features = tmp_path / "features.safetensors"
     parts = {"inputs": tokens[:, :3].contiguous(), "final": tokens[:, 3].contiguous()}
     safetensors.torch.save_file(parts, features)
-    backbone = ShownBackbone("d", "b", paths["accuracy"], features, images)
+    backbone = PlottedBackbone("d", "b", paths["accuracy"], features, images)
     return items | {"block_accuracy": [backbone], "backbone_tsne": [backbone]}
 
 
@@ -171,7 +171,7 @@ def test_any_text_is_drawn_as_it_is(kind, text, series):
     (run,), settings = series[kind], dict(ENTRIES[kind])
     if kind in ("soft_weights", "token_tsne"):
         write_receipt(run.store, classes=[f"{text}{name}" for name in CLASSES])
-    if isinstance(run, ShownBackbone):
+    if isinstance(run, PlottedBackbone):
         runs = [run, replace(run, dataset=text)]
     else:
         for path in filter(None, (run.artefact, run.evaluation)):
@@ -206,10 +206,10 @@ def test_bands_are_mean_and_deviation_over_seeds(tmp_path):
         path = _table(tmp_path / f"{seed}.parquet", columns | {"num_correct": [*correct, 0, 9]})
         runs.append(shown(evaluation=path))
     accuracy, overall = (convergence.Convergence(metric=m) for m in ("accuracy", "global"))
-    band = convergence.bands(runs, accuracy.curve)["m"]
+    band = metrics.over_seeds(runs, accuracy.curve)
     assert band["mean"].tolist() == [30, 50]
     assert band["std"].tolist() == pytest.approx([200**0.5, 0])
-    assert convergence.bands(runs[:1], accuracy.curve)["m"]["std"].isna().all()
+    assert metrics.over_seeds(runs[:1], accuracy.curve)["std"].isna().all()
     assert overall.curve(runs[0]).to_dict() == {2: 90}
 
 
@@ -277,14 +277,14 @@ def test_no_two_rows_of_a_figure_share_colour_and_marker(wishes):
 
 
 def test_looks_are_dealt_by_colour_then_marker_then_line():
-    every = len(COLOURS) * len(MARKERS) * LINES
+    every = len(COLOURS) * len(MARKERS) * len(LINES)
     assert len(set(deal([{}] * every))) == every
     assert len({look.colour for look in deal([{}] * len(COLOURS))}) == len(COLOURS)
     own = {"colour": "#123456", "marker": "s"}
     first, *others = deal([own] * len(MARKERS))
     assert (first.colour, first.line, first.marker) == ("#123456", 0, "s")
     assert {look.colour for look in others} == {"#123456"}, "labels of one plugin share a colour"
-    assert len({look.line for look in [first, *others][:LINES]}) == LINES
+    assert len({look.line for look in [first, *others][: len(LINES)]}) == len(LINES)
     assert deal([{}, {"colour": COLOURS[0]}, own])[2] == first
 
 
@@ -295,19 +295,6 @@ def test_no_two_plugins_look_alike_and_none_is_yellow_on_white():
         (look.colour, look.marker) for look in looks
     ]
     assert not any(look.colour.lower() == "#f0e442" for look in looks)
-
-
-def test_three_plugins_that_ask_for_nothing_look_different_beside_fedvpt():
-    """By a checksum of their names all are of FedVPT's colour, and one has its marker too."""
-    wish = manifest.find("fedvpt").look.plain
-    items = [
-        ShownMethod(name, name, {}, ShownPlugin()) for name in ("fedquick", "fedsparse", "fedbn")
-    ]
-    known = ShownMethod("fedvpt", "FedVPT", wish, ShownPlugin())
-    rows = Shown(("d/p/b",), (known, *items), (0,), None, REPORTED)
-    looks = [run.style for run in shown_runs(rows)]
-    assert looks[0] == LineStyle(wish["colour"], 0, wish["marker"])
-    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == 4
 
 
 def _plan(**select):
@@ -327,9 +314,8 @@ def _label(name):
 
 def test_a_method_keeps_its_look_whichever_methods_a_study_runs():
     def looks(plan):
-        return {
-            run.method: run.style for run in shown_runs(plan.figure_job(_label("accuracy")).shown)
-        }
+        runs = plotted_runs(plan.job("figure", _label("accuracy")).shown)
+        return {run.method: run.style for run in with_styles(runs)}
 
     every = looks(_plan(figures=["accuracy"]))
     some = looks(_plan(figures=["accuracy"], methods=["pep_fedpt"]))
@@ -360,7 +346,7 @@ def test_a_figure_of_shots_is_given_those_of_its_partitions():
         changed["partitions"][f"of_{n}"] = {"scheme": "iid", "clients": 10, "shots": n}
     changed["figures"]["own"] = {"kind": "shots", "scenarios": ["digits/of_2", "digits/of_8"]}
     plan = _resolved(changed, {"partitions": ["of_2", "iid", "of_8"], "figures": ["own"]})
-    assert plan.figure_job(_label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
+    assert plan.job("figure", _label("own")).settings["shots"] == {"of_2": 2, "of_8": 8}
 
 
 def test_artefacts_of_all_seeds_where_the_kind_says_so():
@@ -377,28 +363,16 @@ def test_artefacts_of_all_seeds_where_the_kind_says_so():
     assert plan.shown_files("figures", _label("own")) == every
 
 
-def test_a_study_of_hundreds_of_runs_fits_a_command_line():
-    job = _plan(tables=["main"]).table_job(_label("main"))
-    job = replace(job, shown=replace(job.shown, methods=job.shown.methods * 120))
-    assert len(to_json(job)) < 100_000 < 128 * 1024
-    assert len(shown_runs(job.shown)) == 1200
-
-
-def test_a_jobs_json_is_read_as_it_was_written():
-    plan = _plan(tables=["main"], figures=["accuracy", "blocks"])
-    for job in (plan.table_job(_label("main")), plan.figure_job(_label("blocks"))):
-        assert from_json(to_json(job), type(job)) == job
-
-
 def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):
     runs = []
     for method, seed, sizes in (("m", 0, [1, 3, 8]), ("m", 1, [2, 2, 4]), ("n", 0, [9, 9, 9])):
         path = _table(tmp_path / f"{method}{seed}.parquet", {"round": [0, 0, 1], "size": sizes})
         runs.append(shown(method=method, seed=seed, artefact=path))
     columns = {"artefact": "x", "x": "round", "y": "size"}
-    frame = figures.KINDS["bars"].model_construct(**columns).means(runs)
-    assert frame["mean"].to_dict() == {("m", 0): 2, ("m", 1): 6, ("n", 0): 9, ("n", 1): 9}
-    assert frame["std"]["m", 1] == pytest.approx(8**0.5)
+    (axis,) = draw("bars", runs, **columns).axes
+    assert [bar.get_height() for bar in axis.patches] == [2, 6, 9, 9]
+    bottom, top = axis.collections[0].get_segments()[1]
+    assert [bottom[1], top[1]] == pytest.approx([6 - 8**0.5, 6 + 8**0.5])
     (axis,) = draw("lines", runs[:2], **columns).axes
     assert axis.lines[0].get_xydata().tolist() == [[0, 2], [1, 6]]
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.commands.planning import resolve
 from fedloom.common.tensors import leaves
 from fedloom.config.settings import FixedSeeds
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, select
 from fedloom.federated.state import State
 from fedloom.hooks import loader, manifest
@@ -26,7 +26,7 @@ def _plan(**fixed):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    return contract.tiny_task(manifest.find("fedvpt"), tmp_path_factory.mktemp("task"))
+    return tiny_task(manifest.find("fedvpt"), tmp_path_factory.mktemp("task"))
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,6 @@ def _drawn(task, number=1):
     return torch.rand(3, generator=task.at(number).generator("noise")).tolist()
 
 
-def test_nothing_is_fixed_by_default():
-    plan = _plan()
-    assert plan.run_spec(plan.runs[0]).fixed == FixedSeeds()
-    assert plan.settings.partitions["iid"].settings.get("seed") is None
-
-
 def test_a_fixed_partition_is_that_of_partitions_without_a_seed_of_their_own():
     partitions = _plan(partition=3).settings.partitions
     assert partitions["iid"].settings["seed"] == 3
@@ -63,8 +57,8 @@ def test_what_is_fixed_is_part_of_the_run_and_of_its_warm_start():
     plan = _plan(sampling=0, initialisation=5)
     run = plan.runs[0]
     assert plan.run_spec(run).fixed == FixedSeeds(sampling=0, initialisation=5)
-    assert plan.prototypes_job(run).sampling == 0
-    assert _plan().prototypes_job(run).sampling is None
+    assert plan.job("prototypes", run).sampling == 0
+    assert _plan().job("prototypes", run).sampling is None
 
 
 def test_fixed_sampling_selects_the_same_clients_under_every_seed(task, hooks):

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.tensors import leaves
-from fedloom.contract.tiny import tiny_backbone
+from fedloom.contract.tiny import tiny_backbone, tiny_task
 from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
@@ -87,7 +86,7 @@ def measure(name: str, options: dict, wrappers: tuple[str, ...]) -> dict[str, tu
     numbers = {}
     with tempfile.TemporaryDirectory() as folder:
         backbone = tiny_backbone(method.family)
-        task = contract.tiny_task(method, Path(folder), around, backbone=backbone, **options)
+        task = tiny_task(method, Path(folder), around, backbone=backbone, **options)
         hooks = loader.load_hooks(method, wrappers=around)
         state = initial_state(task, hooks)
         server = state.server

@@ -14,7 +14,7 @@ from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
 from fedloom.report import tables
 from fedloom.report.tables import layout
-from shown_runs import shown, table_files, table_job
+from shown_runs import shown, table_job
 
 
 @pytest.fixture
@@ -145,15 +145,6 @@ def test_a_combination_that_was_not_run_is_a_dash(runs):
     some = {values: accuracy for values, accuracy in SWEEP.items() if values != (0.5, 2.0)}
     built = _built("grid_averages", runs(["rho", "alpha"], {"p": some}))
     assert _rows(built)[1] == ["2", "60.00", "-", "60.00"]
-
-
-@pytest.mark.parametrize("kind", ["ranked", "grid_averages"])
-def test_tables_of_a_grid_are_written_in_every_format(kind, runs, tmp_path):
-    outputs = table_files(tmp_path)
-    job = table_job(kind, best=2, worst=1)
-    tables.write(job, runs(["rho", "alpha"], {"p": SWEEP, "q": SWEEP}), outputs)
-    assert all(path.stat().st_size for path in outputs.values())
-    assert "90.00" in outputs["md"].read_text()
 
 
 @pytest.mark.parametrize(

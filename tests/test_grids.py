@@ -13,11 +13,11 @@ from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.ids import entry_of
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import FAMILIES, GridMember, LineStyle
+from fedloom.config.settings import FAMILIES, GridMember
 from fedloom.report.figures import grids as drawn
 from fedloom.study.jobs import from_json, to_json
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import LineStyle, plotted_runs
 from fedloom.study.runs import Run, runs
 from refusals import refused
 from shown_runs import draw, shown
@@ -83,7 +83,7 @@ def test_a_grids_name_means_its_members_wherever_methods_are_named():
     assert study.figures["some"].methods[0] == "g.9-1-2"
     assert set(study.figures["some"].methods) == set(members)
     assert list(study.figures["map"].methods) == running[1:], "of fedvpt there is no grid"
-    items = shown_runs(Plan(study).figure_job(SimpleNamespace(label="all")).shown)
+    items = plotted_runs(Plan(study).job("figure", SimpleNamespace(label="all")).shown)
     assert [item.evaluation.parts[5] for item in items[::2]] == running
     assert [item.method for item in items[::2]] == running
     for item in items:
@@ -105,13 +105,15 @@ def test_a_grid_of_512_by_three_seeds_and_two_settings_fits_a_command_line(monke
     study = _resolved(methods, run, figures, study={"seeds": [0, 1, 2]})
     plan = Plan(study)
     for job in (
-        plan.table_job(SimpleNamespace(label="main")),
-        plan.figure_job(SimpleNamespace(label="lengths")),
+        plan.job("table", SimpleNamespace(label="main")),
+        plan.job("figure", SimpleNamespace(label="lengths")),
     ):
         assert len(to_json(job)) < 10_000 < 128 * 1024
-        items = shown_runs(job.shown)
+        items = plotted_runs(job.shown)
         assert len(items) == 512 * 3 * 2 == len({item.evaluation for item in items})
-        assert items == shown_runs(from_json(to_json(job), type(job)).shown), "as the job reads it"
+        assert items == plotted_runs(from_json(to_json(job), type(job)).shown), (
+            "as the job reads it"
+        )
         assert [run.path for run in runs(study)] == [
             str(item.evaluation.parent.relative_to("results/runs")) for item in items
         ]

@@ -10,9 +10,8 @@ from typing import get_args
 import pytest
 
 from fedloom.common.checkout import ROOT
-from fedloom.config import line_style
 from fedloom.hooks.manifest import Look, discover
-from fedloom.report.figures import style
+from fedloom.report.figures import line_style
 
 LIBRARY = ROOT / "workflow/fedloom"
 
@@ -99,7 +98,8 @@ def test_the_snakefile_needs_no_torch():
     modules = [m for m in _imports(_python_of_snakefile()) if m.startswith("fedloom")]
     assert "fedloom.commands.planning" in modules
     code = f"import sys, {', '.join(modules)}; plan = fedloom.commands.planning.load_plan([]); "
-    code += "plan.figures; plan.training_work(plan.runs[0], 1, 1, 0); "
+    code += "plan.figures; [w] = [vars(r) | {'end': 1} for r in plan.runs[:1]]; "
+    code += "plan.resources('train', __import__('types').SimpleNamespace(**w)); "
     code += "heavy = {'torch', 'timm', 'open_clip', 'matplotlib'} & sys.modules.keys(); "
     code += "sys.exit(', '.join(heavy) or 0)"
     environment = {"PYTHONPATH": str(ROOT / "workflow")}
@@ -113,7 +113,6 @@ def _python_of_snakefile() -> str:
 
 
 def test_looks_of_the_plan_are_looks_that_figures_can_draw():
-    assert len(style.LINES) == line_style.LINES
     markers, _ = get_args(Look.__annotations__["marker"])  # or none
     assert set(get_args(markers)) == set(line_style.MARKERS)
 

@@ -58,13 +58,6 @@ def test_include_on_the_command_line_is_refused():
         load_plan([], {"include": ["x.yaml"]})
 
 
-def test_a_label_of_two_included_files_has_one_meaning(tmp_path):
-    entry = "methods: {m: {plugin: fedvpt, options: {prompts: %d}}}"
-    _write(tmp_path, a=entry % 2, b=entry % 3, study="include: [a.yaml, b.yaml]")
-    with pytest.raises(SystemExit, match=r"methods\.m means one thing in .*a\.yaml and another in"):
-        load_plan([tmp_path / "study.yaml"])
-
-
 ABOUT = """
 study:
   paper: pep_fedpt

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 import fedloom.toolbox as fl
 from doubled import doubled, features, images_of, logits
-from fedloom import contract
 from fedloom.backbones import resnet
 from fedloom.common.errors import FedLoomError
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
@@ -273,9 +273,7 @@ def test_they_train_a_resnet_and_its_running_statistics(name, tmp_path):
     options = (
         {"matching_steps": 1, "retraining_epochs": 1} if name == "creff" else {"server_steps": 1}
     )
-    task = contract.tiny_task(
-        manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options
-    )
+    task = tiny_task(manifest.find(name), tmp_path, backbone=backbone_as_vit(backbone), **options)
     task = replace(task, backbone=backbone)
     hooks = loader.load_hooks(manifest.find(name))
     start = initial_state(task, hooks)
@@ -337,15 +335,3 @@ def test_the_server_steps_as_algorithm_2(kind, momentum):
     np.testing.assert_allclose(now["a"]["b"].numpy(), expected, rtol=1e-12)
     np.testing.assert_allclose(now["c"].numpy(), expected[:1], rtol=1e-12)
     assert all(torch.equal(a, b) for a, (_, b) in zip(before, leaves(params), strict=True))
-
-
-@pytest.mark.parametrize("kind", ["yogi", "adagrad", "sgd"])
-def test_fedopt_steps_with_the_optimiser_that_is_asked_for(tiny, kind):
-    task, hooks = tiny("fedopt_pt", server_optimizer=kind, server_lr=0.5, server_eps=0.01)
-    start = initial_state(task, hooks)
-    mean = tensor_map(lambda v: v + 0.1, start.server["params"])
-    updates = [Update({"params": mean}, {}, 3, {}, client=1)]
-    after = hooks.aggregate(task=task.at(1), server=start.server, updates=updates)
-    for name, value in start.server["params"].items():
-        expected = by_hand(kind, [-0.1], value.double().numpy(), 0.5, 0.0, (0.9, 0.98), 0.01)
-        np.testing.assert_allclose(after["params"][name].numpy(), expected, atol=1e-6)

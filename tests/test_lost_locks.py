@@ -15,7 +15,7 @@ import pytest
 from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.locks import held
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.federated import evaluate, round, training_job
 from fedloom.hooks import hookspecs, loader, manifest
-from fedloom.toolbox import Update
 
 NAN, HOOKS, NUMBERS = torch.nan, loader.HOOKS, count()
 QUANTISED = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
@@ -47,14 +46,14 @@ class Fickle:
         plugin = plugins["around" if wrapped else "fickle"]
         self.folder, self.file, self.method = folder, plugin.file, plugins["fickle"]
         self.hooks = loader.load_hooks(self.method, wrappers=around)
-        self.task = contract.tiny_task(self.method, folder, tuple(around))
+        self.task = tiny_task(self.method, folder, tuple(around))
         self.change = sys.modules[f"{plugin.package}.plugin"].CHANGE
 
     def run(self):
-        two = replace(contract.tiny_job(self.method, last=2), evaluate=(1, 2))
+        two = replace(tiny_job(self.method, last=2), evaluate=(1, 2))
         folder = self.folder / f"run{next(NUMBERS)}"  # else it would resume from a checkpoint
         folder.mkdir()
-        outputs = contract.tiny_outputs(folder, 2)
+        outputs = tiny_outputs(folder, 2)
         training_job.train(self.task, self.hooks, two, None, outputs, "same")
         current = round.initial_state(self.task, self.hooks)
         return evaluate.artefact(self.task.at(2), self.hooks, current, "norms")
@@ -422,22 +421,6 @@ def test_a_plugin_that_cannot_be_imported(tmp_path, source, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ('    return changed("predict"', '    yield changed("predict"', "must return, not yield"),
-        ("@hookimpl\ndef predict", "@hookimpl(trylast=True)\ndef predict", "needs plain @hookimpl"),
-        ("@hookimpl\ndef predict", "@hookimpl(hookwrapper=True)\ndef predict", "needs plain @hook"),
-    ],
-)
-def test_a_hook_that_is_no_plain_function(tmp_path, old, new, words):
-    plugin = _write(tmp_path)["fickle"]
-    assert old in plugin.file.read_text()
-    plugin.file.write_text(plugin.file.read_text().replace(old, new))
-    with pytest.raises(FedLoomError, match=f"plugin.py: 'predict' of a method {words}"):
-        loader.load_hooks(plugin)
-
-
 def test_a_wrapper_must_yield(tmp_path):
     folder = tmp_path / "plugins" / "dp_laplace"
     shutil.copytree(ROOT / "plugins/dp_laplace", folder)
@@ -453,7 +436,7 @@ def test_wrapper_and_method_are_told_apart(tmp_path):
     """Of an exception its own plugin is named; of a wrong result, both."""
     method = manifest.find("pep_fedpt")
     wrapper = manifest.find("dp_laplace")
-    task = contract.tiny_task(method, tmp_path, (wrapper,))
+    task = tiny_task(method, tmp_path, (wrapper,))
     hooks = loader.load_hooks(method, wrappers=[wrapper])
     current = round.initial_state(task, hooks)
     task.wrappers["dp_laplace"].eps = torch.nan
@@ -498,14 +481,3 @@ def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_p
     assert done.returncode not in (0, 1) and "Fatal Python error: Aborted" in log
     *_, last = (line for line in log.splitlines() if line.startswith("fickle: "))
     assert last.startswith("fickle: predict, round 1, clients 0, 1")
-
-
-def test_an_update_may_say_more_in_plain_numbers(fickle):
-    def change(task, updates):
-        return [
-            Update(u.payload, u.client_state, u.num_examples, u.metrics | {"steps": 3})
-            for u in updates
-        ]
-
-    fickle.change["client_update"] = change
-    fickle.run()

@@ -6,8 +6,9 @@ import pytest
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.report.figures import groups, options
+from fedloom.study.plot_inputs import LineStyle
 from refusals import refused
 from shown_runs import draw, shown
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.commands import planning
-from fedloom.common.errors import FedLoomError
 from fedloom.config.kinds import check_entry
 from partitioned import DOMAINS, make, with_domains
 from refusals import refused
@@ -100,10 +99,10 @@ def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
 def test_keys_of_imbalance_go_together():
     entry = {"scheme": "domain", "dominant_share": 0.9}
     with refused("mine", "dominant_classes"):
-        check_entry("partitions", "mine", entry, planning.KINDS["partitions"], "mine")
+        check_entry("partitions", "mine", entry, planning.KINDS["partitions"])
     entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
     with refused("mine", "alpha", "dominant_share"):
-        check_entry("partitions", "mine", entry, planning.KINDS["partitions"], "mine")
+        check_entry("partitions", "mine", entry, planning.KINDS["partitions"])
 
 
 @pytest.mark.parametrize(
@@ -135,16 +134,3 @@ def test_a_domain_without_training_images_is_refused(more):
     spec = {"scheme": "domain", "clients_per_domain": 2} | more
     with refused("domain 'oil'", "0 training images"):
         make(spec, 0, (labels[keep], test[keep], domains[keep]))
-
-
-def test_a_cohort_larger_than_a_partition_by_domains_is_refused(tiny):
-    from dataclasses import replace
-
-    from fedloom.federated import build_task
-
-    task, _ = tiny("head_tuning")
-    build_task.check_cohort(task)
-    with pytest.raises(
-        FedLoomError, match=r"study.clients_per_round: 99 is more than the \d+ part"
-    ):
-        build_task.check_cohort(replace(task, clients_per_round=99))

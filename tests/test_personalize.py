@@ -8,16 +8,17 @@ import pandas as pd
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common import memory
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
+from fedloom.contract import checks
+from fedloom.contract.tiny import tiny_task
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate, evaluate_globally, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
-from fedloom.federated.task import cohort
+from fedloom.federated.state import HOST, PersonalStates, State
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import linear
@@ -37,7 +38,7 @@ def fickle(tmp_path):
 @pytest.fixture
 def run(fickle, tmp_path):
     hooks = loader.load_hooks(fickle)
-    task = contract.tiny_task(fickle, tmp_path)
+    task = tiny_task(fickle, tmp_path)
     state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
     change = sys.modules["fedloom_plugins.fickle.plugin"].CHANGE
     return task.at(1), hooks, state, change
@@ -118,23 +119,6 @@ def test_a_client_that_never_trained_starts_from_what_it_is_sent(run):
     assert received["params"]["head"].shape == (1, 4, 16), "without a client axis, and stacked"
 
 
-def test_personalised_numbers_keep_the_contract(fickle, tmp_path):
-    contract.resumes(fickle, tmp_path)
-    contract.stacks(fickle, tmp_path)
-    contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
-
-
-def test_what_is_trained_per_client_there_is_the_clients_own(run):
-    """Stacked with others or alone, a client is personalised on its own images."""
-    task, hooks, state, _ = run
-    received, clients = received_by(task, hooks, state, [1, 3])
-    together = hooks.personalize(task=task, received=received, clients=clients)
-    for k, client in enumerate((1, 3)):
-        received, clients = received_by(task, hooks, state, [client])
-        alone = hooks.personalize(task=task, received=received, clients=clients)
-        torch.testing.assert_close(alone["bias"][0], together["bias"][k])
-
-
 @pytest.mark.parametrize(
     ("personalized", "expected"), [(True, [5, 9, 8, 7]), (False, [1, 9, 3, 7])]
 )
@@ -165,14 +149,6 @@ def test_confusion_counts_the_personalised_answers(run):
     assert counts["count"].sum() == sum(r["num_test"] for r in rows if r["personalized"])
 
 
-def test_a_method_without_the_hook_has_one_row_per_client(tiny):
-    task, hooks = tiny("head_tuning")
-    rows = evaluate(task.at(1), hooks, initial_state(task, hooks))
-    assert [row["personalized"] for row in rows] == [False] * 6
-    clients = cohort(task, [0], [{}])
-    assert hooks.personalize(task=task, received={}, clients=clients) is None
-
-
 def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle, tmp_path):
     loader.load_hooks(fickle)
     file = fickle.file
@@ -181,4 +157,46 @@ def test_an_evaluation_that_changes_the_servers_state_fails_the_contract(fickle,
     head, tail = file.read_text().rsplit(own, 1)
     file.write_text(f"{head}    received['params']['head'][0].add_(1)\n{own}{tail}")
     with pytest.raises(FedLoomError, match=r"fickle: an evaluation changes .*'params/head'"):
-        contract.leaves_inputs_alone(contract.TinyRun(fickle, tmp_path))
+        checks.leaves_inputs_alone(checks.TinyRun(fickle, tmp_path))
+
+
+# ---- clients that never trained have the mean of personal states --------------------------------
+
+
+def test_the_mean_is_of_the_tensors_at_a_key_of_all_clients():
+    drawn = torch.randn(3, 4, dtype=torch.float64)
+    states = {k: {"net": {"bias": drawn[k]}, "steps": torch.tensor(k)} for k in range(3)}
+    expected = (drawn[0] + drawn[1] + drawn[2]) / 3
+    torch.testing.assert_close(PersonalStates(states).mean("net"), {"bias": expected})
+
+
+def test_without_clients_that_trained_there_is_no_mean():
+    with pytest.raises(KeyError, match="head: no client has trained"):
+        PersonalStates({}).mean("head")
+
+
+def test_an_evaluation_computes_it_once(tiny, monkeypatch):
+    """Else an evaluation would take as long as trained clients times clients that never did."""
+    task, hooks = tiny("pfedpg")
+    task = replace(task, clients_per_round=2)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    never = task.data.num_clients - len(state.clients)
+    assert never > 1
+    calls = []
+    mean = PersonalStates.mean
+    monkeypatch.setattr(PersonalStates, "mean", lambda *of: calls.append(mean(*of)) or calls[-1])
+    evaluate(task.at(1), hooks, state)
+    assert len(calls) == never
+    assert all(each is calls[0] for each in calls)
+
+
+def test_what_stays_on_clients_lies_on_the_host_until_they_need_it():
+    """The device meta, whose tensors have no numbers, stands for a GPU."""
+    gpu, own = torch.device("meta"), {"head": torch.ones(2)}
+    start = State.of(State({"pool": torch.ones(2, device=gpu)}).tree(), gpu)
+    kept = {"top_k": {"left": torch.ones(1)}}
+    state = start.after(State({"pool": torch.ones(2, device=gpu)}, {3: own}, wrappers={3: kept}))
+    assert state.server["pool"].device == gpu
+    assert state.clients[3]["head"].device == state.wrappers[3]["top_k"]["left"].device == HOST
+    assert state.personal[3]["head"].device == state.personal.mean("head").device == gpu
+    assert list(state.personal) == [3] and len(state.personal) == 1

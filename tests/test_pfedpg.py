@@ -250,15 +250,11 @@ def test_an_untrained_head_is_the_clients_own_from_round_to_round(tiny):
     assert heads[0].min() < 0 < heads[0].max()
 
 
-def test_published_tables_agree_with_themselves_and_each_other():
-    """pfedpg.yaml: averages over domains, and what Tables 4 and 5 repeat of Tables 1 and 2."""
+def test_published_tables_agree_with_each_other():
+    """pfedpg.yaml: what Tables 4 and 5 repeat of Tables 1 and 2."""
     paper = read(ROOT / "workflow/published/pfedpg.yaml")["tables"]
     rows = {number: paper[number]["rows"] for number in paper}
     assert [len(rows[number]) for number in (1, 2, 3, 4, 5)] == [10, 10, 10, 5, 6]
-    for row in [*rows[1].values(), *rows[3].values()]:
-        for metrics in row.values():
-            domains = [value for name, (value,) in metrics.items() if name.startswith("domain_")]
-            assert np.mean(domains) == pytest.approx(metrics["participating_mean"][0], abs=0.0051)
     repeats = [
         (rows[4]["FedVPT"], "FedVPT"),
         (rows[4]["pFedPG"], "pFedPG"),

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom import contract
 from fedloom.common.tensors import leaves, stack
+from fedloom.contract.tiny import ALIKE, tiny_task
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.evaluate import evaluate_globally
 from fedloom.federated.local_training import make_optimizer
@@ -31,24 +31,6 @@ def test_a_batch_takes_the_prompts_that_most_of_its_images_rank_high(tiny):
     places, found = released.pick(task, params, features, mask)
     assert places.tolist() == [[0, 3]], "{0, 1}, {0, 3}, {0, 3}; the fourth is padding"
     torch.testing.assert_close(found[0, 1], torch.tensor([3.0, 0, 0, 2]) / 13**0.5)
-
-
-def test_the_released_dropout_is_each_clients_and_steps_own(tiny):
-    """The same alone as in a cohort, another at the next step."""
-    task, _, _, received, clients, _ = after_training(tiny, variant="released")
-
-    def losses(images, k=None):
-        rows = slice(None) if k is None else slice(k, k + 1)
-        params = tensor_map(lambda v: v[rows], received["params"])
-        chosen = clients if k is None else clients.subset([k])
-        part = task.data.batch([task.data.train[c][:4] for c in chosen.ids])
-        part.seen = (images,) * len(chosen)
-        return released.loss(task, params, received, chosen, part)[0]
-
-    together = losses(0)
-    for k in range(3):
-        torch.testing.assert_close(losses(0, k)[0], together[k], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(together, losses(4))
 
 
 def reference_aggregation(uploaded, nets, z, lr, turns):
@@ -249,7 +231,7 @@ def test_released_clients_train_alone_as_in_a_cohort(tiny, head):
 def test_the_released_variant_learns(tmp_path, monkeypatch):
     method = manifest.find("pfpt")
     options = SMALL | {"variant": "released"}
-    task = contract.tiny_task(method, tmp_path, partition=contract.ALIKE, **options)
+    task = tiny_task(method, tmp_path, partition=ALIKE, **options)
     task.training.lr = 0.005
     hooks, losses = loader.load_hooks(method), []
     monkeypatch.setattr(module("pfpt", "released"), "TURNS", 10)

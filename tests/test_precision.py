@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.commands.planning import resolve
 from fedloom.common import device
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
-from fedloom.contract.tiny import tiny_backbone
+from fedloom.contract import checks
+from fedloom.contract.tiny import tiny_backbone, tiny_clip, tiny_vit
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
 from fedloom.study.jobs import to_json
@@ -33,8 +33,8 @@ def bf16(monkeypatch):
 
         return build
 
-    vit = of(contract.tiny_vit, FrozenViT)
-    clip = of(contract.tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
+    vit = of(tiny_vit, FrozenViT)
+    clip = of(tiny_clip, FrozenCLIP, lambda c: c._text._tokenizer, lambda c: "tiny")
     monkeypatch.setattr("fedloom.contract.tiny.tiny_vit", vit)
     monkeypatch.setattr("fedloom.contract.tiny.tiny_clip", clip)
     tiny_backbone.cache_clear()
@@ -59,10 +59,10 @@ def test_what_is_trained_stays_float32_and_close(tiny, request, name):
 
 
 @pytest.mark.parametrize("name", ["fedvpt", "pfpt", "promptfl"])
-@pytest.mark.parametrize("check", [contract.resumes, contract.stacks])
+@pytest.mark.parametrize("check", [checks.resumes, checks.stacks])
 def test_bf16_keeps_the_contract(bf16, tmp_path, name, check, monkeypatch):
-    if check is contract.stacks:  # a product of another shape rounds otherwise
-        monkeypatch.setattr(contract.checks, "CLOSE", 0.05)
+    if check is checks.stacks:  # a product of another shape rounds otherwise
+        monkeypatch.setattr(checks, "CLOSE", 0.05)
     check(manifest.find(name), tmp_path)
 
 

@@ -36,25 +36,6 @@ def test_the_dialect_is_refused(sentence):
     assert _refused(sentence)
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "There is no server model.",
-        "A larger batch is no faster there.",
-        "The card says what it computes.",
-        "`fedloom data get` prints what is left to do by hand.",
-        "Each method has the options of its own paper.",
-        "A study of your own is a file.",
-        "They are so many that it is a default.",
-        "a point of view from which the result follows",
-        "Its own source stands for the others.",
-        "What was trained?",
-    ],
-)
-def test_plain_english_passes(sentence):
-    assert not _refused(sentence)
-
-
 def test_no_pattern_matches_every_line():
     """An empty line in .prose would."""
     assert not any(pattern.search("") for pattern in PATTERNS)

@@ -69,10 +69,10 @@ def test_rounds_are_the_studys_then_the_partitions_then_the_methods(
     study = plan.study(_of(partition, method))
     assert (study.rounds, study.clients_per_round) == (rounds, clients)
     last = job_ends(study)[-1]
-    job = plan.train_job(_of(partition, method, end=f"{last:04}"))
-    assert job.last == rounds == plan.artefact_job(_of(partition, method, artefact="x")).last
+    job = plan.job("train", _of(partition, method, end=f"{last:04}"))
+    assert job.last == rounds == plan.job("artefact", _of(partition, method, artefact="x")).last
     assert job.spec.clients_per_round == clients
-    assert plan.evaluate_job(_of(partition, method)).ends == tuple(job_ends(study))
+    assert plan.job("evaluate", _of(partition, method)).ends == tuple(job_ends(study))
     assert plan.last(_of(partition, method), "{end}") == f"{rounds:04}"
 
 
@@ -100,7 +100,7 @@ def test_training_options_are_the_studys_then_the_partitions_then_the_methods():
 def test_evaluations_and_what_tables_report_are_the_runs_own():
     plan = _plan()
     assert evaluated_rounds(plan.study(_of("long", "fedvpt"))) == [10, 20, 30, 40]
-    reported = plan.table_job(Wildcards(label="main")).shown.reported
+    reported = plan.job("table", Wildcards(label="main")).shown.reported
     assert reported == {
         "plain": Reported((8, 10, 12)),
         "plain/slow": Reported((56, 58, 60)),
@@ -112,24 +112,26 @@ def test_evaluations_and_what_tables_report_are_the_runs_own():
 def test_a_protocol_changes_neither_the_partition_nor_a_run_elsewhere():
     plain, other = _plan({"partitions": ["plain"]}), _plan()
     asked = Wildcards(dataset="digits", partition="long", seed="1")
-    assert "protocol" not in other.partition_job(asked).partition.settings
+    assert "protocol" not in other.job("partition", asked).partition.settings
     first = plain.runs[0]
     assert plain.run_spec(first) == other.run_spec(first)
     warm = Wildcards(**vars(asked), backbone="micro_vit")
-    assert other.prototypes_job(warm).clients_per_round == 7
+    assert other.job("prototypes", warm).clients_per_round == 7
 
 
 def test_trials_have_the_rounds_of_their_runs_unless_tune_says_them():
     tune = {"trials": 2, "values": {"training.lr": [0.1, 0.3]}}
     own, given = (_plan(study={"tune": tune | more}) for more in ({}, {"rounds": 3}))
     for plan, rounds in ((own, 60), (given, 3)):
-        job = plan.choose_job(_of("long", "slow"))
+        job = plan.job("choose", _of("long", "slow"))
         trial = plan.study(_of("long.validation", job.trials[0].label))
         assert (job.last, trial.rounds, trial.seeds) == (rounds, rounds, [1000])
         assert trial.clients_per_round == 7
-        method = plan.train_job(_of("long.validation", job.trials[1].label, end="0003")).spec.method
+        method = plan.job(
+            "train", _of("long.validation", job.trials[1].label, end="0003")
+        ).spec.method
         assert (method.training["lr"], method.training["epochs"]) == (0.3, 4)
-    tuned = own.table_job(Wildcards(label="main")).tuned
+    tuned = own.job("table", Wildcards(label="main")).tuned
     assert tuned is not None and tuned.rounds == (12, 40, 60)
 
 
@@ -146,7 +148,7 @@ def test_the_runs_of_a_study_are_those_that_its_outputs_show():
         *(("plain", "fedvpt", seed) for seed in (0, 1)),
         *(("long", "slow", seed) for seed in (0, 1)),
     ]
-    shown = plan.table_job(Wildcards(label="second")).shown
+    shown = plan.job("table", Wildcards(label="second")).shown
     assert shown.scenarios == ("digits/long/micro_vit",) and shown.reported.keys() == {
         "long",
         "long/slow",

@@ -37,9 +37,9 @@ def made(tmp_path_factory):
     shutil.copy(ROOT / "workflow/resources/micro_vit.safetensors", "weights.safetensors")
     plan = _plan(folder, "head_tuning")
     labels = SimpleNamespace(**vars(RUN), cache="features")
-    dataset.run(plan.dataset_job(labels), 1)
-    partition.run(plan.partition_job(labels), 1)
-    cache.run(plan.cache_job(labels), 1)
+    dataset.run(plan.job("dataset", labels), 1)
+    partition.run(plan.job("partition", labels), 1)
+    cache.run(plan.job("cache", labels), 1)
     os.chdir(here)
     return folder
 
@@ -74,7 +74,7 @@ def _plan(folder, plugin="mine", **backbone):
 
 
 def _job(plan, end):
-    return plan.train_job(SimpleNamespace(**vars(RUN), end=f"{end:04}"))
+    return plan.job("train", SimpleNamespace(**vars(RUN), end=f"{end:04}"))
 
 
 def _receipt(end):
@@ -153,11 +153,11 @@ def hub(monkeypatch):
     return holds
 
 
-def test_a_hubs_weights_are_known_by_what_was_loaded(study, hub):
+def test_a_hubs_weights_are_known_by_what_was_loaded_and_refused_where_they_change(study, hub):
     hub(0)
     plan = _plan(study, weights="hub")
     labels = SimpleNamespace(**vars(RUN), cache="features")
-    cache.run(plan.cache_job(labels), 1)
+    cache.run(plan.job("cache", labels), 1)
     train.run(_job(plan, 1), 1)
     known = json.loads((study / "results/weights/vit.json").read_text())
     assert _receipt(1)["weights"] == known["sha256"]
@@ -170,18 +170,10 @@ def test_a_hubs_weights_are_known_by_what_was_loaded(study, hub):
         value = state[name].numpy()
         expected.update(f"{name} torch.{value.dtype} {[*value.shape]}".encode() + value.tobytes())
     assert known["sha256"] == expected.hexdigest()
-
-
-def test_a_hubs_weights_that_change_are_refused_in_training_and_in_caches(study, hub):
-    hub(0)
-    plan = _plan(study, weights="hub")
-    labels = SimpleNamespace(**vars(RUN), cache="features")
-    cache.run(plan.cache_job(labels), 1)
-    train.run(_job(plan, 1), 1)
     hub(1)
     with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*results/weights/vit.json"):
         train.run(_job(plan, 2), 1)
     with pytest.raises(FedLoomError, match=r"features/letters/vit.safetensors: .*weights/vit.json"):
-        cache.run(plan.cache_job(labels), 1)
+        cache.run(plan.job("cache", labels), 1)
     larger = _plan(study, weights="hub", image_size=40)  # of which nothing is known yet
     train.run(_job(larger, 1), 1)

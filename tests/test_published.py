@@ -61,11 +61,16 @@ def test_sgpt_repeats_what_pfedpg_prints():
     for name in ("Per-FedAvg", "FedRep", "FedVPT", "FedVPT-D", "pFedPG"):
         for data, metrics in ours[name].items():
             assert metrics == {k: v for k, v in theirs[name][data].items() if k != "params_up"}
-    for row in ours.values():
-        for metrics in row.values():
-            (mean,) = metrics[MEAN]
-            domains = [value for name, (value,) in metrics.items() if name != MEAN]
-            assert np.mean(domains) == pytest.approx(mean, abs=0.0051)
+
+
+@pytest.mark.parametrize("paper", ["fedpha", "pfedpg", "sgpt"])  # PEP-FedPT's are over clients
+def test_averages_over_domains_are_those_of_the_printed_domains(paper):
+    """To the last digit, which is cut off in places, not rounded."""
+    tables = read(FILES[paper])["tables"].values()
+    for cell in (cell for t in tables for row in t["rows"].values() for cell in row.values()):
+        domains = [value[0] for name, value in cell.items() if name.startswith("domain_")]
+        if domains and MEAN in cell:
+            assert np.mean(domains) == pytest.approx(cell[MEAN][0], abs=0.0076)
 
 
 HELD_OUT = "held_out_mean"
@@ -76,31 +81,16 @@ HELD_OUT = "held_out_mean"
     [
         ("fedpha", 3, "FedPHA", "not stated", {"decomposition_percent": {"below": 1}}),
         ("fedpha", 6, "OfficeHome", "OfficeHome", {"test": [3113]}),
-        ("fedpha", 7, "28, 12, 16", "Office31", {MEAN: [95.45]}),
         ("fedpha", 8, "alpha 1, rho 0.8", "Average", {MEAN: [97.13]}),
-        ("sgpt", 2, "FedPR", "Office-Caltech10", {"domain_webcam": [96.61]}),
         ("sgpt", 5, "SGPT ViT-B/16", "not stated", {"params_up": [1e5]}),
         ("sgpt", 1, "SGPT", "CIFAR-100 s=10", {WORST: [73.85]}),
         ("sgpt", 1, "FedVPT", "CIFAR-100 s=50", {"global": [82.35]}),
-        ("sgpt", 3, "BCD-Inv", "CIFAR-100 s=10", {"global": [76.76]}),
-        ("sgpt", 4, "w/ q_g", "CIFAR-100 s=10", {"accuracy": [51.26]}),
         ("pfedpg", 1, "FedVPT-D", "DomainNet", {"params_up": [9220]}),
         ("pfedpg", 1, "pFedPG", "DomainNet", {"domain_quickdraw": [60.0]}),
-        ("pfedpg", 2, "FedVPT-D", "CIFAR-100 Dir(0.1)", {MEAN: [50.25]}),
-        ("pfedpg", 3, "FedRep", "Dermoscopic-FL", {"domain_C": [60.37]}),
-        ("pfedpg", 4, "AdaIN", "DomainNet", {MEAN: [70.08]}),
         ("pfedpg", 5, "200", "CIFAR-10 Dir(0.1)", {MEAN: [83.53]}),
         ("pep_fedpt", 1, "PEP-FedPT", "CIFAR-100 pathological", {WORST: [84.74, 3.12]}),
-        ("pep_fedpt", 1, "pFedPG", "Tiny-ImageNet Dir(0.3)", {MEAN: [55.91, 0.65]}),
-        ("pep_fedpt", 2, "pFedPG", "DomainNet", {"domain_quickdraw": [87.33, 0.21]}),
         ("pep_fedpt", 3, "pFedPG", "Tiny-ImageNet", {HELD_OUT: [4.81, 0.48]}),
-        ("pep_fedpt", 5, "Shared + CCMP Without CP", "Pathological", {MEAN: [84.01, 0.04]}),
         ("pep_fedpt", 6, "FedPR", "CIFAR-100", {"million_params": {"above": 8.4}}),
-        ("pep_fedpt", 6, "FedPR", "CIFAR-100", {"rounds": {"above": 100}}),
-        ("pep_fedpt", 7, "With DP Noise", "Tiny-ImageNet pathological", {MEAN: [91.16, 0.13]}),
-        ("pep_fedpt", 8, "Shared + CCMP Without CP", "iNaturalist", {MEAN: [54.38, 0.56]}),
-        ("pep_fedpt", 10, "10", "DomainNet", {MEAN: [90.22, 0.33]}),
-        ("pep_fedpt", 11, "100", "CIFAR-100", {MEAN: [87.45, 0.11]}),
         ("pep_fedpt", 12, "8, 9, 10", "CIFAR-100", {MEAN: [93.55, 0.14]}),
         ("pep_fedpt", 13, "SGPT", "iNaturalist", {HELD_OUT: [53.81, 0.12]}),
         ("pfpt", 9, "PFPT", "CIFAR-10 Dir(0.5)", {"lr": [5e-4]}),
@@ -109,26 +99,6 @@ HELD_OUT = "held_out_mean"
 )
 def test_a_cell_as_read_in_the_paper(paper, table, row, column, numbers):
     assert _rows(paper, table)[row][column].items() >= numbers.items()
-
-
-def test_peps_tables_are_complete():
-    sizes = {1: 8, 2: 8, 3: 8, 4: 2, 5: 2, 6: 5, 7: 2, 8: 2, 9: 2, 10: 3, 11: 3, 12: 3, 13: 8}
-    tables = {number: _rows("pep_fedpt", number) for number in sizes}
-    assert {number: len(rows) for number, rows in tables.items()} == sizes
-    for rows in tables.values():
-        shapes = {str({c: list(metrics) for c, metrics in row.items()}) for row in rows.values()}
-        assert len(shapes) == 1, "every row has the same columns"
-
-
-def test_fedphas_averages_over_domains_are_those_of_their_rows():
-    """What the paper prints, to its last digit."""
-    rows = _rows("fedpha", 2)
-    assert len(rows) == 6
-    for row in rows.values():
-        for cell, count in ((row["Office31"], 3), (row["OfficeHome"], 4)):
-            domains = [value[0] for name, value in cell.items() if name.startswith("domain_")]
-            assert len(domains) == count
-            assert abs(np.mean(domains) - cell[MEAN][0]) < 0.0076, "one is cut off, not rounded"
 
 
 def test_what_peps_text_counts_is_what_its_table_prints():

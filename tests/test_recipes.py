@@ -124,7 +124,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     plan = load_plan([study])
-    tiny, five = (plan.dataset_job(SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
+    tiny, five = (plan.job("dataset", SimpleNamespace(dataset=d)).dataset for d in ("tiny", "five"))
     assert (tiny.source, tiny.settings["root"]) == ("folder", "/nowhere/tiny-imagenet-200")
     assert (tiny.expected, tiny.notes) == ((None, None, None), ())
     notes = overview(plan.settings)["On the data sets"]
@@ -132,7 +132,7 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     assert r"  * five\: notMNIST\: " in notes and r"the small\, clean archive" in notes
     assert resources.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
-    job = plan.dataset_job(SimpleNamespace(dataset="five"))
+    job = plan.job("dataset", SimpleNamespace(dataset="five"))
     sources = " ".join(staleness.files_of(staleness.code_of("dataset", job)))
     for part in ("several", "folder", "torchvision"):
         assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"

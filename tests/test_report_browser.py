@@ -85,7 +85,7 @@ def report(tmp_path_factory) -> Path:
         config, count = re.subn(pattern, lambda _, text=text: text, config, flags=re.MULTILINE)
         assert count == 1, pattern
     (folder / "config.yaml").write_text(config)
-    image_folder(folder / "letters", ["ink", "chalk", "neon"], list("abcdefghij"), count=12)
+    image_folder(folder / "letters", ["ink", "chalk", "neon"], list("abcdefghij"), count=6)
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("one_process.py")],
         cwd=folder,

@@ -11,7 +11,7 @@ import torch
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round

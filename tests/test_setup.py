@@ -7,13 +7,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedloom import contract
 from fedloom.backbones import base, cache
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.common.tensors import leaves
 from fedloom.config.settings import Wrapper
+from fedloom.contract.tiny import tiny_job, tiny_task
 from fedloom.federated import build_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import WarmStart
@@ -31,8 +31,8 @@ def files(tmp_path, monkeypatch):
     def make(name, wrapper=None):
         method = manifest.find(name)
         around = () if wrapper is None else (manifest.find(wrapper, kind="wrapper"),)
-        task = contract.tiny_task(method, tmp_path, around)
-        spec = contract.tiny_job(method).spec
+        task = tiny_task(method, tmp_path, around)
+        spec = tiny_job(method).spec
         wrappers = tuple(Wrapper(w.name, w.options({}, w.name)) for w in around)
         training = {key: value for key, value in vars(task.training).items() if key != "rounds"}
         known = MethodSpec(name, vars(task.options), training, wrappers, method.needs)
@@ -150,11 +150,3 @@ def test_class_tokens_are_those_at_the_input_of_the_block_that_is_asked_for(tmp_
     assert torch.equal(tokens(None), final)
     (tmp_path / "x").unlink()
     assert torch.equal(tokens(1), inputs[:, 0])
-
-
-def test_patches_are_read_when_they_are_first_asked_for(tmp_path):
-    patches = build_task.cached_patches(tmp_path / "x", CPU)
-    safetensors.torch.save_file({"patches": torch.ones(4, 3, 2)}, tmp_path / "x")
-    found = patches()
-    (tmp_path / "x").unlink()
-    assert patches() is found and torch.equal(found, torch.ones(4, 3, 2))

@@ -54,7 +54,7 @@ def test_other_files_change_the_job_of_the_dataset_and_touched_ones_do_not(tmp_p
     monkeypatch.chdir(tmp_path)
 
     def job():
-        return load_plan([Path("mine.yaml")]).dataset_job(SimpleNamespace(dataset="mine"))
+        return load_plan([Path("mine.yaml")]).job("dataset", SimpleNamespace(dataset="mine"))
 
     before = job()
     for file in root.rglob("*.png"):

@@ -6,11 +6,11 @@ from copy import copy
 import pytest
 
 from default_config import default_config
-from fedloom import contract
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.config import method_labels
+from fedloom.contract import checks
 from fedloom.hooks import manifest
 
 PLUGINS = manifest.discover()
@@ -84,12 +84,6 @@ def test_a_study_is_told_the_order_before_anything_runs(study):
     )
 
 
-def test_so_is_one_whose_method_uses_each_update(study):
-    line = r"methods.secret.wrappers: masks .* gmm_pt declares no aggregation .* remove masks$"
-    with pytest.raises(FedLoomError, match=line):
-        study("masks", plugin="gmm_pt")
-
-
 def test_one_member_of_a_grid_is_enough(study):
     with pytest.raises(FedLoomError, match=r"secret.wrappers: masks .* fedavg_pt declares no"):
         study("masks", plugin="fedavg_pt", grid={"selection": [False, True]})
@@ -110,7 +104,7 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
     method = PLUGINS[name].model_copy(update={"aggregation": declared}).with_defaults(options)
     line = f"{name}: aggregation is .*, but aggregate uses more of the updates"
     with pytest.raises(FedLoomError, match=line):
-        contract.aggregates_as_declared(contract.TinyRun(method, tmp_path))
+        checks.aggregates_as_declared(checks.TinyRun(method, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -79,19 +79,24 @@ def test_a_figure_depends_on_its_kind_and_what_it_imports():
         "g": {"plugin": "fedvpt", "grid": {"prompts": [1, 2], "weighted": [True]}}
     }
     config["select"] |= {"methods": ["g"], "figures": ["heat"]}
-    names = _sources("figure", Plan(resolve(config)).figure_job(SimpleNamespace(label="heat")))
+    names = _sources("figure", Plan(resolve(config)).job("figure", SimpleNamespace(label="heat")))
     assert {"report/figures/grids", "report/figures/style", "report/metrics"} <= names
-    assert {"config/grids", "config/line_style", "study/plot_inputs", "stages/figure"} <= names
+    assert {
+        "config/grids",
+        "report/figures/line_style",
+        "study/plot_inputs",
+        "stages/figure",
+    } <= names
     assert "report/figures/maps" not in names
     assert not any(name.startswith(("federated", "toolbox", "backbones")) for name in names)
 
 
 def test_a_source_and_a_scheme_depend_on_themselves_alone():
     plan = Plan(resolve(default_config()))
-    digits = _sources("dataset", plan.dataset_job(SimpleNamespace(dataset="digits")))
+    digits = _sources("dataset", plan.job("dataset", SimpleNamespace(dataset="digits")))
     assert "data/sources/sklearn_digits" in digits and "data/sources/glyphs" not in digits
     schemes = {
-        name: _sources("partition", plan.partition_job(SimpleNamespace(**labels)))
+        name: _sources("partition", plan.job("partition", SimpleNamespace(**labels)))
         for name in ("iid", "domains")
         for labels in ({"dataset": "digits", "partition": name, "seed": 0},)
     }

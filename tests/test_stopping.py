@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.commands import cli
 from fedloom.common.errors import StoppedError
-from fedloom.contract import tiny_job, tiny_outputs
+from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest

@@ -13,10 +13,10 @@ from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.schema import read_yaml
-from fedloom.config.claims import EACH_DOMAIN, read_claims
 from fedloom.config.rounds import job_ends
 from fedloom.hooks.manifest import find
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
+from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
 from fedloom.study import backbone_sizes, cost, jobs
 from fedloom.study.paths import end
 from fedloom.study.resources import Workload
@@ -48,15 +48,15 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
     select = plan.settings.select
     for dataset in select.datasets:
         asked = Wildcards(dataset=dataset)
-        _travels(plan.dataset_job(asked))
+        _travels(plan.job("dataset", asked))
         assert (
-            plan.sources("dataset", plan.dataset_job(asked))
+            plan.sources("dataset", plan.job("dataset", asked))
             and plan.resources("dataset", asked).mem_mb > 0
         )
     for scenario in select.scenarios:
         asked = Wildcards(**vars(scenario), seed=0)
-        _travels(plan.partition_job(asked))
-        assert plan.sources("partition", plan.partition_job(asked))
+        _travels(plan.job("partition", asked))
+        assert plan.sources("partition", plan.job("partition", asked))
     of_each_method = {}
     for run in plan.runs:
         method = plan.settings.methods[run.method]
@@ -68,25 +68,25 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         assert made == set(method.needs)
         for name in made - {"prototypes"}:
             asked = Wildcards(dataset=run.dataset, backbone=run.backbone, cache=name)
-            _travels(plan.cache_job(asked))
+            _travels(plan.job("cache", asked))
             assert (
-                plan.sources("cache", plan.cache_job(asked))
+                plan.sources("cache", plan.job("cache", asked))
                 and plan.resources("cache", asked).runtime > 0
             )
         ends = job_ends(plan.study(run))
         for number in {*ends[:2], ends[-1]}:
             asked = Wildcards(**vars(run), end=end(number))
-            job = _travels(plan.train_job(asked))
+            job = _travels(plan.job("train", asked))
             assert job.last == number and all(job.first < n <= job.last for n in job.evaluate)
             assert bool(plan.start(asked, "{end}")) == (job.first > 0)
             assert plan.resources("train", asked).runtime > 0
-        _travels(plan.evaluate_job(asked))
+        _travels(plan.job("evaluate", asked))
         for artefact in method.artefacts:
-            _travels(plan.artefact_job(Wildcards(**vars(run), artefact=artefact)))
+            _travels(plan.job("artefact", Wildcards(**vars(run), artefact=artefact)))
     for section, labels in (("tables", select.tables), ("figures", select.figures)):
         for label in labels:
             asked = Wildcards(label=label)
-            job = plan.table_job(asked) if section == "tables" else plan.figure_job(asked)
+            job = plan.job("table", asked) if section == "tables" else plan.job("figure", asked)
             files = plan.shown_files(section, asked)
             of_files = planning.KINDS[section][job.kind].shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
@@ -415,17 +415,6 @@ def test_every_claim_is_decided_by_a_study_of_its_paper_or_says_why_none_can(pap
             if most < max(1, len(columns)):
                 undecided.append((claim["says"], setting))
     assert undecided == []
-
-
-def test_claims_know_the_labels_that_stand_for_a_method_on_some_data():
-    pep = _settings(bundled_studies.FOLDER / "pep_fedpt/table1.yaml").tables
-    assert pep["claims"].settings["labels"]["PEP-FedPT"] == "pep_fedpt"
-    assert pep["claims_tiny_dir"].settings["labels"]["PEP-FedPT"] == "pep_5"
-    sgpt = _settings(bundled_studies.FOLDER / "sgpt/table2.yaml").tables
-    assert sgpt["claims_office"].settings["labels"]["SGPT"] == "sgpt_4_groups"
-    assert sgpt["claims_domainnet"].settings["labels"]["SGPT"] == "sgpt_6_groups"
-    pfedpg = _settings(bundled_studies.FOLDER / "pfedpg/table3.yaml").tables["claims"].settings
-    assert pfedpg["labels"]["pFedPG"] == "pfedpg_3"
 
 
 @pytest.mark.parametrize("file", OF_PAPERS, ids=_name_of)

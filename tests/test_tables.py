@@ -19,7 +19,6 @@ from fedloom.report import tables
 from fedloom.report.metrics import accuracies, no_better_than_guessing
 from fedloom.report.tables import layout, notes, summary
 from fedloom.report.tables.costs import until
-from fedloom.study.jobs import ShownPlugin
 from refusals import refused
 from shown_runs import shown, table_files, table_job, table_kind
 
@@ -233,8 +232,7 @@ def test_the_last_half_of_the_rounds_says_what_is_no_better_than_guessing(losses
 
 
 def test_held_out_clients_whose_images_a_server_has_are_no_strangers(tmp_path):
-    sees, other = ShownPlugin("whole model", sees_held_out=True), ShownPlugin("whole model")
-    runs = [_measured(tmp_path, "a", plugin=other), _measured(tmp_path, "b", plugin=sees)]
+    runs = [_measured(tmp_path, "a"), _measured(tmp_path, "b", sees_held_out=True)]
     text, *_ = _written(tmp_path, runs)
     assert "| b † " in text["md"] and f"† {notes.STRANGERS.text}." in text["md"]
     for run in runs:
@@ -246,7 +244,7 @@ def test_held_out_clients_whose_images_a_server_has_are_no_strangers(tmp_path):
 
 def test_a_table_says_what_is_trained_where_that_differs(tmp_path):
     parts = {"a": "prompts + head", "b": "whole model", "c": ""}
-    runs = [_measured(tmp_path, n, plugin=ShownPlugin(trains)) for n, trains in parts.items()]
+    runs = [_measured(tmp_path, n, trains=trains) for n, trains in parts.items()]
     text, *frames = _written(tmp_path, runs)
     rows = [[cell.strip() for cell in row.split("|")[1:3]] for row in text["md"].splitlines()[2:]]
     assert [rows[0], *rows[2:]] == [
@@ -429,9 +427,3 @@ def test_superclasses_that_ship(name, count):
         assert set(labels) == {glyph.name for glyph in glyphs.classes("target")}
     else:
         assert (counts == 5).all()
-
-
-def test_every_kind_makes_rows():
-    for kind in tables.KINDS.values():
-        parts = ("build",) if hasattr(kind, "build") else ("measure", "column", "describe")
-        assert all(callable(getattr(kind, part)) for part in parts)

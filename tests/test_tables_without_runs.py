@@ -13,7 +13,7 @@ from fedloom.data import store
 from fedloom.report import tables
 from fedloom.study import paths, runs
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import plotted_runs
 from refusals import refused
 from shown_runs import table_files
 
@@ -40,7 +40,7 @@ T = SimpleNamespace(label="t")
 
 def _cells(job, tmp_path):
     outputs = table_files(tmp_path)
-    tables.write(job, shown_runs(job.shown), outputs)
+    tables.write(job, plotted_runs(job.shown), outputs)
     caption, _, header, _, *rows = outputs["md"].read_text().splitlines()
     lines = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
     return caption, lines, pd.read_parquet(outputs["parquet"])
@@ -56,7 +56,7 @@ def test_they_need_no_run(kind):
 
 
 def test_settings_are_those_that_every_method_is_trained_with(tmp_path):
-    job = _plan(kind="protocol", scenarios=["digits/iid", "digits/domains"]).table_job(T)
+    job = _plan(kind="protocol", scenarios=["digits/iid", "digits/domains"]).job("table", T)
     _, lines, frame = _cells(job, tmp_path)
     assert lines == [
         ["Partition", "Method", "Rounds", "Clients", "In a round", "Optimiser", "Learning rate",
@@ -72,7 +72,7 @@ def test_settings_are_those_that_every_method_is_trained_with(tmp_path):
 def test_a_papers_settings_stand_in_brackets_where_they_differ(tmp_path):
     published = {"paper": "pfpt", "table": 9, "rows": {"slow": "SCAFFOLD-PT"}}
     published |= {"columns": {"digits/iid": "CIFAR-10 Dir(0.1)"}}
-    job = _plan(kind="protocol", scenarios=["digits/iid"], published=published).table_job(T)
+    job = _plan(kind="protocol", scenarios=["digits/iid"], published=published).job("table", T)
     caption, lines, _ = _cells(job, tmp_path)
     assert "in brackets those of Weng et al." in caption
     assert lines[1] == ["FedAvg-PT", "7", "20", "6", "adam", "0.25", "2", "16"]
@@ -95,7 +95,9 @@ def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):
     _store("digits")
     _store("other")
     published = {"paper": "fedpha", "table": 6, "rows": {"other": "Office31"}}
-    caption, lines, frame = _cells(_plan(kind="sizes", published=published).table_job(T), tmp_path)
+    caption, lines, frame = _cells(
+        _plan(kind="sizes", published=published).job("table", T), tmp_path
+    )
     assert lines == [
         ["Dataset", "Classes", "Training images", "Test images", "Domains"],
         ["digits", "2", "3", "1", "2"],  # a class without images counts not

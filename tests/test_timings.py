@@ -1,15 +1,11 @@
 """What a table of times shows, and what FedPHA times."""
 
-from importlib import import_module
-from time import sleep
-
 import pandas as pd
 import pytest
 import torch
 
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import loader, manifest
 from fedloom.report.tables import layout, published, summary
 from shown_runs import shown, table_kind
 
@@ -44,22 +40,3 @@ def test_fedpha_times_its_projection_and_the_training_beside_it(tiny, variant):
     assert (table["milliseconds"] > 0).all()
     after = state.server["params"]
     assert all(torch.equal(after[name], value) for name, value in before.items())
-
-
-def test_a_stage_takes_as_long_as_its_work():
-    package = loader.import_plugin(manifest.find("fedpha")).__package__
-    module = import_module(f"{package}.timings")
-    calls = []
-
-    def decompose(context):
-        calls.append(context)
-        sleep(0.003)
-        return torch.eye(4)
-
-    table = pd.DataFrame(
-        module.timings(decompose, lambda: sleep(0.05), torch.zeros(2, 4), torch.zeros(3, 4), 5)
-    )
-    means = table.groupby("stage")["milliseconds"].mean()
-    assert len(calls) == 11, "the first is not timed"
-    assert means["decomposition"] >= 3 > means["projection"]
-    assert means["training"] >= 10, "50 ms of five clients together"

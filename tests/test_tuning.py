@@ -3,7 +3,6 @@
 import os
 import shutil
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
@@ -29,7 +28,7 @@ from fedloom.report.tables import notes
 from fedloom.stages import cache, choose, dataset, evaluate, partition, prototypes, table, train
 from fedloom.study import paths, selected
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.runs import Run
 from partitioned import make
 
@@ -93,13 +92,13 @@ def test_every_method_makes_the_same_number_of_trials_and_what_is_not_trained_ma
 def test_a_trial_is_the_method_with_its_options_on_a_partition_and_a_seed_of_its_own():
     plan = Plan(_settings({"per_method": {"fedvpt": {"prompts": [2, 4]}}, "validation": 0.25}))
     trial = _of("fedvpt.0.3-4", 1000, partition="two.validation", end="0002")
-    job = plan.train_job(trial)
+    job = plan.job("train", trial)
     assert job.spec.method.options["prompts"] == 4 and job.spec.method.training["lr"] == 0.3
     assert job.last == 2 and not job.global_test and not job.spec.tuned
-    assert plan.partition_job(trial).partition.settings["validation"] == 0.25
-    final = plan.train_job(_of("fedvpt", 0, end="0003"))
+    assert plan.job("partition", trial).partition.settings["validation"] == 0.25
+    final = plan.job("train", _of("fedvpt", 0, end="0003"))
     assert final.last == 3 and final.spec.tuned
-    assert "validation" not in plan.partition_job(_of("fedvpt")).partition.settings
+    assert "validation" not in plan.job("partition", _of("fedvpt")).partition.settings
     assert plan.choice(_of("fedvpt")) == [str(paths.at(paths.CHOICE, **vars(_of("fedvpt"))))]
     assert plan.choice(trial) == []
 
@@ -228,10 +227,10 @@ def letters(tmp_path_factory):
     folder, here = tmp_path_factory.mktemp("letters"), Path.cwd()
     os.chdir(folder)
     plan = Plan(_settings({}))
-    dataset.run(plan.dataset_job(_of("fedvpt")), 1)
-    cache.run(plan.cache_job(_of("fedvpt", cache="features")), 1)
-    partition.run(plan.partition_job(_of("fedvpt", 0)), 1)
-    partition.run(plan.partition_job(_of("fedvpt", 1000, partition="two.validation")), 1)
+    dataset.run(plan.job("dataset", _of("fedvpt")), 1)
+    cache.run(plan.job("cache", _of("fedvpt", cache="features")), 1)
+    partition.run(plan.job("partition", _of("fedvpt", 0)), 1)
+    partition.run(plan.job("partition", _of("fedvpt", 1000, partition="two.validation")), 1)
     os.chdir(here)
     return folder
 
@@ -251,14 +250,14 @@ def _tune(folder, method, monkeypatch):
     states = []
     if "prototypes" in plan.settings.methods[method].needs:
         of_trials = _of(method, 1000, partition="two.validation")
-        prototypes.run(plan.prototypes_job(of_trials), 1)
+        prototypes.run(plan.job("prototypes", of_trials), 1)
     for trial in plan.settings.trials[method]:
         labels = _of(trial.label, 1000, partition="two.validation", end="0002")
-        train.run(plan.train_job(labels), 1)
-        evaluate.run(plan.evaluate_job(labels), 1)
-        run = plan.evaluate_job(labels).run
+        train.run(plan.job("train", labels), 1)
+        evaluate.run(plan.job("evaluate", labels), 1)
+        run = plan.job("evaluate", labels).run
         states.append(paths.at(paths.STATE, run, end="0002").read_bytes())
-    choose.run(plan.choose_job(_of(method)), 1)
+    choose.run(plan.job("choose", _of(method)), 1)
     return plan, states, paths.at(paths.CHOICE, **vars(_of(method))).read_bytes()
 
 
@@ -283,7 +282,7 @@ def test_no_test_image_bears_on_a_choice(method, letters, tmp_path, monkeypatch)
 
     monkeypatch.setattr(ImageStore, "images", with_noise)
     monkeypatch.chdir(tmp_path / "replaced")
-    cache.run(plan.cache_job(_of(method, cache="features")), 1)
+    cache.run(plan.job("cache", _of(method, cache="features")), 1)
     assert features.read_bytes() != before, "test images are in the cache"
     assert _tune(tmp_path / "replaced", method, monkeypatch)[1:] == (states, choice)
 
@@ -303,7 +302,7 @@ def test_the_best_mean_of_participating_clients_at_the_reported_rounds_is_chosen
 ):
     monkeypatch.chdir(tmp_path)
     plan = Plan(_settings({"trials": 3, "values": {"training.lr": [0.1, 0.3, 0.9]}}))
-    job = plan.choose_job(_of("fedvpt"))
+    job = plan.job("choose", _of("fedvpt"))
     first, second, third = job.trials
     earlier, held_out = (1, 0, True, False, 10, 10), (2, 2, False, False, 10)
 
@@ -336,9 +335,9 @@ def test_a_trial_that_diverges_ranks_last(work):
     for trial in plan.settings.trials["fedvpt"]:
         labels = _of(trial.label, 1000, partition="two.validation")
         for end in ("0001", "0002", "0003"):
-            train.run(plan.train_job(_of(**vars(labels) | {"end": end})), 1)
-        evaluate.run(plan.evaluate_job(labels), 1)
-    job = plan.choose_job(_of("fedvpt"))
+            train.run(plan.job("train", _of(**vars(labels) | {"end": end})), 1)
+        evaluate.run(plan.job("evaluate", labels), 1)
+    job = plan.job("choose", _of("fedvpt"))
     choose.run(job, 1)
     file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
     rows = read_table(file.with_name("trials.parquet")).to_pylist()
@@ -351,23 +350,15 @@ def test_a_trial_that_diverges_ranks_last(work):
         choose.run(job, 1)
 
 
-def test_a_run_that_is_no_trial_stops_where_it_diverges(work):
-    plan = Plan(_settings({"values": {"training.lr": [1e38, 0.1]}}, ["fedvpt"]))
-    trial = plan.settings.trials["fedvpt"][0]
-    job = plan.train_job(_of(trial.label, 1000, partition="two.validation", end="0002"))
-    with pytest.raises(FedLoomError, match="finite"):
-        train.run(replace(job, trial=False), 1)
-
-
 def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
     for labels in (trial, _of("fedvpt", 0, end="0003")):
-        train.run(plan.train_job(labels), 1)
+        train.run(plan.job("train", labels), 1)
         with caplog.at_level("INFO"):
-            evaluate.run(plan.evaluate_job(labels), 1)
+            evaluate.run(plan.job("evaluate", labels), 1)
         if labels is trial:
-            choose.run(plan.choose_job(_of("fedvpt")), 1)
+            choose.run(plan.job("choose", _of("fedvpt")), 1)
     (line,) = [line for line in caplog.messages if "guessing" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt/seed0: training loss 1.39 after")
     rows = read_table(paths.at(paths.ROUNDS, Run(**vars(_of("fedvpt"))))).to_pylist()
@@ -376,7 +367,7 @@ def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_non
 
 def test_a_tuned_run_is_the_run_with_the_chosen_options(work, monkeypatch):
     plan, _, _ = _tune(work, "head_tuning", monkeypatch)
-    job = plan.train_job(_of("head_tuning", end="0003"))
+    job = plan.job("train", _of("head_tuning", end="0003"))
     chosen = selected.with_choice(job.spec)
     lr = selected.chosen_options(paths.at(paths.CHOICE, **vars(_of("head_tuning"))))["training.lr"]
     assert chosen.method.training == job.spec.method.training | {"lr": lr}
@@ -397,12 +388,12 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     plan = Plan(_settings({"per_method": {"fedvpt": {"prompts": [2, 4]}}}))
     for method in ("head_tuning", "fedvpt"):
-        job = plan.choose_job(_of(method))
+        job = plan.job("choose", _of(method))
         for number, trial in enumerate(job.trials):
             _evaluated(trial, job, [(2, 0, True, False, 10, number)])
         choose.run(job, 1)
-    job = plan.table_job(Wildcards(label="main"))
-    assert notes.tuning(job.shown, job.tuned) == (
+    job = plan.job("table", Wildcards(label="main"))
+    assert notes.tuning(plotted_runs(job.shown), job.tuned) == (
         "Options chosen from 2 trials of every method, 2 rounds of one seed (1000) each, by the "
         "accuracy of participating clients on 0.2 of their training images. Chosen: Head-Tuning: "
         "lr 0.3; FedVPT: lr 0.3, prompts 4."
@@ -435,15 +426,15 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
     values = {"training.lr": [0.1, 0.3, 0.9]}
     plan = Plan(_settings({"trials": 3, "values": values}, seeds=[0]))
     for method, best in (("head_tuning", 1), ("fedvpt", 0)):
-        job = plan.choose_job(_of(method))
+        job = plan.job("choose", _of(method))
         for number, trial in enumerate(job.trials):
             _evaluated(trial, job, [(2, 0, True, False, 10, 5 + (number == best))])
         with caplog.at_level("INFO"):
             choose.run(job, 1)
     (line,) = [line for line in caplog.messages if "that was tried" in line]
     assert line.startswith("letters/two/micro_vit/fedvpt: chose training.lr 0.1, the lowest")
-    job = plan.table_job(Wildcards(label="main"))
-    for run in shown_runs(job.shown):
+    job = plan.job("table", Wildcards(label="main"))
+    for run in plotted_runs(job.shown):
         losses = {"round": [3], "train_loss": [1.0], "guessing_loss": [1.4]}
         write_table(run.rounds, pa.table(losses))
         row = {"round": 3, "client_id": 0, "participating": True, "personalized": False}
@@ -454,16 +445,3 @@ def test_a_value_at_the_edge_is_named_in_the_log_and_marked_in_the_table(
     assert text.splitlines()[-1].startswith(
         "§ a chosen value is the lowest or highest that was tried"
     )
-
-
-def test_a_damaged_choice_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    plan = Plan(_settings({}))
-    job = plan.choose_job(_of("fedvpt"))
-    for trial in job.trials:
-        _evaluated(trial, job, [(2, 0, True, False, 10, 1)])
-    choose.run(job, 1)
-    file = paths.at(paths.CHOICE, **vars(_of("fedvpt")))
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(FedLoomError, match=r"chosen\.parquet"):
-        selected.with_choice(plan.train_job(_of("fedvpt", end="0003")).spec)

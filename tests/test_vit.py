@@ -130,7 +130,8 @@ def test_pixels_are_resized_recoloured_and_normalised_and_the_images_stay(channe
     mean, std = [0.4, 0.5, 0.6][:channels], [0.2, 0.3, 0.4][:channels]
     images = torch.randint(0, 256, (2, side, side, given)).float()
     before = images.clone()
-    actual = Pixels((8, 8), channels, mean, std, "bilinear")(images)
+    preprocessing = {"mean": mean, "std": std, "interpolation": "bilinear"}
+    actual = Pixels((8, 8), channels, preprocessing)(images)
     x = before.movedim(-1, 1).double() / 255
     if channels < given:
         x = 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]

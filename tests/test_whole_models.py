@@ -106,11 +106,12 @@ def test_prompts_before_a_frozen_backbone_can_be_trained_instead(tiny, name):
     assert all(r["loss"] > 0 for r in evaluate(task.at(1), hooks, state)), row
 
 
-@pytest.mark.parametrize("name", ["fedrep", "fedbabu", "centralised"])
+@pytest.mark.parametrize("name", ["fedrep", "fedbabu", "centralised", "fedavg", "singleset_full"])
 def test_what_cannot_be_trained_is_named(tiny, name):
     task, hooks = tiny(name, train="kernel")
     with pytest.raises(FedLoomError, match=f"{name}: option train: no weight has 'kernel'"):
         hooks.init_server(task=task)
+        hooks.init_client(task=task, client=0)
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedbabu"])

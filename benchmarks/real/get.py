@@ -8,6 +8,7 @@ timm's vit_small_patch14_dinov2, fine-tuned from DINOv2 for that task. What is t
 import hashlib
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 
@@ -61,8 +62,7 @@ def onnx_file() -> Path:
 def timm_weights(path: Path) -> dict[str, np.ndarray]:
     """Return the weights in an ONNX file by their names in timm."""
     sys.path.append(str(PACKAGES))
-    import onnx  # installed by onnx_file
-
+    onnx = import_module("onnx")  # installed by onnx_file
     graph = onnx.load(path).graph
     stored = {entry.name: onnx.numpy_helper.to_array(entry) for entry in graph.initializer}
     # a matrix has a number for a name; the node that multiplies by it names its layer

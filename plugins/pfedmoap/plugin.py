@@ -61,10 +61,13 @@ def nearest(server: Tree, client: int, count: int) -> tuple[Tensor, Tensor]:
     pool, known = server["pool"], server["known"]
     prompts = torch.zeros(count, *pool.shape[1:], device=pool.device)
     present = torch.zeros(count, dtype=torch.bool, device=pool.device)
-    if client >= 0 and known[client]:
-        distance = (pool - pool[client]).flatten(1).norm(dim=1)  # [N]
-        others = [k for k in range(len(pool)) if known[k] and k != client]
-        chosen = sorted(others, key=lambda k: (float(distance[k]), k))[:count]
+    if client < 0:
+        return prompts, present
+    distance = (pool - pool[client]).flatten(1).norm(dim=1)  # [N]
+    apart, there = torch.stack([distance, known]).tolist()  # the one wait for the device
+    if there[client]:
+        others = [k for k in range(len(pool)) if there[k] and k != client]
+        chosen = sorted(others, key=lambda k: (apart[k], k))[:count]
         prompts[: len(chosen)], present[: len(chosen)] = pool[chosen], True
     return prompts, present
 
@@ -75,8 +78,10 @@ def download(task: CLIPTask, server: Tree, client: int) -> Tree:
     context = server["params"]["context"]
     sent = {"params": {"context": context}, "constants": {"experts": experts, "present": present}}
     if task.round and not task.selected:  # an evaluation
-        mine = client >= 0 and bool(server["known"][client])
-        sent["constants"]["own"] = server["pool"][client] if mine else context
+        own = context  # of the server's model
+        if client >= 0:
+            own = torch.where(server["known"][client], server["pool"][client], context)
+        sent["constants"]["own"] = own
     return sent
 
 

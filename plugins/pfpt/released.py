@@ -166,7 +166,9 @@ def summarise(task: ViTTask, uploaded: Tensor) -> Tensor:
                 taken = torch.zeros_like(g).index_fill(0, z[t], 1) > 0  # c_i
                 cost += each * torch.where(taken, F.logsigmoid(g), F.logsigmoid(-g))
             own = phi[z[t]]
-            around = torch.distributions.Normal(own, network(own, nets["alpha"]).sigmoid())
+            spread = network(own, nets["alpha"]).sigmoid()
+            # to validate the arguments would wait for the device three times
+            around = torch.distributions.Normal(own, spread, validate_args=False)
             value = around.log_prob(w).sum() + each * F.logsigmoid(network(own, nets["g"])).sum()
             optimizer.zero_grad()
             (-value).backward()

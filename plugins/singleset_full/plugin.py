@@ -30,15 +30,9 @@ def init_client(task: ViTTask, client: int) -> Tree:
     return {"head": task.backbone.init_head(task.num_classes), "weights": weights}
 
 
-def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the cross-entropy [K, B] of every client's own model."""
-    logits = task.backbone.forward(batch.images, params["head"], weights=params["weights"])
-    return fl.cross_entropy(logits, batch.labels)
-
-
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    trained = fl.train_locally(task, loss, received, clients, params=clients.state)
+    trained = fl.train_locally(task, fl.model_loss, received, clients, params=clients.state)
     return fl.make_updates(trained, clients, kept=["head", "weights"])
 
 
@@ -46,5 +40,4 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
     if clients.is_server_model:
         return None  # there is none
-    own = clients.state
-    return task.backbone.forward(batch.images, own["head"], weights=own["weights"])  # [K, B, C]
+    return fl.model_logits(task, clients.state, batch)  # [K, B, C]

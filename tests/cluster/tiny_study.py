@@ -50,10 +50,10 @@ def prepare(folder: Path, monkeypatch) -> Path:
     with monkeypatch.context() as patch:
         patch.chdir(folder)
         plan = load_plan([Path("tiny.yaml")])
-        one_process.run("dataset", plan.dataset_job(SCENARIO()))
-        one_process.run("cache", plan.cache_job(SCENARIO(cache="features")))
+        one_process.run("dataset", plan.job("dataset", SCENARIO()))
+        one_process.run("cache", plan.job("cache", SCENARIO(cache="features")))
         for seed in SEEDS:
-            one_process.run("partition", plan.partition_job(SCENARIO(seed=seed)))
+            one_process.run("partition", plan.job("partition", SCENARIO(seed=seed)))
     return folder
 
 
@@ -96,5 +96,5 @@ def evaluations(folder: Path, monkeypatch, seeds: Sequence[int] = SEEDS) -> list
         plan = load_plan([Path("tiny.yaml")])
         for seed in seeds:
             chosen = SCENARIO(seed=seed, method="head_tuning")
-            one_process.run("evaluate", plan.evaluate_job(chosen))
+            one_process.run("evaluate", plan.job("evaluate", chosen))
     return [(folder / RUN.format(seed) / "evaluation.parquet").read_bytes() for seed in seeds]

@@ -243,9 +243,11 @@ def _text_features(model: open_clip.CLIP, words: Tensor, ends: Tensor) -> Tensor
 
 
 def save(model: open_clip.CLIP, rows: Tensor, path: Path, recipe: Recipe) -> None:
-    """Write the weights in half precision."""
+    """Write the weights in half precision; of the vocabulary, the `rows` [n] that were trained."""
     about = {"model": micro_clip.NAME, "source": digest(classes(recipe.classes))}
-    write(path, micro_clip.packed(model, rows), about | asdict(recipe))
+    state = {name: value.half() for name, value in model.state_dict().items()}
+    state[micro_clip.VOCABULARY] = state[micro_clip.VOCABULARY][rows]
+    write(path, state | {micro_clip.ROWS: rows.to(torch.int32)}, about | asdict(recipe))
 
 
 # ---- measuring --------------------------------------------------------------------------------

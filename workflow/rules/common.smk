@@ -27,10 +27,9 @@ def described(rule):
     """The parameters of a rule: its job as canonical JSON, and the digest of its source files. As
     inputs these would be some hundred paths of every job, and Snakemake keeps an input's checksum
     when the job ends, which may be after an edit."""
-    make = getattr(PLAN, f"{rule}_job")
     return {
-        "job": lambda w: to_json(make(w)),
-        "sources": lambda w: PLAN.sources(rule, make(w)),
+        "job": lambda w: to_json(PLAN.job(rule, w)),
+        "sources": lambda w: PLAN.sources(rule, PLAN.job(rule, w)),
     }
 
 

@@ -6,7 +6,7 @@ M blocks (numbered from 1), L text length.
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,21 +30,19 @@ class Pixels:
         self,
         size: tuple[int, int],
         channels: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        interpolation: str,
+        preprocessing: Mapping[str, Any],
         device: torch.device | str = "cpu",
     ):
-        """Set up the conversion; any `interpolation` but "bilinear" is taken for bicubic.
+        """Set up the conversion by the library's `mean` and `std`, and its `interpolation`.
 
-        Args:
-            mean, std: one number, or one per channel.
+        The first two are a number, or one per channel. Any third but "bilinear" stands for bicubic.
         """
         self.size, self.channels = (size[0], size[1]), channels
-        self._interpolation = "bilinear" if interpolation == "bilinear" else "bicubic"
+        bilinear = preprocessing["interpolation"] == "bilinear"
+        self._interpolation = "bilinear" if bilinear else "bicubic"
         self._mean, self._std = (
-            torch.tensor(value, device=device).expand(channels).view(channels, 1, 1)
-            for value in (mean, std)
+            torch.tensor(preprocessing[key], device=device).expand(channels).view(channels, 1, 1)
+            for key in ("mean", "std")
         )
         luma = torch.tensor([0.299, 0.587, 0.114], device=device)  # ITU-R BT.601
         self._luma = luma.view(3, 1, 1)
@@ -84,8 +82,7 @@ class Backbone(Protocol):
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
 
-        Args:
-            cache: "features", or for a CLIP "patches", which are many times as large.
+        A cache is "features", or for a CLIP "patches", which are many times as large.
         """
         ...
 
@@ -94,10 +91,6 @@ def load(family: str, settings: dict[str, Any], device: torch.device | str = "cp
     """Build a backbone of a family (vit, clip or resnet) from a label's settings.
 
     The weights "none" are random. The family's module is imported here: open_clip takes seconds.
-
-    Raises:
-        FedLoomError: the library has no such model, FedLoom cannot read it, or its weights do not
-            fit or are not there.
     """
     return importlib.import_module(f"fedloom.backbones.{family}").load(settings, device)
 

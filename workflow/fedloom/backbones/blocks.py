@@ -110,9 +110,8 @@ def check_inserts(inserts: Inserts | None, depth: int) -> None:
             raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
         for place in places:
             if place not in PLACES:
-                raise FedLoomError(
-                    f"inserts: no place '{place}' in a block; there are {', '.join(PLACES)}"
-                )
+                hint = f"there are {', '.join(PLACES)}"
+                raise FedLoomError(f"inserts: no place '{place}' in a block; {hint}")
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
@@ -321,9 +320,10 @@ def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: boo
     """Return function(tokens); if wanted, keep nothing of its inside for the backward pass.
 
     The inside is then computed a second time (gradient checkpointing: Chen et al., "Training Deep
-    Nets with Sublinear Memory Cost", 2016), to the same bits.
+    Nets with Sublinear Memory Cost", 2016), to the same bits: nothing in a block is random.
     """
     if not wanted or not torch.is_grad_enabled():
         return function(tokens)
-    result: Any = checkpoint(function, tokens, use_reentrant=False)
+    # to keep the random state would copy it from the GPU for every block, and wait
+    result: Any = checkpoint(function, tokens, use_reentrant=False, preserve_rng_state=False)
     return result

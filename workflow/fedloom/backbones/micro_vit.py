@@ -9,7 +9,7 @@ is not standard: three small convolutions, which learn much faster than one 8 x 
 from typing import Any
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 
@@ -57,17 +57,12 @@ class ConvStem(nn.Module):
 default_cfgs = generate_default_cfgs(
     {
         "micro_vit": {
-            "url": "",
             "num_classes": 0,
             "input_size": (1, 32, 32),
-            "pool_size": None,
             "fixed_input_size": True,
-            "crop_pct": 1.0,
             "interpolation": "bilinear",
             "mean": (0.5,),
             "std": (0.5,),
-            "first_conv": "patch_embed.conv1",
-            "classifier": "head",
         }
     }
 )
@@ -88,12 +83,4 @@ def micro_vit(pretrained: bool = False, **kwargs: Any) -> VisionTransformer:
         "num_heads": 3,
         "embed_layer": ConvStem,
     }
-    return build_model_with_cfg(
-        VisionTransformer,
-        "micro_vit",
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        pretrained_strict=True,
-        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
-        **(shape | kwargs),
-    )
+    return build_model_with_cfg(VisionTransformer, "micro_vit", pretrained, **(shape | kwargs))

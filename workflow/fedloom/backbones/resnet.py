@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 import torchvision.models
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from fedloom.backbones.base import Pixels, check_file, loading
 from fedloom.backbones.blocks import Weights, check_weights, per_client
@@ -25,7 +26,11 @@ from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
 from fedloom.common.errors import FedLoomError
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision has them
+PREPROCESSING = {  # as torchvision has it for ImageNet
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "interpolation": "bilinear",
+}
 SMALL = {  # blocks per stage, and how many times as wide as He et al.'s
     "resnet8_wide": (1, 4),
     "resnet20": (3, 1),
@@ -67,51 +72,38 @@ class Norm(nn.Module):
         return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 
 
-class _Block(nn.Module):
-    """Two 3 x 3 convolutions and a skip connection (He et al., options A and B).
-
-    Where a stage begins, the skip connection is `downsample`, or without one the image made smaller
-    and filled up with zeros (option A).
-    """
-
-    def __init__(self, inputs: int, outputs: int, stride: int, projected: bool):
-        """Build a block; `projected` ones have 1 x 1 convolutions for shortcuts (option B)."""
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.stride, self.more = stride, outputs - inputs
-        self.downsample: nn.Module | None = None
-        if projected and self.more:
-            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+class _Halved(nn.Module):
+    """A shortcut without weights: every second pixel, between channels of zeros (option A)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map features [B, inputs, H, W] to [B, outputs, H / stride, W / stride]."""
-        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
-        if self.downsample is not None:
-            return torch.relu(y + self.downsample(x))
-        x = x[:, :, :: self.stride, :: self.stride]
-        return torch.relu(y + F.pad(x, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)))
+        """Map features [B, c, H, W] to [B, 2 c, H / 2, W / 2]."""
+        before = x.shape[1] // 2
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, before, x.shape[1] - before))
 
 
 class SmallResNet(nn.Module):
     """The ResNet of 6 n + 2 layers for images of 32 pixels (He et al., CVPR 2016, Section 4.2).
 
-    Wider ones have convolutions in their shortcuts, as in the released codes of CReFF and FEDIC.
+    Wider ones have convolutions in their shortcuts (option B), as in the released codes of CReFF
+    and FEDIC.
     """
 
     def __init__(self, blocks: int, wide: int = 1):
         """Build a network of `blocks` blocks a stage, each `wide` times as wide."""
         super().__init__()
-        first, projected = 16 * wide, wide > 1
+        first = 16 * wide
         self.conv1, self.bn1 = nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first)
         widths = (first, first, 2 * first, 4 * first)
         for stage in (1, 2, 3):
             inputs, outputs = widths[stage - 1 : stage + 1]
-            parts = [_Block(inputs, outputs, 1 if stage == 1 else 2, projected)]
-            parts += [_Block(outputs, outputs, 1, projected) for _ in range(blocks - 1)]
+            shortcut: nn.Module | None = None
+            if stage > 1 and wide > 1:
+                convolution = nn.Conv2d(inputs, outputs, 1, 2, bias=False)
+                shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+            elif stage > 1:
+                shortcut = _Halved()
+            parts = [BasicBlock(inputs, outputs, min(stage, 2), shortcut)]
+            parts += [BasicBlock(outputs, outputs) for _ in range(blocks - 1)]
             self.add_module(f"layer{stage}", nn.Sequential(*parts))
         self.fc = nn.Identity()
         for module in self.modules():
@@ -155,7 +147,7 @@ class FrozenResNet:
         self.model = model.eval().requires_grad_(False).to(device)
         self._norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
         self.device, self.precision = torch.device(device), precision
-        self.pixels = Pixels((size, size), 3, MEAN, STD, "bilinear", device)
+        self.pixels = Pixels((size, size), 3, PREPROCESSING, device)
         with torch.no_grad():
             where = next(model.parameters()).device
             image = torch.zeros(1, 3, size, size, device=where)

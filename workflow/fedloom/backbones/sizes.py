@@ -20,11 +20,7 @@ from fedloom.config.settings import FAMILIES
 def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
     """Count what `fedloom.study.backbone_sizes.Sizes` holds.
 
-    Args:
-        settings: an entry of `backbones`; only name and image_size are read.
-
-    Raises:
-        FedLoomError: the library has no such model, or FedLoom cannot read it.
+    Of `settings`, an entry of `backbones`, only name and image_size are read.
     """
     known = {key: settings[key] for key in ("name", "image_size") if key in settings}
     spec, family = known | {"weights": "none"}, FAMILIES[library]

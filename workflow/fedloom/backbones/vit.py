@@ -8,8 +8,7 @@ Shapes: K clients, B batch, T tokens (class token first), P prompts, d width, C 
 """
 
 import re
-from pathlib import Path
-from typing import cast
+from typing import Any
 
 import safetensors.torch
 import timm
@@ -35,7 +34,7 @@ from fedloom.backbones.blocks import (
 )
 from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.common.memory import training_bytes
 
 
@@ -81,20 +80,14 @@ class FrozenViT:
         self.depth = len(model.blocks)
         tokens = model.num_prefix_tokens + model.patch_embed.num_patches
         self.image_floats = tokens * self.width
-        self.training_bytes = training_bytes(self.image_floats, self.depth, gradient_checkpointing)
+        self.training_bytes = training_bytes(
+            self.image_floats, self.depth, gradient_checkpointing, precision
+        )
         patch = model.patch_embed.patch_size
         self.patch_size: int = patch[0] if isinstance(patch, tuple) else patch
-        data = resolve_model_data_config(model)
-        kernel = next(p for p in model.patch_embed.parameters() if p.dim() == 4)
-        self.pixels = Pixels(
-            # the model's own, not the pretrained config's: image_size may have changed it
-            model.patch_embed.img_size,
-            kernel.shape[1],
-            data["mean"],
-            data["std"],
-            data["interpolation"],
-            device,
-        )
+        channels = next(p for p in model.patch_embed.parameters() if p.dim() == 4).shape[1]
+        size = model.patch_embed.img_size  # not the pretrained config's: image_size may be another
+        self.pixels = Pixels(size, channels, resolve_model_data_config(model), device)
 
     def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
         """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.
@@ -154,11 +147,7 @@ class FrozenViT:
         inserts: Inserts | None = None,
         read: int | None = None,
     ) -> Tensor:
-        """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d].
-
-        Raises:
-            FedLoomError: `weights` or `inserts` name a parameter, block or place that is missing.
-        """
+        """Apply blocks `first` to `last`, both included (default: all), to tokens [..., T, d]."""
         check_weights(weights, self.model)
         check_inserts(inserts, self.depth)
         for j in range(first, (self.depth if last is None else last) + 1):
@@ -273,33 +262,23 @@ def replace(tokens: Tensor, prompts: Tensor) -> Tensor:
     return insert(torch.cat([tokens[..., :1, :], tokens[..., 1 + count :, :]], -2), prompts)
 
 
-def _load_file(model: VisionTransformer, path: Path) -> None:
-    """Load a local checkpoint in timm's format (or Google's .npz), without its classifier.
-
-    timm's filter resizes position embeddings to the image size.
-    """
-    if path.suffix == ".npz":
-        model.load_pretrained(str(path))
-        return
-    tensors = checkpoint_filter_fn(safetensors.torch.load_file(path), model)
-    model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
-
-
 def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:3])
-        hint = f"; did you mean one of: {near}?" if near else ""
-        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model{hint}")
+        hint = shortened(suggestion(name.split(".")[0], timm.list_models("*vit*")))
+        raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model; {hint}")
     path = None if weights in ("hub", "none") else resource(weights)
     if path:
         check_file(name, path, (".safetensors", ".npz"))
     size = {"img_size": spec["image_size"]} if "image_size" in spec else {}
     with loading(name, weights):
-        model = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
-        if path:
-            _load_file(cast(VisionTransformer, model), path)
+        model: Any = timm.create_model(name, num_classes=0, pretrained=weights == "hub", **size)
+        if path and path.suffix == ".npz":  # Google's
+            model.load_pretrained(str(path))
+        elif path:  # timm's filter resizes position embeddings to the image size
+            tensors = checkpoint_filter_fn(safetensors.torch.load_file(path), model)
+            model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("head.")})
     return FrozenViT(
         model, device, spec.get("precision", "float32"), spec.get("gradient_checkpointing", False)
     )

@@ -1,15 +1,8 @@
-"""The studies that ship: workflow/studies/<paper>/<artefact>.yaml, and workflow/studies/micro.
+"""The studies that ship: workflow/studies/<paper>/<artefact>.yaml, and workflow/studies/micro."""
 
-`python -m fedloom.commands.bundled_studies` counts the sizes of their backbones again.
-"""
-
-import json
 from pathlib import Path
 
-from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_text
-from fedloom.study.backbone_sizes import SHIPPED, key
 
 FOLDER = ROOT / "workflow/studies"
 PROTOCOL = "protocol.yaml"  # shared by the studies of a paper, and no study itself
@@ -32,18 +25,3 @@ def file_of(study: Path) -> Path:
     """Return the file of a study: `study` itself, or that of a name as `fedloom studies` prints."""
     shipped = FOLDER / f"{study}.yaml"
     return shipped if shipped.is_file() and not study.exists() else study
-
-
-def count_backbones() -> None:
-    """Write workflow/resources/backbone_sizes.json."""
-    from fedloom.backbones.sizes import count  # imports torch
-
-    plans = [load_plan([study]) for study in studies()]
-    backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
-    counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
-    lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]
-    write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-if __name__ == "__main__":
-    count_backbones()

@@ -57,14 +57,14 @@ def communication(args: argparse.Namespace) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Hold a method to the contract: yours, or every one."""
-    from fedloom import contract
     from fedloom.common.device import prepare_torch
+    from fedloom.contract import driver
     from fedloom.hooks import manifest
 
     prepare_torch(args.threads)
     known = manifest.discover()
     for name in [args.method] if args.method else sorted(known.keys() | known.broken.keys()):
-        done = contract.check(manifest.find(name), list(known.values()))
+        done = driver.check(manifest.find(name), list(known.values()))
         log.info("%s keeps the contract (%s)", name, done)
 
 
@@ -89,11 +89,7 @@ def schema(_: argparse.Namespace) -> None:
 
 
 def _positive(text: str) -> int:
-    """Return a positive integer.
-
-    Raises:
-        ArgumentTypeError: the text is not one; argparse makes one line of it.
-    """
+    """Return a positive integer; argparse makes one line of its error."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, got '{text}'")
     return int(text)

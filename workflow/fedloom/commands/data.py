@@ -24,10 +24,8 @@ def add_to(commands: argparse._SubParsersAction) -> None:
     """Add the group `data` to the commands of `fedloom`."""
     group = commands.add_parser("data", help=__doc__, description=__doc__)
     inner = group.add_subparsers(required=True, metavar="command")
-    listed = inner.add_parser(
-        "list", help="print every recipe in a line", description=listing.__doc__
-    )
-    listed.set_defaults(function=listing)
+    about = "print every recipe in a line"
+    inner.add_parser("list", help=about, description=listing.__doc__).set_defaults(function=listing)
     got = inner.add_parser("get", help="download a data set", description=get.__doc__)
     checked = inner.add_parser(
         "check", help="compare a data set's files with its recipe", description=check.__doc__
@@ -102,8 +100,8 @@ def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
         ready, _ = _listed(recipe, args)
     except FedLoomError:
         return False
-    open_ends = expected_counts.uncompared(ready, recipe.counts.plain)
-    return not (open_ends or expected_counts.differences(ready, recipe.counts.plain))
+    lines = (expected_counts.uncompared, expected_counts.differences)
+    return not any(of(ready, recipe.counts.plain) for of in lines)
 
 
 def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:
@@ -140,13 +138,11 @@ def check(args: argparse.Namespace) -> None:
         print(f"{recipe.name}: {line}")
     if lines:
         sys.exit(2)
-    said = [
+    uncompared = expected_counts.uncompared(ready, recipe.counts.plain)
+    print(
         f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
         f"images of {len(expected_counts.trained_classes(ready)):,} classes",
         "nothing differs from the recipe",
-        *(
-            f"{which}: not compared"
-            for which in expected_counts.uncompared(ready, recipe.counts.plain)
-        ),
-    ]
-    print("; ".join(said))
+        *(f"{images}: not compared" for images in uncompared),
+        sep="; ",
+    )

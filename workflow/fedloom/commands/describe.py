@@ -23,11 +23,7 @@ WIDTH = 96
 
 
 def docstring(file: Path) -> str:
-    """Return the docstring of a module, read without importing it.
-
-    Raises:
-        FedLoomError: it has none, or is not Python.
-    """
+    """Return the docstring of a module, read without importing it."""
     text = ast.get_docstring(read_python(file))
     if not text:
         raise FedLoomError(f"{file}: the module has no docstring")
@@ -42,11 +38,7 @@ def summary(plugin: Plugin) -> str:
 
 
 def header(study: Path) -> str:
-    """Return the comment at the head of a study, which says what it shows and what it needs.
-
-    Raises:
-        FedLoomError: it has none.
-    """
+    """Return the comment at the head of a study, which says what it shows and what it needs."""
     comment = takewhile(lambda line: line.startswith("#"), study.read_text().splitlines())
     lines = [line.lstrip("# ") for line in comment]
     if not lines:
@@ -63,11 +55,7 @@ def methods() -> str:
 
 
 def method(name: str) -> str:
-    """Return the facts of a plugin's method.toml.
-
-    Raises:
-        FedLoomError: there is none of that name.
-    """
+    """Return the facts of a plugin's method.toml."""
     plugin = find(name)
     facts = {
         "title": plugin.title,
@@ -120,9 +108,8 @@ def studies() -> str:
     heads = ["study", "shows", "data", "methods", "runs", "GPU hours"]
     widths = [None, 20, 22, 40, None, None]
     table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f")
-    return (
-        f"{table}\n\nHours of one GPU at {RATES['float32']:.0e} operations per second, an estimate."
-    )
+    rate = f"{RATES['float32']:.0e} operations per second"
+    return f"{table}\n\nHours of one GPU at {rate}, an estimate."
 
 
 def study(file: Path) -> list[str | int | float]:
@@ -136,11 +123,5 @@ def study(file: Path) -> list[str | int | float]:
     names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
     shows = ", ".join(plan.settings.study.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
     name = str(file.relative_to(bundled_studies.FOLDER).with_suffix(""))
-    return [
-        name,
-        shows,
-        ", ".join(data),
-        ", ".join(names),
-        len(plan.runs),
-        study_cost(plan).gpu_hours(),
-    ]
+    hours = study_cost(plan).gpu_hours()
+    return [name, shows, ", ".join(data), ", ".join(names), len(plan.runs), hours]

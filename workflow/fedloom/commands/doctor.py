@@ -5,10 +5,9 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from pathlib import Path
 from platform import python_version
-from typing import NamedTuple
 
 import psutil
 
@@ -20,13 +19,7 @@ from fedloom.study import paths
 PACKAGES = ("torch", "torchvision", "timm", "open_clip_torch", "snakemake")
 PLUGIN = "snakemake-executor-plugin-"
 LITTLE = 1e9  # bytes of free disk, which few jobs fill
-
-
-class Finding(NamedTuple):
-    """A line of `fedloom doctor`: a fact and, where `well` is False, what to do."""
-
-    text: str
-    well: bool = True
+Finding = tuple[str, bool]  # a fact with what to do, and True if nothing is to be done
 
 
 def add_to(commands: argparse._SubParsersAction) -> None:
@@ -43,43 +36,37 @@ def run(_: argparse.Namespace) -> None:
         try:
             findings += look()
         except FedLoomError as error:
-            findings.append(Finding(str(error), well=False))
-    for finding in findings:
-        print("ok   " if finding.well else "MEND ", finding.text)
+            findings.append((str(error), False))
+    for text, well in findings:
+        print("ok   " if well else "MEND ", text)
     sys.stdout.flush()
-    sys.exit(any(not finding.well for finding in findings))
+    sys.exit(not all(well for _, well in findings))
 
 
 def versions() -> Iterator[Finding]:
     """Yield the versions of Python, of the libraries of jobs, and of Snakemake's executors."""
-    known, missing = [f"Python {python_version()}"], list[str]()
-    for package in PACKAGES:
-        try:
-            known.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            missing.append(package)
-    yield Finding(", ".join(known))
-    if missing:
-        text = f"{', '.join(missing)}: not installed; make venv installs what constraints.txt pins"
-        yield Finding(text, well=False)
-    plugins = {d.name.removeprefix(PLUGIN): d.version for d in distributions() if PLUGIN in d.name}
-    executors = [f"{name} {number}" for name, number in sorted(plugins.items())]
-    yield Finding(f"executors beside Snakemake's own: {', '.join(executors) or 'none'}")
+    installed = {d.name: d.version for d in distributions()}
+    known = [f"{name} {installed[name]}" for name in PACKAGES if name in installed]
+    yield ", ".join([f"Python {python_version()}", *known]), True
+    if missing := ", ".join(name for name in PACKAGES if name not in installed):
+        yield f"{missing}: not installed; make venv installs what constraints.txt pins", False
+    own = [f"{k.removeprefix(PLUGIN)} {installed[k]}" for k in sorted(installed) if PLUGIN in k]
+    yield f"executors beside Snakemake's own: {', '.join(own) or 'none'}", True
 
 
 def devices() -> Iterator[Finding]:
     """Yield the cores, the memory, and the GPUs that jobs may take."""
     memory = psutil.virtual_memory().total
-    yield Finding(f"cores: {len(os.sched_getaffinity(0))}, memory: {memory / 1e9:.1f} GB")
+    yield f"cores: {len(os.sched_getaffinity(0))}, memory: {memory / 1e9:.1f} GB", True
     visible, shown = gpus.visible(), os.environ.get(gpus.VISIBLE)
     named = "" if shown is None else f"; {gpus.VISIBLE} is '{shown}'"
-    yield Finding(f"GPUs: {len(gpus.installed())}, of which jobs may take {len(visible)}{named}")
+    yield f"GPUs: {len(gpus.installed())}, of which jobs may take {len(visible)}{named}", True
     if visible:
         import torch  # takes seconds
 
         if not torch.cuda.is_available():
             text = f"torch {torch.__version__}: cannot use these GPUs; see whether it was built "
-            yield Finding(f"{text}for CUDA, and for a CUDA that the driver knows", well=False)
+            yield f"{text}for CUDA, and for a CUDA that the driver knows", False
 
 
 def disk() -> Iterator[Finding]:
@@ -88,8 +75,5 @@ def disk() -> Iterator[Finding]:
     check_usable(results)
     folder = results if results.exists() else Path.cwd()
     free = shutil.disk_usage(folder).free
-    text = f"disk of results: {free / 1e9:.1f} GB free in {folder.resolve()}"
-    if free >= LITTLE:
-        yield Finding(text)
-    else:
-        yield Finding(f"{text}; make room, or jobs that cannot write will fail", well=False)
+    cure = "" if free >= LITTLE else "; make room, or jobs that cannot write will fail"
+    yield f"disk of results: {free / 1e9:.1f} GB free in {folder.resolve()}{cure}", not cure

@@ -6,7 +6,6 @@ from typing import Any, cast
 import torch
 
 from fedloom.backbones import base
-from fedloom.backbones.vit import FrozenViT
 from fedloom.common.tensors import count_floats
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
@@ -22,6 +21,11 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     family = cast(str, plugin.family)
     device = "meta" if family == "vit" else "cpu"  # texts are grouped by numbers, not by shapes
     model: Any = base.load(family, {"name": backbone, "weights": "none"}, device)
+    warm_start = None
+    if family == "vit":  # prototypes on the meta device have shapes and no numbers
+        sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}
+        sizes["count"] = (classes,)
+        warm_start = WarmStart(**{k: torch.empty(v, device="meta") for k, v in sizes.items()})
     shapes: Any = SimpleNamespace(  # of a Federation, all that hooks read before training
         num_classes=classes,
         num_clients=1,
@@ -37,17 +41,8 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         data=shapes,
         clients_per_round=1,
         method=method,
-        warm_start=_shapes_of_warm_start(model, classes) if plugin.family == "vit" else None,
+        warm_start=warm_start,
     )
     hooks = loader.load_hooks(plugin)
     server = hooks.init_server(task=task)
     return count_floats(hooks.download(task=task, server=server, client=0))
-
-
-def _shapes_of_warm_start(model: FrozenViT, classes: int) -> WarmStart:
-    """Return prototypes on the meta device, which have shapes and no numbers."""
-    return WarmStart(
-        mean=torch.empty(model.depth, classes, model.width, device="meta"),
-        spread=torch.empty(model.depth, classes, device="meta"),
-        count=torch.empty(classes, device="meta"),
-    )

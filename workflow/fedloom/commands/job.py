@@ -58,8 +58,7 @@ def main() -> None:
 def try_server(arguments: list[str]) -> int | None:
     """Run a job on the server, started if need be, and pass signals on to it.
 
-    Returns:
-        Its exit status, or minus the signal that ended it; None if it did not run.
+    Return its exit status, or minus the signal that ended it; None if it did not run.
     """
     token, _, snakemake = os.environ.get(VARIABLE, "").partition(":")
     if not token or not hasattr(os, "pidfd_open"):

@@ -21,6 +21,7 @@ from snakemake.cli import get_argument_parser, parse_config
 from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common.locks import held
 from fedloom.study import paths
+from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
 
 LOCK = Path(".fedloom.lock")
@@ -162,7 +163,7 @@ def main() -> int:
         status = (locked and unlock(arguments)) or snakemake(arguments)
     if status != 0:
         return status
-    print(f"\n{study.summary()}")
+    print(f"\n{summary(study)}")
     return report(study, arguments) if reporting else status
 
 

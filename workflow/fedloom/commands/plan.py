@@ -12,6 +12,7 @@ from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks.manifest import find
 from fedloom.study.cost import RATES, Cost, study_cost
+from fedloom.study.estimates import workload
 from fedloom.study.plan import Plan
 from fedloom.study.resources import RATE, contents
 
@@ -59,10 +60,7 @@ def _text(plan: Plan, cost: Cost, rate: float) -> str:
         ["jobs", f"{sum(cost.jobs.values()):,}: {jobs}"],
         ["operations", f"{cost.operations:.2g}"],
         ["one GPU", f"{hours(cost.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)"],
-        [
-            "longest run",
-            f"{hours(cost.longest / rate / 3600)} of it, which no second GPU shortens",
-        ],
+        ["longest run", f"{hours(cost.longest / rate / 3600)}, which no second GPU shortens"],
         ["cores alone", f"{hours(cost.core_hours())} of one core (at {RATE:.0e} a second)"],
         ["disk", f"{disk}; states of runs beside them"],
         ["sent", _sent(plan)],
@@ -83,7 +81,8 @@ def _of_a_client(plan: Plan) -> str:
     """
     found = {f"{run.dataset}/{run.partition}": run for run in plan.runs}
     numbers = {
-        name: plan.workload(run, run.method).images_of_a_client() for name, run in found.items()
+        name: workload(plan.settings, run, run.method).images_of_a_client()
+        for name, run in found.items()
     }
     if len(numbers) > MANY:
         return f"{min(numbers.values()):,.0f} to {max(numbers.values()):,.0f} training images"

@@ -55,11 +55,7 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
 
 
 def resolve(merged: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
-    """Check a merged config, and return its labels with the settings behind them.
-
-    Raises:
-        FedLoomError: one line that names the key.
-    """
+    """Check a merged config, and return its labels with the settings behind them."""
     return resolve_with(merged, KINDS, files)
 
 

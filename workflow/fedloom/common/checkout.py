@@ -9,11 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def resource(path: str) -> Path:
-    """Resolve a path of the config: relative ones start at the checkout, `~` is the home folder.
-
-    Raises:
-        FedLoomError: it names a user that does not exist, or cannot be a path at all.
-    """
+    """Resolve a path of the config: relative ones start at the checkout, `~` is the home folder."""
     if "\0" in path:
         raise FedLoomError(f"{path!r}: a path cannot hold the character NUL")
     try:
@@ -23,14 +19,9 @@ def resource(path: str) -> Path:
 
 
 def matching(patterns: str | list[str]) -> list[Path]:
-    """List the files that a pattern or a list of patterns names, sorted within each pattern.
-
-    Raises:
-        FedLoomError: a pattern is malformed, or cannot be followed.
-    """
-    paths = [resource(p) for p in ([patterns] if isinstance(patterns, str) else patterns)]
+    """List the files that a pattern or a list of patterns names, sorted within each pattern."""
     files = []
-    for path in paths:
+    for path in map(resource, [patterns] if isinstance(patterns, str) else patterns):
         try:
             files += sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         except (ValueError, IndexError, OSError) as error:

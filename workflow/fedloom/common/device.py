@@ -26,10 +26,6 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
 
     A job that asks for a GPU gets one exclusively, or waits until one is free. One that asks for
     none computes on the first that torch finds.
-
-    Raises:
-        FedLoomError: tf32 without a GPU; a GPU that torch cannot use; or the job asks for a GPU,
-            and none is visible.
     """
     gpus.take()
     torch.set_num_threads(threads)

@@ -37,11 +37,7 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 
 def check_known(name: str, known: Collection[str], where: str) -> None:
-    """Refuse a name that is not among the known ones.
-
-    Args:
-        where: begins the error, as "config key select.tables: no label".
-    """
+    """Refuse an unknown name; `where` begins the error, as "config key select.tables: no label"."""
     if name not in known:
         raise FedLoomError(f"{where} '{name}'; {suggestion(name, known)}")
 

@@ -16,13 +16,8 @@ def walk(
 ) -> Iterator[tuple[str, list[str], list[os.DirEntry]]]:
     """Yield `folder` and every folder below it, each with its subfolders and its other entries.
 
-    Names are sorted and hidden ones left out; links are followed.
-
-    Args:
-        above: device and inode of the folders that lead here.
-
-    Raises:
-        FedLoomError: a folder cannot be listed, or a link leads back to a folder above it.
+    Names are sorted and hidden ones left out; links are followed, unless one leads back to a folder
+    that leads here, of which `above` holds device and inode.
     """
     folders, others, path = [], [], folder
     try:
@@ -45,11 +40,7 @@ def walk(
 
 
 def check_usable(folder: Path) -> None:
-    """Check that a folder is there, or can be made where it is to be.
-
-    Raises:
-        FedLoomError: it is a file, a link that leads nowhere, or cannot be written to.
-    """
+    """Check that a folder is there and can be written to, or can be made."""
     if folder.is_symlink() and not folder.exists():
         raise FedLoomError(
             f"{folder}: a link to {folder.readlink()}, which is missing; make that folder, or "
@@ -71,21 +62,13 @@ def is_folder(path: str | Path) -> bool:
 
 
 def check_regular(path: str) -> None:
-    """Require a file that can be read to its end.
-
-    Raises:
-        OSError: it is missing, or it is a pipe, a socket or a device, which might never end.
-    """
+    """Raise an OSError for all but a file that can be read to its end."""
     if not S_ISREG(Path(path).stat().st_mode):
         raise OSError("must be a regular file, got a folder, pipe, socket or device")
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file that people write: YAML, TOML, Python.
-
-    Raises:
-        FedLoomError: it is missing, not a regular file, larger than MOST_TEXT, or not UTF-8.
-    """
+    """Return the text of a file that people write: YAML, TOML, Python; at most MOST_TEXT bytes."""
     try:
         check_regular(str(path))
         if Path(path).stat().st_size > MOST_TEXT:
@@ -98,11 +81,7 @@ def read_text(path: Path) -> str:
 
 
 def read_python(path: Path) -> ast.Module:
-    """Return the syntax tree of a file of Python.
-
-    Raises:
-        FedLoomError: the file cannot be read, or is not Python.
-    """
+    """Return the syntax tree of a file of Python."""
     try:
         return ast.parse(read_text(path), str(path))
     except (SyntaxError, ValueError, RecursionError) as error:

@@ -32,11 +32,7 @@ _taken: list[FileLock] = []  # the lock of this process's device
 def take() -> str | None:
     """Take a device for this process until it ends, if it asks for one, and hide all others.
 
-    Returns:
-        The device as CUDA_VISIBLE_DEVICES names it; None if this process does not ask.
-
-    Raises:
-        FedLoomError: it asks for several, or no device is visible.
+    Return it as CUDA_VISIBLE_DEVICES names it; None if this process does not ask.
     """
     asked = os.environ.pop(ASKED, "0")  # what this process starts shares its device
     if asked == "0":
@@ -104,9 +100,6 @@ def installed() -> list[list[str]]:
     """Return the UUIDs that CUDA can use of every GPU, its own or its MIG slices'.
 
     They are in the order of nvidia-smi; there are none where it is missing.
-
-    Raises:
-        FedLoomError: nvidia-smi fails.
     """
     if shutil.which("nvidia-smi") is None:
         return []

@@ -29,9 +29,6 @@ def replacing(path: Path) -> Iterator[Path]:
     The name carries the host and the process id: a job that outlived its Snakemake may be writing
     the same file, on another machine of a cluster too. The file gets the permissions that the
     umask gives, whatever the writer within the block asked for (safetensors: the owner's alone).
-
-    Raises:
-        FedLoomError: the file cannot be written: the disk is full, say, or a folder is a file.
     """
     path = Path(path)
     with _beside(path) as temporary:
@@ -44,11 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path` for intermediate files, and remove it at the end.
-
-    Raises:
-        FedLoomError: a file in it cannot be written.
-    """
+    """Yield a new folder beside `path` for intermediate files, and remove it at the end."""
     with _beside(Path(path), ".parts") as folder:
         folder.mkdir()
         yield folder
@@ -122,11 +115,7 @@ def write_table(path: Path, table: "pa.Table") -> None:
 
 
 def read_table(path: Path) -> "pa.Table":
-    """Read a Parquet table and verify the checksums of its pages.
-
-    Raises:
-        FedLoomError: it is missing, truncated or damaged.
-    """
+    """Read a Parquet table and verify the checksums of its pages."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -137,10 +126,8 @@ def read_table(path: Path) -> "pa.Table":
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = one_line(error)
-        raise FedLoomError(
-            f"{path}: not a whole Parquet file ({reason}); delete it and run again"
-        ) from None
+        line = f"{path}: not a whole Parquet file ({one_line(error)}); delete it and run again"
+        raise FedLoomError(line) from None
 
 
 def canonical(value: object) -> str:
@@ -149,11 +136,7 @@ def canonical(value: object) -> str:
 
 
 def read_json(path: Path) -> dict:
-    """Read a JSON object that FedLoom wrote.
-
-    Raises:
-        FedLoomError: it is missing, empty or truncated.
-    """
+    """Read a JSON object that FedLoom wrote."""
     try:
         if not Path(path).exists():
             raise FedLoomError(f"{path}: missing; run again, and it is made anew")

@@ -12,13 +12,10 @@ NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 @contextmanager
 def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Hold a lock file, after the process that holds it now.
+    """Hold a lock file, after the process that holds it now; `say` the line `waiting` before.
 
     A file system without locks, as NFS may be, is no error: files are renamed into place, and a
     job's carry a digest of their inputs, so that two writers cost time and no result.
-
-    Args:
-        waiting: a line for `say`, before this process waits for another one.
     """
     # filelock's own substitute for a missing lock is a file, which a killed process leaves for good
     lock = FileLock(file, fallback_to_soft=False)

@@ -58,8 +58,9 @@ class _File(logging.FileHandler):
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and with more detail to the file `path`.
 
-    The file begins with the host. It alone gets debug lines, which show the tracebacks of plugins
-    and the hook at which a plugin ended the process, and the stack of a crashed interpreter.
+    The file begins with the host and a scheduler's job id. It alone gets debug lines, which show
+    tracebacks of plugins and the hook at which a plugin ended the process, and the stack of a
+    crashed interpreter.
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.INFO)
@@ -73,10 +74,5 @@ def log_to(path: Path | None) -> None:
         file.setFormatter(terminal.formatter)
         logging.getLogger().addHandler(file)
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
-    log.debug("on %s", where())
-
-
-def where() -> str:
-    """Return this process's host, with the id of the job if a scheduler started it."""
     ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
-    return ", ".join([socket.gethostname(), *ids])
+    log.debug("on %s", ", ".join([socket.gethostname(), *ids]))

@@ -5,14 +5,19 @@ it takes. The answers follow from sizes and the kind of device alone (of a GPU, 
 not the free part), so that a run is divided alike on all machines of a kind.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-# Numbers per token, feature and block: a training step of a ViT-B/16 at 224 px took 78 MB an image.
-SAVED = 11
+# Numbers of four bytes per token, feature and block that wait for the backward pass, and one for
+# the rest: a ViT-B/16 at 224 px keeps 10.0, in bf16 6.6. Where its weights train, it keeps 18.0 and
+# 12.0, TRAINED times as many.
+SAVED, SAVED_BF16 = 11, 8
+TRAINED = 1.7
 
 # About five copies of the trained parameters exist at once: received, trained, gradient, one or two
 # moments of the optimiser. A ViT-B/16 of 343 MB thus trains alone; prompts never do.
-BYTES_AT_ONCE = 256 * 2**20
+BYTES_AT_ONCE, COPIES = 256 * 2**20, 5
 
 # Floats between two blocks of a backbone that fit the caches of a core: 80 images of the micro ViT.
 # A larger batch is no faster and needs more memory.
@@ -26,17 +31,25 @@ FEWEST = 16  # images of a pass, or a large backbone would read its weights for 
 IMAGES_AT_ONCE = 256  # of a pass without training
 CACHED_AT_ONCE = 128  # images whose features are computed at once for a cache
 
-GPU_SHARE = 0.5  # of a GPU's memory, for the activations that wait for the backward pass
+RESIDENT = 0.5  # of a GPU's memory, which images, or their patches, may take
+# Of what weights, states and images leave, for the activations that wait for the backward pass. A
+# step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
+GPU_SHARE = 0.5
 
 
-def training_bytes(image_floats: int, blocks: int, checkpointing: bool = False) -> int:
+def training_bytes(
+    image_floats: int, blocks: int, checkpointing: bool = False, precision: str = "float32"
+) -> int:
     """Return the bytes that training keeps of an image in a transformer for the backward pass.
+
+    Its weights are frozen, and it has no prompts; `ClientStep` counts both.
 
     Args:
         image_floats: T d, of the T tokens of an image.
         checkpointing: only the inputs of blocks are kept, and the inside of one at a time.
     """
-    numbers = blocks + SAVED if checkpointing else SAVED * blocks
+    saved = SAVED_BF16 if precision == "bf16" else SAVED
+    numbers = blocks + saved if checkpointing else saved * blocks
     return 4 * image_floats * numbers
 
 
@@ -49,6 +62,8 @@ class ClientStep:
         images: images of the step that pass through the backbone at once.
         image_floats, image_bytes: see `image_floats` and `training_bytes` of a backbone.
         text_floats: prompts before all classes at the inputs of a text tower's blocks.
+        prompt_floats: P d, of the P prompts that a block has beside an image's tokens.
+        trains_weights: True if the backbone's own weights are trained.
     """
 
     state_bytes: float
@@ -56,11 +71,32 @@ class ClientStep:
     image_floats: int = 0
     image_bytes: int = 0
     text_floats: float = 0.0
+    prompt_floats: int = 0
+    trains_weights: bool = False
 
     @property
     def kept(self) -> float:
         """Return the bytes that wait for the backward pass."""
-        return self.images * self.image_bytes + 4 * SAVED * self.text_floats
+        of_images = float(self.images * self.image_bytes)
+        if of_images:
+            of_images *= 1 + self.prompt_floats / self.image_floats
+        if self.trains_weights:
+            of_images *= TRAINED
+        return of_images + 4 * SAVED * self.text_floats
+
+    def states(self, clients: int) -> float:
+        """Return the bytes of all copies of the state in a round of `clients`.
+
+        They are those of the clients that train at once, and what every client sends or keeps.
+        """
+        at_once = max(self.state_bytes, min(BYTES_AT_ONCE, clients * self.state_bytes))
+        return COPIES * at_once + clients * self.state_bytes
+
+
+def prompts_of(options: Mapping[str, Any]) -> int:
+    """Return how many prompts a block has beside an image's tokens, by a method's options."""
+    number = options.get("prompts")
+    return number if isinstance(number, int) else 0
 
 
 def images_at_once(image_floats: int, on_gpu: bool = False) -> int:
@@ -69,15 +105,41 @@ def images_at_once(image_floats: int, on_gpu: bool = False) -> int:
     return min(IMAGES_AT_ONCE, max(FEWEST, fit))
 
 
-def clients_at_once(step: ClientStep, gpu_bytes: int | None = None) -> int:
+def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
+    """Return True if images, or their patches, of this size stay on a GPU."""
+    return size <= RESIDENT * gpu_bytes
+
+
+def activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
+    """Return the bytes of a GPU that activations may take beside what else is there.
+
+    Args:
+        weights: of the frozen backbone.
+        states: see `ClientStep.states`.
+        images: all of them, or their patches, which stay on the GPU if they fit.
+    """
+    resident = images if stays_on_gpu(images, gpu_bytes) else 0
+    return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
+
+
+def gpu_request(weights: float, states: float, images: float, step: float) -> float:
+    """Return the memory of the smallest GPU that holds a `step` of one client beside the rest.
+
+    On any larger GPU it fits too, whether the images then stay there or not.
+    """
+    needed = weights + states + step
+    return needed + min(images, needed * RESIDENT / (1 - RESIDENT))
+
+
+def clients_at_once(step: ClientStep, room: float | None = None) -> int:
     """Return how many clients may train as one batch, at least one.
 
     Args:
-        gpu_bytes: memory of the GPU; None on a CPU.
+        room: `activation_bytes` of the GPU; None on a CPU.
     """
     fit = max(1, int(BYTES_AT_ONCE // max(1, step.state_bytes)))
-    if gpu_bytes is not None:
-        bound = GPU_SHARE * gpu_bytes / step.kept if step.kept else fit
+    if room is not None:
+        bound = room / step.kept if step.kept else fit
     else:
         share = step.images * step.image_floats / FLOATS_AT_ONCE
         share += step.text_floats / TEXT_FLOATS_AT_ONCE

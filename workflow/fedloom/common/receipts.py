@@ -36,11 +36,7 @@ def write_receipt(path: Path, **facts: object) -> None:
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
-    """Return the facts of the receipt of `path`, without reading `path` itself.
-
-    Raises:
-        FedLoomError: the receipt is missing or damaged.
-    """
+    """Return the facts of the receipt of `path`, without reading `path` itself."""
     receipt = receipt_of(Path(path))
     facts = read_json(receipt)
     if facts.pop("receipt", None) != digest(facts):
@@ -50,12 +46,7 @@ def read_receipt(path: Path) -> dict[str, Any]:
 
 
 def check_receipt(path: Path) -> dict[str, Any]:
-    """Return the facts of the receipt of `path`.
-
-    Raises:
-        FedLoomError: the file is not the one that the receipt was written for, or the receipt is
-            damaged.
-    """
+    """Return the facts of the receipt of `path`, which must be the file that it describes."""
     facts = read_receipt(path)
     if not Path(path).is_file() or sha256(path) != facts.get("sha256"):
         raise changed(path)

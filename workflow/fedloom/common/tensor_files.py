@@ -22,11 +22,7 @@ KEY = "fedloom"
 
 
 def save(path: Path, tree: Tree, **facts: object) -> str:
-    """Write the tree's tensors, and its scalars with `facts` as JSON, whole or not at all.
-
-    Returns:
-        The sha256 that `load` verifies.
-    """
+    """Write the tree's tensors, and its scalars with `facts` as JSON; return the sha256 of all."""
     items = dict(leaves(tree))
     tensors = _apart({k: v for k, v in items.items() if isinstance(v, Tensor)})
     scalars = {k: v for k, v in items.items() if not isinstance(v, Tensor)}
@@ -65,9 +61,6 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
 
     It stays in the file, mapped into memory at any address: batches copy rows of it. Nothing else
     is read, so the file's digest is not verified: its receipt is, once per job.
-
-    Raises:
-        FedLoomError: the file is truncated, or has no such tensor.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -75,9 +68,8 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
                 return file.get_tensor(name)
             return file.get_slice(name)[:, column : column + 1].squeeze(1)
     except (safetensors.SafetensorError, OSError) as error:
-        raise FedLoomError(
-            f"{path}: cannot read '{name}' ({error}); delete it and run again"
-        ) from None
+        line = f"{path}: cannot read '{name}' ({error}); delete it and run again"
+        raise FedLoomError(line) from None
 
 
 def load(
@@ -85,11 +77,7 @@ def load(
 ) -> tuple[Tree, dict[str, Any]]:
     """Return the tree and the facts of a file that `save` wrote.
 
-    Args:
-        sha256: what `save` returned, where another file tells it.
-
-    Raises:
-        FedLoomError: it is missing, truncated, changed since it was written, or not FedLoom's.
+    Its numbers must match the sha256 within it, and `sha256`, where another file tells it.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -100,14 +88,10 @@ def load(
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such checkpoint") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
-        reason = one_line(error)
-        raise FedLoomError(
-            f"{path}: truncated or not a FedLoom checkpoint ({reason}); delete it and run again"
-        ) from None
+        line = f"truncated or not a FedLoom checkpoint ({one_line(error)}); delete it and run again"
+        raise FedLoomError(f"{path}: {line}") from None
     if _digest(tensors, content) != written or sha256 not in (None, written):
-        raise FedLoomError(
-            f"{path}: damaged since it was written (its numbers do not match its sha256); delete "
-            "it and run again"
-        )
+        line = "its numbers do not match its sha256); delete it and run again"
+        raise FedLoomError(f"{path}: damaged since it was written ({line}")
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

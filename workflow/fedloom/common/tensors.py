@@ -55,6 +55,12 @@ def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     return result
 
 
+def on_device(tree: Tree, device: torch.device) -> Tree:
+    """Return the tree with its tensors on the device; those that are there are not copied."""
+    ahead = device.type == "cuda"  # to read what the host gets, all work must have ended
+    return tensor_map(lambda value: value.to(device, non_blocking=ahead), tree)
+
+
 def stack(trees: list[Tree]) -> Tree:
     """Stack K trees of the same shapes to one whose tensors are [K, ...].
 

@@ -1,9 +1,7 @@
 """Sources and schemes of plugins: source.toml and scheme.toml, read without importing.
 
-A plugin is a folder with one of these files and plugin.py, found as methods are: in `plugins/` of
-the checkout, or in an installed package with an entry point of the group `fedloom.sources` or
-`fedloom.schemes`. A dataset or a partition of the config holds its options beside `source` or
-`scheme`, as it holds the keys of FedLoom's own sources and schemes.
+They are found as methods are, see fedloom.hooks.manifest. A dataset or a partition of the config
+holds a plugin's options beside `source` or `scheme`, as it holds the keys of FedLoom's own.
 """
 
 from collections.abc import Iterator
@@ -59,7 +57,6 @@ class PluginScheme(PluginKeys, ClientScheme):
 class DataPlugin(Located):
     """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
 
-    kind: ClassVar[str]
     description: str
     """What it reads, or what a client holds."""
     option_schemas: dict[Identifier, dict[str, Any]] = Field({}, alias="options")
@@ -85,6 +82,11 @@ class DataPlugin(Located):
                 raise FedLoomError(f'options.{name}: a path is of the type "string"')
 
     @property
+    def kind(self) -> str:
+        """Source or scheme."""
+        return self._toml.stem
+
+    @property
     def paths(self) -> list[str]:
         """The options that name files of the user's."""
         return [k for k, option in self.option_schemas.items() if option.get("format") == "path"]
@@ -108,22 +110,11 @@ class DataPlugin(Located):
         return model
 
 
-class Source(DataPlugin):
-    """A source of a plugin."""
-
-    kind = "source"
-
-
-class Scheme(DataPlugin):
-    """A scheme of a plugin."""
-
-    kind = "scheme"
-
-
-KINDS: dict[str, type[DataPlugin]] = {"source": Source, "scheme": Scheme}
-# names that a plugin cannot take, which those of FedLoom's own modules have
+# the packages of FedLoom's own sources and schemes, whose names a plugin cannot take
+PACKAGES = {"source": "fedloom.data.sources", "scheme": "fedloom.data.schemes"}
 OWN = {
-    kind: {f.stem for f in (ROOT / f"workflow/fedloom/data/{kind}s").glob("*.py")} for kind in KINDS
+    kind: {file.stem for file in (ROOT / "workflow" / name.replace(".", "/")).glob("*.py")}
+    for kind, name in PACKAGES.items()
 }
 
 
@@ -145,15 +136,11 @@ def _field(name: str, option: dict[str, Any]) -> Any:
 @cache
 def discover(kind: str, folder: Path = ROOT / "plugins") -> Found[DataPlugin]:
     """Return the plugins of a kind, source or scheme: those of `folder` and installed ones."""
-    return gather(kind, folder, KINDS[kind])
+    return gather(kind, folder, DataPlugin)
 
 
 def find(kind: str, name: str) -> DataPlugin:
-    """Return the plugin of that kind and name.
-
-    Raises:
-        FedLoomError: it is broken, or there is none; suggests the nearest.
-    """
+    """Return the plugin of that kind and name; refuse a broken or unknown one."""
     plugins = discover(kind)
     if name not in plugins.broken:
         check_known(name, plugins, f"no {kind}")

@@ -12,6 +12,7 @@ from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, Share, require
 from fedloom.config.settings import NOTHING_EXPECTED, Expected
 
+DATA = "data"  # the folder of the checkout below which data sets lie by default
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -80,10 +81,6 @@ SkipUnreadable = Annotated[
         "images.json"
     ),
 ]
-SIZED = (
-    "images are resized to this shorter side (bicubic) and cut to a square; default: as they are, "
-    "which must be one size"
-)
 ClassNames = Annotated[
     list[Annotated[str, Field(pattern=r"\S")]] | None,
     Field(
@@ -97,7 +94,9 @@ ClassNames = Annotated[
 class ImageSource(SourceKind):
     """The keys of a source of images of any size."""
 
-    image_size: ImageSize | None = Field(None, description=SIZED)
+    image_size: ImageSize | None = Field(None)
+    """Images are resized to this shorter side (bicubic) and cut to a square; default: as they are,
+    which must be one size."""
     resize: Resize | None = None
     skip_unreadable: SkipUnreadable = False
 
@@ -109,26 +108,21 @@ class ImageSource(SourceKind):
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Return the number and the digest of the files of an entry of the config's `datasets`.
 
-    Snakemake would compare large inputs by time, and a folder not at all. So the digest of names
-    and sizes is part of a dataset's parameters: more, fewer, renamed or longer files make the store
-    again, touching them does not. (A file of the same name and size with other bytes goes
-    unnoticed.) Of images that lists name, the lists count with their contents, since the images may
-    be a small part of a million files. Missing files are not an error: a dry run plans a study
-    where its data is not.
+    The digest of names and sizes is part of a dataset's parameters, since Snakemake would compare
+    large inputs by time, and a folder not at all. (A file of the same name and size with other
+    bytes goes unnoticed.) Of images that lists name, the lists count with their contents: the
+    images may be a small part of a million files. Missing files are not an error: a dry run plans a
+    study where its data is not.
 
     Args:
         paths: of a plugin's source, the options that name folders, files or patterns of files.
 
     Returns:
-        `files` and `sha256`, or None for a dataset that reads no files of the user's: one that is
-        drawn, ships with a package, or is downloaded by torchvision (which keeps checksums).
-
-    Raises:
-        FedLoomError: a folder cannot be listed, or a link leads back up.
+        `files` and `sha256`, or None for a dataset that reads no files of the user's.
     """
     if paths is not None:
         named = [key for key in paths if dataset.get(key)]
-        sizes = [[key, *size] for key in named for size in _path_sizes(dataset[key])]
+        sizes = [[key, *size] for key in named for size in _sizes(dataset[key])]
         return {"files": len(sizes), "sha256": digest(sizes)} if paths else None
     if dataset.get("download"):
         return None
@@ -136,12 +130,12 @@ def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any]
         root = resource(dataset["root"])
         sizes = [[half, name, sha256(root / name)] for half, name in _lists(dataset, root)]
     elif "root" in dataset:
-        sizes = _sizes(str(resource(dataset["root"])))
+        sizes = _folder_sizes(resource(dataset["root"]))
     elif "train_files" in dataset:
         sizes = [
             [kind, *size]
             for kind in ("train_files", "test_files")
-            for size in _file_sizes(dataset.get(kind, []))
+            for size in _sizes(dataset.get(kind, []))
         ]
     else:
         return None
@@ -158,23 +152,20 @@ def _lists(dataset: dict, root: Path) -> Iterator[tuple[str, str]]:
                     yield half, name
 
 
-def _path_sizes(path: str) -> list[list]:
-    """Return name and size of the files of a folder, or of those that a pattern matches."""
-    root = resource(path)
-    return _sizes(str(root)) if is_folder(root) else _file_sizes(path)
+def _sizes(paths: str | list[str]) -> list[list]:
+    """Return name and size of the files of a folder, or of those that patterns match."""
+    if isinstance(paths, str) and is_folder(resource(paths)):
+        return _folder_sizes(resource(paths))
+    return [[file.name, file.stat().st_size] for file in matching(paths) if file.is_file()]
 
 
-def _file_sizes(patterns: str | list[str]) -> list[list]:
-    return [[file.name, file.stat().st_size] for file in matching(patterns) if file.is_file()]
-
-
-def _sizes(root: str) -> list[list]:
+def _folder_sizes(root: Path) -> list[list]:
     """Return name below the root and size of every file that is not hidden, in order of names."""
     if not is_folder(root):
         return []
     sizes = [
         [entry.path.removeprefix(f"{root}/"), entry.stat().st_size]
-        for _, _, entries in walk(root)
+        for _, _, entries in walk(str(root))
         for entry in entries
         if entry.is_file()  # no dangling link, no pipe
     ]

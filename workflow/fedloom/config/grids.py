@@ -18,27 +18,17 @@ from fedloom.hooks.training import Training
 TRAINING = "training."
 
 
-def split(axis: str) -> tuple[str, int | None]:
+def split(axis: str) -> tuple[str, str | None]:
     """Return the option of an axis and the position in it, None for the option as a whole."""
-    option, _, position = _parts(axis)
-    return option, int(position) if position else None
-
-
-def _parts(axis: str) -> tuple[str, str, str]:
-    """Return the option of an axis, the dot behind it, if there is one, and the position."""
     start = TRAINING if axis.startswith(TRAINING) else ""
     option, dot, position = axis.removeprefix(start).partition(".")
-    return start + option, dot, position
+    return start + option, position if dot else None
 
 
-def of_training(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the training options among a grid's, by the names that `training` has for them."""
-    return {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
-
-
-def of_method(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the method's own options among a grid's."""
-    return {name: value for name, value in options.items() if not name.startswith(TRAINING)}
+def parted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the method's own options among a grid's, and those of training, as `lr`."""
+    training = {k.removeprefix(TRAINING): v for k, v in options.items() if k.startswith(TRAINING)}
+    return {k: v for k, v in options.items() if not k.startswith(TRAINING)}, training
 
 
 def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) -> None:
@@ -46,14 +36,13 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
 
     Args:
         options: the label's options, all of them filled in; training options as `training.lr`.
-        schemas: a JSON Schema per option of the method.
     """
     for axis, values in axes.items():
         at = f"{where}.{axis}"
-        option, dot, position = _parts(axis)
+        option, position = split(axis)
         alike = [k for k in options if k.startswith(TRAINING) == option.startswith(TRAINING)]
         check_known(option, alike, f"{at}: no option")
-        if dot:
+        if position is not None:
             if option in axes:
                 raise FedLoomError(f"{at}: '{option}' as a whole is an axis too; keep one")
             if not isinstance(options[option], list):
@@ -67,13 +56,13 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
         for i, value in enumerate(values):
             if option.startswith(TRAINING):
                 whole = value
-                if dot:
+                if position is not None:
                     whole = list(options[option])
                     whole[int(position)] = value
                 checked(Training, {option.removeprefix(TRAINING): whole}, f"{where}.training")
             else:
-                shape = schemas[option]
-                check_value(value, shape.get("items", {}) if dot else shape, f"{at}[{i}]")
+                shape = schemas[option] if position is None else schemas[option].get("items", {})
+                check_value(value, shape, f"{at}[{i}]")
 
 
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
@@ -88,7 +77,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
             if entry is None:
                 options[option] = value
             else:
-                options[option][entry] = value
+                options[option][int(entry)] = value
         # with the characters that a label may have
         label = f"{grid.label}.{re.sub(r'[^A-Za-z0-9_.-]', '_', text(list(values)))}"
         changed = [

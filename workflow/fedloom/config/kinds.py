@@ -1,8 +1,7 @@
 """The kinds of entry that a section of the config may have: models of their keys, found by name.
 
 A kind of table, figure, source or scheme is a class with its keys, in a module with the code that
-reads them. Those modules are on higher floors than this one, so that the caller hands their rooms
-in. The kinds of backbone, by the library that gives them, are here.
+reads them; those modules are on higher floors. The kinds of backbone, by their library, are here.
 """
 
 import pkgutil
@@ -17,6 +16,7 @@ from pydantic import Field
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.schema import Keys, SchemaError, checked
 from fedloom.config.datasets import ImageSize
+from fedloom.config.reading import CONFIG
 
 # the key that names what an entry is checked against
 NAMED_BY = {
@@ -33,10 +33,7 @@ Catalogue = Mapping[str, Kinds]  # by section
 
 
 class Room(Kinds):
-    """The classes that the modules of a package derive from `base`: TwoWords is two_words.
-
-    Plans import all of these modules, which therefore import slow libraries inside functions.
-    """
+    """The classes that the modules of a package derive from `base`: TwoWords is two_words."""
 
     def __init__(self, package: str, base: type[Keys]):
         self.package, self.base = package, base
@@ -75,9 +72,10 @@ class Entry(NamedTuple):
     keys: Any
 
 
-def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds, where: str) -> Entry:
+def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds) -> Entry:
     """Return an entry of the config, checked against the keys of its kind."""
     named_by, path = NAMED_BY[section], key_path(section, label)
+    where = f"{CONFIG} {section}.{label}"
     name = entry.get(named_by)
     try:
         model = kinds.get(name) if isinstance(name, str) else None

@@ -48,11 +48,7 @@ def resolve_methods(
 ) -> tuple[Found[Method], dict[str, Grid]]:
     """Return the methods by label, members of grids among them, and the grids by label.
 
-    A label of a broken plugin is broken too.
-
-    Args:
-        methods: the config's section.
-        training: the study's training options.
+    A label of a broken plugin is broken too. `training` are the study's options.
     """
     resolved: Found[Method] = Found()
     all_grids: dict[str, Grid] = {}
@@ -127,8 +123,8 @@ def grid_of(method: Method, axes: dict[str, list], plugin: Plugin, where: str) -
 
 def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
     """Return a method with another label and other values of some options, training's too."""
-    plugin, swept = find(method.plugin), grids.of_training(options)
-    checked = plugin.options(method.options | grids.of_method(options), where)
+    plugin, (own, swept) = find(method.plugin), grids.parted(options)
+    checked = plugin.options(method.options | own, where)
     return replace(
         method,
         label=label,

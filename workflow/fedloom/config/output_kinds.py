@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedloom.config.settings import Output, Settings
 
 SHARED = {"title", "scenarios", "backbones", "methods", "published"}  # keys that no kind reads
-Needs = tuple[Callable[["Settings", "Output", str], None], ...]
+Requirements = tuple[Callable[["Settings", "Output", str], None], ...]
 
 
 class OutputKind(Keys):
@@ -29,8 +29,7 @@ class OutputKind(Keys):
     # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
     reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
     first_seed: ClassVar[bool] = False  # True if it shows that seed alone
-    needs: ClassVar[Needs] = ()  # checks of the study, of fedloom.config.requirements
-    caption: ClassVar[str]  # in the report; {key} is the value of that key
+    requires: ClassVar[Requirements] = ()  # checks of the study, of report/requirements.py
 
     scenarios: Several[str] | None = None
     """Some of the study's, as <dataset>/<partition>; default: all."""
@@ -42,13 +41,11 @@ class OutputKind(Keys):
         """The keys that its kind reads."""
         return self.model_dump(exclude=SHARED, exclude_none=True)
 
-    def caption_text(self) -> str:
-        """Return the caption, as reStructuredText."""
-        texts = {
-            key: as_rst(f"{value:g}" if isinstance(value, float) else str(value))
-            for key, value in self.own.items()
-        }
-        return self.caption.format(**texts)
+    @property
+    def caption(self) -> str:
+        """The text in the report: the description of its kind, and its keys' values."""
+        values = [f"{key} = {v!r}" for key, v in self.own.items() if not isinstance(v, dict)]
+        return as_rst(f"{self.__doc__} Here {', '.join(values)}." if values else self.__doc__ or "")
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files (`extra`)."""
@@ -114,13 +111,6 @@ class PublishedGrid(OfPaper):
 
     columns: Names
     """<dataset>/<partition>, by their labels, or average -> the paper's column."""
-
-
-class PublishedSizes(OfPaper):
-    """Numbers of a paper for data sets."""
-
-    rows: Names
-    """Dataset label -> the paper's row."""
 
 
 class TableKind(OutputKind):

@@ -37,11 +37,7 @@ class ClientScheme(SchemeKind):
 
 
 def held_out_count(clients: int, partition: dict[str, Any]) -> int:
-    """Return how many of a partition's clients never train.
-
-    Raises:
-        FedLoomError: some should, but the share of these clients is zero.
-    """
+    """Return how many of a partition's clients never train; refuse a share below one client."""
     count = round(clients * partition["held_out"])
     if partition["held_out"] and not count:
         raise FedLoomError(

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from math import ceil
-from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.partitions import held_out_count
 from fedloom.config.reading import CONFIG
 from fedloom.config.rounds import job_ends, reported
-from fedloom.config.settings import Method, Output, Settings
+from fedloom.config.settings import Method, Settings
 from fedloom.config.study import Protocol, Study
 from fedloom.hooks.manifest import find
 
@@ -27,8 +26,7 @@ def is_trial(settings: Settings, partition: str) -> bool:
 def study_of(settings: Settings, partition: str, method: str | None = None) -> Study:
     """Return the study as a run has it: a trial's rounds and seed are those of `study.tune`.
 
-    Args:
-        partition, method: the run's labels; without a method, what the partition's runs share.
+    Without a method, it is what the partition's runs share.
     """
     study = settings.protocols.get(partition, NO_PROTOCOL).over(settings.study)
     rounds = settings.methods[method].rounds if method is not None else None
@@ -100,29 +98,3 @@ def _check_cohort(settings: Settings, partition: str, where: str) -> None:
             f"{where}.clients_per_round: {wanted} is more than the {training} participating "
             f"clients of partitions.{partition}"
         )
-
-
-def protocol_rows(settings: Settings, output: Output) -> list[dict[str, Any]]:
-    """Return one row per scenario and method, with its settings, which no run is needed for.
-
-    Columns are `dataset`, `partition`, `method`, `title`, `rounds`, `clients` (text: a number, or
-    "5 per domain"), `clients_per_round`, `optimizer`, `lr`, `epochs` and `batch_size`.
-    """
-    rows = []
-    for scenario, label in product(output.scenarios, output.methods):
-        study = study_of(settings, scenario.partition, label)
-        method = method_of(settings, scenario.partition, label)
-        keys = settings.partitions[scenario.partition].settings
-        per_domain = f"{keys.get('clients_per_domain')} per domain"
-        row = {
-            "dataset": scenario.dataset,
-            "partition": scenario.partition,
-            "method": label,
-            "title": method.title,
-            "rounds": study.rounds,
-            "clients": str(keys.get("clients", per_domain)),
-            "clients_per_round": study.clients_per_round,
-        }
-        training = ("optimizer", "lr", "epochs", "batch_size")
-        rows.append(row | {key: method.training.get(key) for key in training})
-    return rows

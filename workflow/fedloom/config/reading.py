@@ -20,12 +20,7 @@ SHARED = ("datasets", "partitions", "backbones", "methods")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read one YAML file.
-
-    Raises:
-        FedLoomError: see `read_text`; or it is not YAML, holds a key twice, is not a mapping, or
-            too large with its aliases written out; names file, line and column.
-    """
+    """Read one YAML file; an error names file, line and column."""
     return deepcopy(_parsed(read_text(path), Path(path)))
 
 
@@ -52,9 +47,6 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
     Paths in `include` are relative to the file that names them. A file that is named several times
     is read once, where it is named first.
-
-    Raises:
-        FedLoomError: a file cannot be read, or includes itself; `include` is not a list of paths.
     """
     contents: dict[Path, tuple[Path, dict[str, Any]]] = {}
 
@@ -78,11 +70,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
-    """Return plain dicts, lists and scalars; refuse keys that are not names.
-
-    Args:
-        values: counts them, each alias as often as it is used.
-    """
+    """Return a value without ruamel's classes; `values` counts them, and aliases each time."""
     if next(values) > MOST_VALUES:
         line = f"more than {MOST_VALUES} values, each alias (*) written out; use fewer of them"
         raise FedLoomError(f"{path}: {line}")

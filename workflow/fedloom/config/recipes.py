@@ -2,8 +2,7 @@
 
 A recipe is a file of `workflow/datasets`, or of a user's. It says where a data set comes from, how
 its files are laid out and read, and how many images must come out. A study names it: `datasets:
-{birds: {recipe: domainnet, root: /data/domainnet}}`. It is resolved while the plan is read, so that
-jobs know sources and their keys, but not recipes.
+{birds: {recipe: domainnet, root: /data/domainnet}}`. Jobs do not know recipes.
 """
 
 from functools import cache
@@ -16,14 +15,14 @@ from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError, check_known, suggestion
 from fedloom.common.schema import Count, Distinct, Keys, Natural, SchemaError
-from fedloom.config.datasets import Expected
+from fedloom.config.datasets import DATA, Expected
 from fedloom.config.kinds import Entry, Kinds, check_entry, key_path
+from fedloom.config.published import paper_names
 from fedloom.config.reading import CONFIG, read
 
 FOLDER = ROOT / "workflow/datasets"
 # keys of a dataset of several that its parts cannot have
 OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
-DATA = "data"  # the folder of the checkout below which data sets lie by default
 
 
 class Hub(Keys):
@@ -136,7 +135,7 @@ class RecipeKeys(Keys):
     @field_validator("papers")
     @classmethod
     def _published(cls, papers: list[str]) -> list[str]:
-        known = [file.stem for file in (ROOT / "workflow/published").glob("*.yaml")]
+        known = paper_names()
         for paper in papers:
             if paper not in known:
                 raise ValueError(f"no paper '{paper}'; {suggestion(paper, known)}")
@@ -159,10 +158,8 @@ class Recipe(RecipeKeys):
     def size(self, entry: dict[str, Any] | None = None) -> Expected:
         """Return the numbers of images and of classes, None where no count states them.
 
-        The images of several data sets are those of the parts that state theirs.
-
-        Args:
-            entry: of the config, whose `first_per_domain` counts.
+        The images of several data sets are those of the parts that state theirs. Of the config's
+        `entry`, `first_per_domain` counts.
         """
         counts, first = self.counts.plain, (entry or {}).get("first_per_domain")
         test, train, images = (counts.get(key) for key in ("test", "train", "images"))
@@ -203,11 +200,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe of a file in workflow/datasets, without its suffix, or of a path to .yaml.
-
-    Raises:
-        FedLoomError: there is none; suggests the nearest. Or its file is broken.
-    """
+    """Return the recipe of this name, or of a path to a .yaml file."""
     if name.endswith((".yaml", ".yml")):
         return _load(resource(name))
     check_known(name, names(), "recipe: must be a .yaml file or a known recipe, got")
@@ -232,20 +225,15 @@ def _load(file: Path) -> Recipe:
     return recipe
 
 
-def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = "") -> Entry:
-    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts.
-
-    Args:
-        kinds: sources.
-        where: begins an error; by default the entry's label.
-    """
-    where, path = where or f"{CONFIG} datasets.{label}", key_path("datasets", label)
+def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds) -> Entry:
+    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts."""
+    where, path = f"{CONFIG} datasets.{label}", key_path("datasets", label)
     if "recipe" in entry:
         try:
             entry = _expanded(entry, kinds)
         except FedLoomError as error:
             raise SchemaError(f"{where}: {error}", [*path, "recipe"]) from None
-    kind, keys = check_entry("datasets", label, entry, kinds, where)
+    kind, keys = check_entry("datasets", label, entry, kinds)
     parts = getattr(keys, "parts", None)
     if parts is None:
         return Entry(kind, keys)
@@ -262,16 +250,13 @@ def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds, where: str = 
                 part = {"root": f"{keys.root}/{folder_of(find(part['recipe']))}"} | part
             except FedLoomError as error:
                 raise SchemaError(f"{at}: {error}", [*path, "parts", name, "recipe"]) from None
-        inner = check_dataset(f"{label}.parts.{name}", part, kinds, at)
+        inner = check_dataset(f"{label}.parts.{name}", part, kinds)
         resolved[name] = {"source": inner.kind} | inner.keys.plain
     return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))
 
 
 def _expanded(entry: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
-    """Return an entry that has a `recipe` with the recipe's keys, which the entry's override.
-
-    `{root}` in the recipe's keys stands for the entry's root, data/<recipe> by default.
-    """
+    """Return an entry that has a `recipe` with the recipe's keys, which the entry's override."""
     if "source" in entry:
         raise FedLoomError("recipe and source; a recipe brings its source, so leave one out")
     if not isinstance(entry["recipe"], str):

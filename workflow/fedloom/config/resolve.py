@@ -6,22 +6,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import SchemaError, checked, read_yaml
-from fedloom.config import data_plugins, recipes
+from fedloom.common.schema import SchemaError, checked
+from fedloom.config import data_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
-from fedloom.config.method_labels import (
-    check_families,
-    expand,
-    implied,
-    method_names,
-    resolve_methods,
-    with_trials,
-)
+from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs
+from fedloom.config.published import read_paper
 from fedloom.config.reading import CONFIG, locate
 from fedloom.config.settings import (
     Backbone,
@@ -48,18 +41,19 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
     Args:
         kinds: of data sets, partitions, tables and figures; those of backbones are known here.
         files: where the config was read from, so that an error can name file and line.
-
-    Raises:
-        FedLoomError: one line that names the key.
     """
     try:
         keys = checked(Config, config, CONFIG + " ")
-        protocols = {label: _protocol(label, entry) for label, entry in keys.partitions.items()}
+        protocols = {}
+        for label, entry in keys.partitions.items():  # the keys of its scheme are left
+            path = ["partitions", label, "protocol"]
+            protocol, where = entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}"
+            protocols[label] = checked(Protocol, protocol, where, path)
         entries = _entries(keys, kinds)
     except SchemaError as error:
         raise FedLoomError(f"{error}{locate(files, error.keys)}") from None
-    methods, grids = resolve_methods(
-        implied(keys.select.methods, keys.methods) | keys.methods, keys.study.training
+    methods, grids = method_labels.resolve_methods(
+        method_labels.implied(keys.select.methods, keys.methods) | keys.methods, keys.study.training
     )
     selected = _selection(keys.select, entries, methods, grids)
     paper, seed = keys.study.paper, keys.study.fixed_seeds.partition
@@ -83,7 +77,7 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
         tables={},
         figures={},
         select=selected,
-        citation=paper and published_paper(paper, f"{CONFIG} study")["citation"],
+        citation=paper and read_paper(paper, f"{CONFIG} study.paper")["citation"],
     )
     check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
@@ -93,7 +87,7 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
     check_runs(settings)
     if keys.study.tune is None:
         return settings
-    settings = with_trials(settings, keys.study.tune)
+    settings = method_labels.with_trials(settings, keys.study.tune)
     check_parts(settings, [trial.label for each in settings.trials.values() for trial in each])
     return settings
 
@@ -109,16 +103,10 @@ def _entries(keys: Config, kinds: Catalogue) -> Entries:
     rooms = {**kinds, "backbones": LIBRARIES}
     for section in ("partitions", "backbones", "tables", "figures"):
         entries[section] = {
-            label: check_entry(section, label, entry, rooms[section], f"{CONFIG} {section}.{label}")
+            label: check_entry(section, label, entry, rooms[section])
             for label, entry in getattr(keys, section).items()
         }
     return entries
-
-
-def _protocol(label: str, entry: dict[str, Any]) -> Protocol:
-    """Take the protocol out of an entry of `partitions`; the keys of its scheme are left."""
-    path = ["partitions", label, "protocol"]
-    return checked(Protocol, entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}", path)
 
 
 def _selection(
@@ -135,7 +123,7 @@ def _selection(
     return Selection(
         scenarios=tuple(scenarios),
         backbones=tuple(select.backbones),
-        methods=tuple(expand(select.methods, methods, grids, f"{where}.methods")),
+        methods=tuple(method_labels.expand(select.methods, methods, grids, f"{where}.methods")),
         tables=tuple(select.tables),
         figures=tuple(select.figures),
     )
@@ -152,11 +140,7 @@ def _scenario(name: str, entries: Entries, where: str) -> Scenario:
 
 
 def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) -> Dataset:
-    """Return a dataset with what its recipe says of it; the files of a selected one are listed.
-
-    Args:
-        written: the entry before its recipe was resolved.
-    """
+    """Return a dataset with what the recipe that is `written` says; list a selected one's files."""
     source, keys = entry
     dataset = Dataset(label, source, keys.plain, expected=keys.expected())
     if selected:
@@ -164,12 +148,8 @@ def _dataset(label: str, entry: Entry, written: dict[str, Any], selected: bool) 
     if "recipe" not in written:
         return dataset
     recipe = recipes.find(written["recipe"])
-    return replace(
-        dataset,
-        expected=recipe.size(dataset.settings),
-        domains=recipe.counts.domains,
-        notes=recipe.all_notes(),
-    )
+    expected, notes = recipe.size(dataset.settings), recipe.all_notes()
+    return replace(dataset, expected=expected, domains=recipe.counts.domains, notes=notes)
 
 
 def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
@@ -182,10 +162,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
-    """Return a backbone; a selected one with the sha256 of local weights.
-
-    Weights may be too large for Snakemake's checksums.
-    """
+    """Return a backbone; a selected one with the sha256 of local weights."""
     backbone = Backbone(label, entry.kind, entry.keys.plain)
     path = local_weights(backbone) if selected else None
     if path is None:
@@ -207,14 +184,8 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
     known = {str(scenario): scenario for scenario in select.scenarios}
     scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
     names = _some(keys.backbones, select.backbones, f"{where}.backbones")
-    output = Output(
-        section,
-        label,
-        entry.kind,
-        keys,
-        scenarios=tuple(known[name] for name in scenarios),
-        backbones=tuple(names),
-    )
+    shown = tuple(known[name] for name in scenarios)
+    output = Output(section, label, entry.kind, keys, shown, tuple(names))
     backbones = [settings.backbones[name] for name in names]
     if keys.shows == "backbones":
         for backbone in backbones:
@@ -225,14 +196,16 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
                 )
     elif keys.shows != "datasets":
         output = replace(output, methods=tuple(_choose_methods(settings, output, where)))
-        check_families([settings.methods[name] for name in output.methods], backbones, where)
-    for need in keys.needs:
-        need(settings, output, where)
+        method_labels.check_families(
+            [settings.methods[name] for name in output.methods], backbones, where
+        )
+    for check in keys.requires:
+        check(settings, output, where)
     output = keys.complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:
         return output
-    numbers = _published(settings, output, published.model_dump(), f"{where}.published")
+    numbers = _published_numbers(settings, output, published, f"{where}.published")
     return replace(output, published=numbers)
 
 
@@ -248,7 +221,7 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
     running, keys = settings.select.methods, output.keys
     names = getattr(keys, "methods", None)
     names = list(running) if names is None else names
-    wanted = expand(names, settings.methods, settings.grids, f"{where}.methods")
+    wanted = method_labels.expand(names, settings.methods, settings.grids, f"{where}.methods")
     artefact = keys.artefact_name
     chosen = [
         label
@@ -273,39 +246,33 @@ def _choose_methods(settings: Settings, output: Output, where: str) -> list[str]
     return chosen
 
 
-def published_paper(paper: str, where: str) -> dict[str, Any]:
-    """Return what workflow/published has of a paper: `citation` and `tables`."""
-    file = ROOT / "workflow/published" / f"{paper}.yaml"
-    if not file.is_file():
-        papers = sorted(path.stem for path in file.parent.glob("*.yaml"))
-        raise FedLoomError(f"{where}.paper: no '{paper}'; known: {', '.join(papers)}")
-    return read_yaml(file)
-
-
-def _published(
-    settings: Settings, output: Output, entry: dict[str, Any], where: str
+def _published_numbers(
+    settings: Settings, output: Output, published: OfPaper, where: str
 ) -> dict[str, Any]:
     """Return the entry with the paper's citation and the values of the rows that it names."""
-    labels, members = method_names(settings.methods, settings.grids), set(settings.methods)
+    entry = published.model_dump()
+    labels, members = (
+        method_labels.method_names(settings.methods, settings.grids),
+        set(settings.methods),
+    )
     if output.keys.shows == "datasets":
         labels, members = [scenario.dataset for scenario in output.scenarios], set()
     for name in entry.get("rows", ()):
         if name not in members:
             check_known(name, labels, f"{where}.rows: the study has no")
+    columns = [*map(str, output.scenarios), "average"]
     for name in entry.get("columns", ()):
-        check_known(
-            name, [*map(str, output.scenarios), "average"], f"{where}.columns: the study has no"
-        )
-    paper = published_paper(entry["paper"], where)
-    if entry["table"] not in paper["tables"]:
+        check_known(name, columns, f"{where}.columns: the study has no")
+    paper = read_paper(published.paper, f"{where}.paper")
+    if published.table not in paper["tables"]:
         tables = ", ".join(map(str, paper["tables"]))
-        name = f"workflow/published/{entry['paper']}.yaml"
-        raise FedLoomError(f"{where}.table: no Table {entry['table']} in {name}; known: {tables}")
-    rows = paper["tables"][entry["table"]]["rows"]
-    columns = {column for row in rows.values() for column in row}
-    for key, printed in (("rows", rows), ("columns", columns)):
+        name = f"workflow/published/{published.paper}.yaml"
+        raise FedLoomError(f"{where}.table: no Table {published.table} in {name}; known: {tables}")
+    rows = paper["tables"][published.table]["rows"]
+    printed = {"rows": rows, "columns": {column for row in rows.values() for column in row}}
+    for key, names in printed.items():
         for label, name in entry.get(key, {}).items():
-            check_known(name, printed, f"{where}.{key}.{label}: the paper has no")
+            check_known(name, names, f"{where}.{key}.{label}: the paper has no")
     # a kind that shows a grid finds its rows by the combinations' values
     values = {name: rows[name] for name in entry["rows"].values()} if "rows" in entry else rows
     return entry | {"citation": paper["citation"], "values": values}

@@ -118,15 +118,6 @@ class Wrapper:
 
 
 @dataclass(frozen=True)
-class LineStyle:
-    """Colour, line and marker of a method in one figure, see fedloom.config.line_style.deal."""
-
-    colour: str
-    line: int
-    marker: str
-
-
-@dataclass(frozen=True)
 class Grid:
     """A label that stands for one method per combination of option values.
 
@@ -183,10 +174,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Output:
-    """A label of the config's `tables` or `figures` (`section`).
-
-    It shows the runs of its scenarios, backbones and methods, crossed in that order.
-    """
+    """A table or figure: it shows the runs of its scenarios, backbones and methods, crossed."""
 
     section: str
     label: str

@@ -18,7 +18,7 @@ from fedloom.backbones.base import Backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
-from fedloom.common.tensors import Tree, leaves, stack, tensor_map
+from fedloom.common.tensors import Tree, leaves, tensor_map
 from fedloom.contract.tiny import (
     ALIKE,
     DIFFERENT,
@@ -30,9 +30,9 @@ from fedloom.contract.tiny import (
 )
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import artefact, evaluate, evaluate_globally
-from fedloom.federated.round import download_to, initial_state, personal_state, train_round
+from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import Task, Update, cohort
+from fedloom.federated.task import Task, Update
 from fedloom.hooks import loader
 from fedloom.hooks.hook_caller import Hooks
 from fedloom.hooks.manifest import Plugin
@@ -70,17 +70,10 @@ class NotLearningError(FedLoomError):
 def upload(
     task: Task, hooks: Hooks, number: int, current: State, ids: list[int]
 ) -> tuple[Task, list[Update]]:
-    """Return round `number`'s task and what its clients send, as one cohort if allowed."""
+    """Return round `number`'s task and what its clients send, or the first alone if not stacked."""
     ids = ids if task.stacked else ids[:1]
     task = replace(task.at(number), selected=tuple(ids))
-    delivered = download_to(task, hooks, current, ids)[1]
-    states = [personal_state(task, hooks, current, k) for k in ids]
-    kept = [current.wrappers.get(k, {}) for k in ids]
-    clients = cohort(task, ids, states, wrapper_states=kept)
-    updates = hooks.client_update(task=task, received=stack(delivered), clients=clients)
-    for update, client, received in zip(updates, ids, delivered, strict=True):
-        update.client, update.received = client, received
-    return task, updates
+    return task, collect_updates(task, hooks, current, dict.fromkeys(ids, 1.0))[0]
 
 
 class TinyRun:
@@ -94,10 +87,11 @@ class TinyRun:
         partition: dict = DIFFERENT,
         epochs: int = 1,
         backbone: Backbone | None = None,
+        seed: int = 0,
     ):
         self.method, self.folder, self.wrappers = method, folder, wrappers
         backbone = backbone or tiny_backbone(method.family)
-        self.task = tiny_task(method, folder, wrappers, partition, backbone=backbone)
+        self.task = tiny_task(method, folder, wrappers, partition, seed, backbone)
         vars(self.task.training).update(epochs=epochs)
         self.hooks = loader.load_hooks(method, wrappers=wrappers)
         self.tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE

@@ -14,11 +14,9 @@ from fedloom.common.errors import FedLoomError
 from fedloom.config.reading import read
 from fedloom.config.settings import FAMILIES
 from fedloom.contract.checks import CHECKS, RULES, NotLearningError, TinyRun
-from fedloom.contract.tiny import CLIENTS, tiny_backbone, tiny_task
+from fedloom.contract.tiny import CLIENTS
 from fedloom.federated import checks as results
 from fedloom.federated.evaluate import evaluate, evaluate_globally
-from fedloom.federated.round import initial_state, train_round
-from fedloom.hooks import loader
 from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.manifest import Plugin
 
@@ -103,7 +101,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         own.mkdir()
         partition = DIRICHLET | {"clients": CLIENTS}
         try:
-            _run(changed, own, around, partition, cohort, tiny_backbone(str(method.family)), number)
+            _run(TinyRun(changed, own, *around, partition=partition, seed=number), cohort, number)
         except FedLoomError as error:
             if not refuses([changed, *around], error):
                 line = f"{error} (on cohorts of {cohort} clients{words})"
@@ -122,7 +120,7 @@ def shipped_backbone(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     backbone = base.load(str(method.family), entry)
     partition = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
     try:
-        _run(method, folder, wrappers, partition, 3, backbone)
+        _run(TinyRun(method, folder, *wrappers, partition=partition, backbone=backbone), 3)
     except FedLoomError as error:
         raise FedLoomError(f"{error} (on the backbone {label})") from error
 
@@ -130,23 +128,11 @@ def shipped_backbone(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
 VARIATIONS = (other_options, shipped_backbone)
 
 
-def _run(
-    method: Plugin,
-    folder: Path,
-    wrappers: Any,
-    partition: dict,
-    clients: int,
-    backbone: base.Backbone,
-    seed: int = 0,
-) -> None:
-    """Train and evaluate a round."""
-    task = tiny_task(method, folder, tuple(wrappers), partition, seed=seed, backbone=backbone)
-    vars(task.training).update(epochs=1)
-    task = replace(task, clients_per_round=clients, seed=seed)
-    hooks = loader.load_hooks(method, wrappers=tuple(wrappers))
-    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
-    evaluate(task.at(1), hooks, state)
-    evaluate_globally(task.at(1), hooks, state)
+def _run(run: TinyRun, clients: int, seed: int = 0) -> None:
+    """Train and evaluate a round with this number of clients."""
+    run.task = replace(run.task, clients_per_round=clients, seed=seed)
+    evaluate(run.task.at(1), run.hooks, run.first)
+    evaluate_globally(run.task.at(1), run.hooks, run.first)
 
 
 def _variations(*plugins: Plugin) -> Iterator[list[Any]]:

@@ -51,10 +51,8 @@ class Member(NamedTuple):
 def unpack(file: Path, into: Path) -> list[str]:
     """Unpack a zip or tar archive and return the top-level names in it.
 
-    Raises:
-        FedLoomError: the archive is broken; it is deleted, so that another try fetches it anew. Or
-            it has links, paths out of the folder, encrypted members or improbably many bytes, or
-            cannot be written; then it stays.
+    A broken archive is deleted, so that another try fetches it anew. It stays where it has links,
+    paths out of the folder, encrypted members or improbably many bytes, or cannot be written.
     """
     with file.open("rb") as stream:
         start = stream.read(4)

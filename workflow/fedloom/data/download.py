@@ -40,9 +40,6 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
 
     Files that are there already are not fetched again. The parts of a data set of several are got
     one by one. The root is the recipe's by default.
-
-    Raises:
-        FedLoomError: a download failed, or the root cannot be a folder.
     """
     root = root or recipe.root
     folder, how = resource(root), recipe.get.plain
@@ -71,9 +68,6 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
 
     `files` are names, or patterns with *. The address of the hub may be set by HF_ENDPOINT, and a
     token by HF_TOKEN.
-
-    Raises:
-        FedLoomError: the hub cannot be reached or has no such files, or one came out different.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import (
@@ -111,12 +105,7 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
 
 
 def fetch_archives(archives: list[dict[str, Any]], root: Path) -> None:
-    """Download the entries of a recipe's `get.archives`, and put or unpack them below the root.
-
-    Raises:
-        FedLoomError: a server does not answer, or sends something else than the recipe says; or
-            a file without a digest in the recipe would come by plain http.
-    """
+    """Download the entries of a recipe's `get.archives`, and put or unpack them below the root."""
     (root / FOLDER).mkdir(parents=True, exist_ok=True)
     with FileLock(root / FOLDER / ".lock"):
         for archive in archives:

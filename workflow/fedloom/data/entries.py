@@ -12,10 +12,6 @@ SOURCES = WithPlugins(Room(sources.__name__, SourceKind), "source")
 
 
 def dataset_entry(label: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of the config's `datasets`, checked, with its recipe resolved and defaults.
-
-    Raises:
-        FedLoomError: one line that names the key.
-    """
+    """Return a checked entry of the config's `datasets`, with its recipe resolved and defaults."""
     source, keys = check_dataset(label, entry, SOURCES)
     return {"source": source} | keys.plain

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
-RESIDENT = 0.5  # share of a GPU's free memory that images, or their patches, may take
 COPIED_AT_ONCE = 1024  # images, to a GPU
 
 
@@ -28,6 +28,9 @@ def unasked(cache: str) -> Callable[..., torch.Tensor]:
         raise FedLoomError(f'{line}; add "{cache}" to needs')
 
     return read
+
+
+NO_PATCHES = unasked("patches")
 
 
 @dataclass
@@ -58,9 +61,19 @@ class Federation:
     priors: torch.Tensor
     domains: list[str]
     tokens: Callable[[int | None], torch.Tensor] = field(default=unasked("features"))
-    patches: Callable[[], torch.Tensor] = field(default=unasked("patches"))
+    patches: Callable[[], torch.Tensor] = field(default=NO_PATCHES)
     classes: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def image_bytes(self) -> int:
+        """Return the bytes of all images."""
+        return len(self.store) * int(np.prod(self.store.shape))
+
+    @property
+    def patch_bytes(self) -> int:
+        """Return the bytes of all patches, none if the method does not need them."""
+        return 0 if self.patches is NO_PATCHES else self.patches().nbytes
 
     @property
     def num_clients(self) -> int:
@@ -77,16 +90,10 @@ class Federation:
         """Return C."""
         return self.priors.shape[1]
 
-    @cached_property
+    @property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        shape = len(self.store), *self.store.shape
-        if not fits(int(np.prod(shape)), self.device):
-            return None
-        images = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // COPIED_AT_ONCE)):
-            images[rows[0] : rows[-1] + 1] = torch.from_numpy(self.store.images(rows))
-        return images
+        return _resident(self.store, self.device)
 
     @property
     def streams(self) -> bool:
@@ -117,26 +124,43 @@ class Federation:
             yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
 
 
+@lru_cache(maxsize=1)  # a copy of a Federation, with other clients, has the same images
+def _resident(store: ImageStore, device: torch.device) -> torch.Tensor | None:
+    """Copy all images to a GPU once; see `Federation.resident`."""
+    shape = len(store), *store.shape
+    if not fits(int(np.prod(shape)), device):
+        return None
+    images = torch.empty(shape, dtype=torch.uint8, device=device)
+    for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // COPIED_AT_ONCE)):
+        images[rows[0] : rows[-1] + 1] = torch.from_numpy(store.images(rows))
+    return images
+
+
 def fits(size: int, device: torch.device) -> bool:
     """Return True if a number of bytes may be kept on a GPU; a CPU keeps none and reads files."""
+    total = gpu_bytes(device)
+    return total is not None and memory.stays_on_gpu(size, total)
+
+
+def gpu_bytes(device: torch.device) -> int | None:
+    """Return the memory of a GPU; None of a CPU."""
     if device.type != "cuda":
-        return False
-    free, _ = torch.cuda.mem_get_info(device)
-    return size <= RESIDENT * free
+        return None
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
     """Copy values to the device, without waiting for the work that it has queued."""
-    return _pinned(values, device).to(device, non_blocking=True)
+    return pinned(torch.from_numpy(values), device).to(device, non_blocking=True)
 
 
-def _pinned(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return values on the CPU, in memory that a GPU can read while both work."""
+    return values.pin_memory() if device.type == "cuda" else values
 
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
-    """Yield the batches; where images come from disk to a GPU, it works while the next are read.
+    """Yield the batches; where the CPU reads images for a GPU, that works while the next are read.
 
     That begins when a batch's images are first used: a method may do without.
     """
@@ -149,7 +173,7 @@ def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
                 coming = reader.submit(following.read) if following else None
                 batch.images = current.result().to(batch.source.device, non_blocking=True)
             yield batch
-            reads = "images" in vars(batch) and batch.source.streams
+            reads = "images" in vars(batch) and batch.is_read_ahead
 
 
 def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -184,6 +208,11 @@ class Batch:
     mask: torch.Tensor
     seen: tuple[int, ...] = field(default=(), kw_only=True)
 
+    @property
+    def is_read_ahead(self) -> bool:
+        """Return True if the images are read while the GPU works on another batch."""
+        return self.source.streams
+
     @cached_property
     def images(self) -> torch.Tensor:
         """Return the images, uint8 [K, B, H, W, channels]."""
@@ -193,7 +222,7 @@ class Batch:
 
     def read(self) -> torch.Tensor:
         """Read the images from the store, to the CPU."""
-        return _pinned(self.source.store.images(self.index), self.source.device)
+        return pinned(torch.from_numpy(self.source.store.images(self.index)), self.source.device)
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -214,7 +243,7 @@ class Batch:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
         stored = self.source.patches()
         if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
-            rows = stored[torch.from_numpy(self.index)]
+            rows = pinned(stored[torch.from_numpy(self.index)], self.rows.device)
             return rows.to(self.rows.device, non_blocking=True).float()
         return stored[self.rows].float()
 
@@ -284,7 +313,7 @@ def load(
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens or unasked("features"),
-        patches=patches or unasked("patches"),
+        patches=patches or NO_PATCHES,
         classes=tuple(classes),
         device=device,
     )

@@ -1,7 +1,7 @@
 """Hold the images and labels that a source lists; an image is read only when it is needed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -51,17 +51,11 @@ class ImageList:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The images that go into a store, with the fields of ImageList."""
+class Prepared(ImageList):
+    """The images that go into a store, which have domains and a test split."""
 
-    items: Callable[[], Iterable[Item]]
-    labels: np.ndarray  # int [N]
-    classes: list[str]
-    provenance: str
-    domains: np.ndarray  # str [N]
-    test: np.ndarray  # bool [N]
-    named: bool
-    test_split: str
+    domains: np.ndarray = field(kw_only=True)
+    test: np.ndarray = field(kw_only=True)
 
 
 def root_folder(path: str, expected: str) -> Path:

@@ -39,11 +39,6 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
 
     Grey images stay grey and coloured ones become RGB; where both occur, all are RGB. Transparency
     and EXIF orientation are ignored, as torchvision does.
-
-    Raises:
-        FedLoomError: names the first image that is unreadable (unless skipped), or of another size
-            than the first one; or the class without a readable (training) image; or nothing is
-            left, or no test image; or see `prepared`.
     """
     ready = prepared(listed, settings)
     try:
@@ -83,9 +78,8 @@ def _examples(
                 pixels = _pixels(item, settings, rgb)
             except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
-                    raise FedLoomError(
-                        f"{error}; mend or remove it, or set skip_unreadable: true"
-                    ) from None
+                    cure = "mend or remove it, or set skip_unreadable: true"
+                    raise FedLoomError(f"{error}; {cure}") from None
                 log.warning("skipped %s", error)
                 skipped[row] = item.name
                 continue

@@ -104,21 +104,16 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
     """
     rng = numpy_generator(seed, "few shots")
     kept = np.zeros(len(labels), bool)
-    fewer: list[tuple[int, int, int]] = []  # number of images, client, class
-    pairs = 0
-    for client in np.unique(owner):
-        for label in np.unique(labels[owner == client]):
-            rows = np.flatnonzero((owner == client) & (labels == label))
-            pairs += 1
-            if len(rows) < shots:
-                fewer.append((len(rows), int(client), int(label)))
-            kept[rng.permutation(rows)[:shots]] = True
-    if fewer:
-        count, client, label = min(fewer)
+    pairs, counts = np.unique(np.stack([owner, labels], 1), axis=0, return_counts=True)
+    for client, label in pairs:
+        rows = np.flatnonzero((owner == client) & (labels == label))
+        kept[rng.permutation(rows)[:shots]] = True
+    if (counts < shots).any():
+        client, label = pairs[counts.argmin()]
         log.warning(
             "shots is %d, but clients hold fewer training images of a class %d times out of %d and "
             "train on those; the fewest are %d, of class %d at client %d (seed %d)",
-            shots, len(fewer), pairs, count, label, client, seed,
+            shots, (counts < shots).sum(), len(pairs), counts.min(), label, client, seed,
         )  # fmt: skip
     return kept
 
@@ -132,9 +127,6 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
     Args:
         labels: [N] class of every image.
         owner: [N] client of every training image; UNASSIGNED for all others.
-
-    Raises:
-        FedLoomError: a client has no two training images of one class.
     """
     rng = numpy_generator(seed, "validation")
     held = np.zeros(len(labels), bool)
@@ -172,9 +164,6 @@ def divide(
         the clients held out of training. `shots` leaves the other training images UNASSIGNED;
         `validation` makes a share of every client's training images its test images, and leaves
         those of the dataset UNASSIGNED.
-
-    Raises:
-        FedLoomError: the scheme does not fit the dataset, or a client is left with no data.
     """
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")

@@ -16,12 +16,7 @@ from fedloom.hooks.loader import import_plugin
 
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:
-    """Return the images that a plugin's source lists.
-
-    Raises:
-        FedLoomError: there is no such plugin; or a line on what it raises, with its file and line,
-            or on a value that is no ImageList.
-    """
+    """Return the images that a plugin's source lists."""
     plugin = find("source", source)
     function = _function_of(plugin, "read", "settings")
     images = guarded(lambda: function(settings), [plugin], "read")
@@ -41,12 +36,7 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
 
 
 def groups(scheme: str, domains: np.ndarray, settings: dict[str, Any]) -> list[Group]:
-    """Return the groups of a plugin's scheme, whose functions are checked when they are called.
-
-    Raises:
-        FedLoomError: there is no such plugin; a function is missing, raises or returns something
-            else; or the groups do not hold every image once.
-    """
+    """Return the groups of a plugin's scheme, whose functions are checked when they are called."""
     plugin = find("scheme", scheme)
     if not plugin.by_domain:
         divide = _function_of(plugin, "divide", "labels, settings, rng")

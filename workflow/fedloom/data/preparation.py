@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.common.seeds import numpy_generator
 from fedloom.data.image_list import NO_DOMAIN, ImageList, Item, Prepared, check_columns
 from fedloom.data.schemes.base import largest_remainder
@@ -26,12 +26,7 @@ log = logging.getLogger(__name__)
 def prepared(listed: ImageList, settings: dict[str, Any]) -> Prepared:
     """Return the images that the store will hold, with their domains and their test split.
 
-    Args:
-        settings: of the dataset; keys that a source has not are left out.
-
-    Raises:
-        FedLoomError: the list is empty, has columns of wrong types or lengths, a label without a
-            class, or class names that are not text or not distinct; or a key does not fit the list.
+    The `settings` of the dataset lack the keys that its source has not.
     """
     check_columns(listed)
     if not len(listed.labels):
@@ -111,8 +106,8 @@ def _of_classes(
     number = np.full(len(classes), -1)
     for new, name in enumerate(names):
         if name not in classes:
-            hint = suggestion(name, classes)
-            raise FedLoomError(f"keep_classes: no class '{name}'; {hint[:200]}")
+            hint = shortened(suggestion(name, classes))
+            raise FedLoomError(f"keep_classes: no class '{name}'; {hint}")
         number[classes.index(name)] = new
     renumbered = number[labels]
     empty = np.setdiff1d(np.arange(len(names)), renumbered)

@@ -37,11 +37,7 @@ class Row(NamedTuple):
 
 
 def rows(file: Path, half: str, columns: Columns) -> list[Row]:
-    """Read a list; of a .json file the part `half`: train, val or test.
-
-    Raises:
-        FedLoomError: it is missing, not UTF-8, empty, or a line is not as its format has it.
-    """
+    """Read a list; of a .json file the part `half`: train, val or test."""
     try:
         check_regular(str(file))
         text = file.read_text(encoding="utf-8-sig")
@@ -53,13 +49,10 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
     if half == "test" and file.suffix.lower() == ".csv" and columns.domain is not None:
         header = next(csv.reader(text.splitlines()), [])
         columns = columns._replace(domain=columns.domain if columns.domain in header else None)
-    match file.suffix.lower():
-        case ".json":
-            images = list(_json(file, text, half))
-        case ".csv":
-            images = list(_csv(file, text, columns))
-        case _:
-            images = list(_text(file, text, columns))
+    if file.suffix.lower() == ".json":
+        images = list(_json(file, text, half))
+    else:
+        images = list((_csv if file.suffix.lower() == ".csv" else _text)(file, text, columns))
     if not images:
         raise FedLoomError(f"{file}: a list without images; fetch it again")
     return images

@@ -40,9 +40,6 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
     Args:
         labels, domains: class, int [N], and domain, str [N], of every image.
         fraction: in (0, 1).
-
-    Raises:
-        FedLoomError: every class has one image, to train on.
     """
     if len(np.unique(labels)) == len(labels):
         raise FedLoomError(

@@ -43,14 +43,11 @@ def write(
     named: bool = True,
     test_split: str = "official",
 ) -> None:
-    """Stream `examples` into the file `store`, and describe it in its receipt.
+    """Stream `examples`, of both splits, into the file `store`, and describe it in its receipt.
 
     Args:
         skipped: images that are left out; it may grow while `examples` are drawn.
         named, test_split: see ImageList.
-
-    Raises:
-        FedLoomError: there is no test image, or no training image. Nothing is written then.
     """
     schema = pa.schema(
         [
@@ -85,9 +82,9 @@ def write(
         "classes": classes,
         "shape": shape,
         "skipped": len(skipped),
+        "provenance": provenance,
     }
-    facts |= {} if named else {"named": False}
-    write_receipt(store, **facts, **_checksums(store), provenance=provenance)
+    write_receipt(store, **facts, **_checksums(store), **({} if named else {"named": False}))
 
 
 def _checksums(store: Path) -> dict[str, Any]:
@@ -114,14 +111,7 @@ class ImageStore:
     """Read a store; the pixels of an image are read from disk when they are used."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any] | None = None):
-        """Map the file into memory, and verify all but the pixels.
-
-        Args:
-            facts: its receipt; default: the one beside it.
-
-        Raises:
-            FedLoomError: it is not the file that the receipt was written for.
-        """
+        """Map the file into memory, and verify all but the pixels by `facts`, its receipt."""
         facts = read_receipt(path) if facts is None else facts
         if not path.is_file() or "parts" not in facts:
             raise changed(path)
@@ -144,26 +134,19 @@ class ImageStore:
         return self._table.num_rows
 
     def images(self, index: np.ndarray) -> np.ndarray:
-        """Return the images at `index` [...], as uint8 [..., H, W, channels].
-
-        Raises:
-            FedLoomError: the pixels of one of these chunks are not as they were written.
-        """
+        """Return the images at `index` [...], as uint8 [..., H, W, channels], verified by chunk."""
         rows = index.reshape(-1)
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
         within = rows - self._starts[chunks]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         for chunk in np.unique(chunks):
-            self._verify(chunk)
+            start, length, checksum = self._parts[chunk]
+            pixels_of_chunk = self._data[start : start + length]
+            if not self._verified[chunk] and zlib.crc32(pixels_of_chunk) != checksum:
+                raise changed(self._path)
+            self._verified[chunk] = True
         # image by image, to copy each once: Arrow's `take` may copy the whole column before it
         # takes from it, and numpy makes another array when it is indexed by a list
         for place, (chunk, row) in enumerate(zip(chunks.tolist(), within.tolist(), strict=True)):
             pixels[place] = self._chunks[chunk][row]
         return pixels.reshape(*index.shape, *self.shape)
-
-    def _verify(self, chunk: int) -> None:
-        """Compare a chunk's pixels with their checksum, unless it was done before."""
-        start, length, checksum = self._parts[chunk]
-        if not self._verified[chunk] and zlib.crc32(self._data[start : start + length]) != checksum:
-            raise changed(self._path)
-        self._verified[chunk] = True

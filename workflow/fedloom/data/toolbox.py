@@ -4,19 +4,12 @@ A source returns an ImageList, which lists images as Items; a scheme returns the
 image, or Groups that are divided by themselves.
 """
 
-from fedloom.common.checkout import matching, resource
-from fedloom.common.errors import FedLoomError
-from fedloom.data.image_list import ImageList, Item
-from fedloom.data.schemes.base import Group, deal, deal_classes, largest_remainder
-
-__all__ = [
-    "FedLoomError",
-    "Group",
-    "ImageList",
-    "Item",
-    "deal",
-    "deal_classes",
-    "largest_remainder",
-    "matching",
-    "resource",
-]
+from fedloom.common.checkout import matching as matching
+from fedloom.common.checkout import resource as resource
+from fedloom.common.errors import FedLoomError as FedLoomError
+from fedloom.data.image_list import ImageList as ImageList
+from fedloom.data.image_list import Item as Item
+from fedloom.data.schemes.base import Group as Group
+from fedloom.data.schemes.base import deal as deal
+from fedloom.data.schemes.base import deal_classes as deal_classes
+from fedloom.data.schemes.base import largest_remainder as largest_remainder

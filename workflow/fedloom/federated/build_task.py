@@ -23,12 +23,7 @@ from fedloom.study.jobs import RunSpec
 def build_task(
     spec: RunSpec, files: Mapping[str, Path], device: torch.device
 ) -> tuple[Task, Hooks]:
-    """Return the task of a run, and its method's hooks.
-
-    Raises:
-        FedLoomError: a file of `files` (fedloom.study.paths.run_inputs) is not the one that its
-            receipt describes, see also `check_names` and `check_cohort`.
-    """
+    """Return the task of a run, whose `files` are fedloom.study.paths.run_inputs, and its hooks."""
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
     facts = read_receipt(files["store"])

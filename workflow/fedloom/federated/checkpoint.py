@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from fedloom.common import tensor_files
 from fedloom.common.tensors import count_bytes
 from fedloom.federated.rows import Rows
@@ -44,17 +42,15 @@ class Saved:
     size: int
 
 
-def read_checkpoint(
-    head: Path, fingerprint: str, first: int, device: torch.device
-) -> Saved | str | None:
-    """Return what a checkpoint holds, or why no job can resume from it.
+def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | None:
+    """Return what a checkpoint holds, on the host, or why no job can resume from it.
 
     It is None if there is no checkpoint of a round after `first`, the one that the job starts
     after. A part is missing where the user deleted it, because it was damaged.
     """
     if not head.exists():
         return None
-    tree, facts = tensor_files.load(head, device)
+    tree, facts = tensor_files.load(head)
     if facts["round"] <= first:
         return None
     if facts["fingerprint"] != fingerprint:
@@ -65,7 +61,7 @@ def read_checkpoint(
         return f"lacks its part {_part(head, missing[0])}"
     changes, rows, size = State({}), list[Rows](), 0
     for name, digest in digests.items():
-        part, _ = tensor_files.load(_part(head, name), device, digest)
+        part, _ = tensor_files.load(_part(head, name), sha256=digest)
         rows.append(Rows.unpack(part.pop("rows")))
         own = State.of(part)
         size += rows[-1].size + sum(_size(own, client) for client in own.clients)

@@ -95,16 +95,9 @@ def evaluate(
     return rows
 
 
-@torch.no_grad()
-def evaluate_globally(
-    task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
-) -> dict:
-    """Return the row of the global test, which `evaluate` makes with fewer passes where it can.
-
-    If the server has no model, the clients `ids` answer instead, see `_answers_to_all`.
-    """
-    server = received_by(task, hooks, state, [SERVER_MODEL])
-    return _row(task, SERVER_MODEL, _answers_to_all(task, hooks, state, ids, *server))
+def evaluate_globally(task: Task, hooks: Hooks, state: State) -> dict:
+    """Return the row of the global test alone."""
+    return evaluate(task, hooks, state, [], global_test=True)[-1]
 
 
 def _answers_to_all(
@@ -199,8 +192,8 @@ def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple
 
 def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
     """Return the personal state with which a client is evaluated, before it is personalised."""
-    if client in state.clients:
-        return state.clients[client]
+    if client in state.personal:
+        return state.personal[client]
     unseen = hooks.unseen_client_state(
         task=task, client=client, states=state.personal, received=received
     )

@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedloom.common import memory
 from fedloom.common.memory import ClientStep
-from fedloom.common.tensors import Tree, count_bytes
+from fedloom.common.tensors import Tree, count_bytes, leaves
+from fedloom.data import federation
 from fedloom.data.federation import Batch, read_ahead
 from fedloom.federated.task import Task
 
@@ -35,11 +35,20 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
         task.backbone.image_floats,
         task.backbone.training_bytes,
         _text_floats(task),
+        memory.prompts_of(vars(task.options)) * task.backbone.width,
+        any("." in path for state in states for path, _ in leaves(state)),
     )
-    device = task.data.device
-    on_gpu = device.type == "cuda"
-    total = torch.cuda.get_device_properties(device).total_memory if on_gpu else None
-    return memory.clients_at_once(step, total)
+    return memory.clients_at_once(step, _room(task, step))
+
+
+def _room(task: Task[Any], step: ClientStep) -> float | None:
+    """Return the bytes that activations may take on the run's GPU; None on a CPU."""
+    gpu_bytes = federation.gpu_bytes(task.data.device)
+    if gpu_bytes is None:
+        return None
+    weights = sum(value.nbytes for value in task.backbone.model.parameters())
+    images = task.data.image_bytes if step.images else task.data.patch_bytes
+    return memory.activation_bytes(gpu_bytes, weights, step.states(task.clients_per_round), images)
 
 
 def clients_evaluated_at_once(task: Task[Any], *states: Tree) -> int:

@@ -185,12 +185,15 @@ def train_locally(
     # Build and start transferring every step's inputs first, so that no step waits for the host.
     steps_ahead = list(_steps(task, clients, epochs, phase, fewest))
     taken = {ids: _take(clients, received, ids) for ids in {ids for ids, _ in steps_ahead}}
-    batches = read_ahead(task.data.batches([rows for _, rows in steps_ahead]))
-    for step, ((active, _), batch) in enumerate(zip(steps_ahead, batches, strict=True)):
+    plain = zip(steps_ahead, task.data.batches([rows for _, rows in steps_ahead]), strict=True)
+    batches = read_ahead(
+        training_batch(task, taken[active][2].ids, batch, phase, step)
+        for step, ((active, _), batch) in enumerate(plain)
+    )
+    for (active, _), batch in zip(steps_ahead, batches, strict=True):
         positions, finished, members, sent = taken[active]
         everyone = len(active) == len(clients)
         batch.seen = tuple(seen[[*active]].tolist())
-        batch = training_batch(task, members.ids, batch, phase, step)
         images, additions = batch.mask.sum(1), []
         optimizer.zero_grad(set_to_none=True)
         for micro_batch in batch.parts(task.training.micro_batch):

@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import torch
 
 from fedloom.common.device import exact_float32
-from fedloom.common.tensors import Tree, count_bytes, stack
+from fedloom.common.tensors import Tree, count_bytes, on_device, stack
 from fedloom.federated import checks
 from fedloom.federated.groups import clients_at_once, groups
 from fedloom.federated.state import Participation, State
-from fedloom.federated.task import History, Task, cohort
+from fedloom.federated.task import History, Task, Update, cohort
 from fedloom.hooks.hook_caller import Hooks
 
 
@@ -23,7 +24,7 @@ def initial_state(task: Task, hooks: Hooks) -> State:
     server = hooks.init_server(task=task)
     checks.check_server(task, server)
     public = {key: value for key, value in server.items() if key != "side_channel"}
-    return State.of(State(public).tree())
+    return State.of(State(public).tree(), task.data.device)
 
 
 def download_to(
@@ -39,7 +40,10 @@ def download_to(
 
 
 def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
-    """Return a client's personal state, made by `init_client` if it never took part."""
+    """Return a client's personal state, made by `init_client` if it never took part.
+
+    A state that is kept lies on the host, a new one on the device.
+    """
     if client in state.clients:
         return state.clients[client]
     new = hooks.init_client(task=task.at(0), client=client)
@@ -57,25 +61,10 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     started, processor = time.perf_counter(), time.process_time()
     ids = select(task, hooks, state)
     task = replace(task, selected=tuple(ids))
-    work = [hooks.local_work(task=task, client=k) for k in ids]
-    for client, share in zip(ids, work, strict=True):
+    work = {k: hooks.local_work(task=task, client=k) for k in ids}
+    for client, share in work.items():
         checks.check_work(task, client, share)
-    sent, delivered = download_to(task, hooks, state, ids)
-    personal = [personal_state(task, hooks, state, k) for k in ids]
-    updates = []
-    for group in groups(len(ids), clients_at_once(task, delivered[0], personal[0])):
-        states = {ids[k]: personal[k] for k in group}
-        checks.check_stackable(task, "init_client", states, state.clients)
-        shares = [work[k] for k in group]
-        kept = [state.wrappers.get(ids[k], {}) for k in group]
-        members = cohort(task, list(states), list(states.values()), shares, kept)
-        received = stack([delivered[k] for k in group])
-        returned = hooks.client_update(task=task, received=received, clients=members)
-        checks.check_count(task, members, returned)
-        updates += returned
-    checks.check_updates(task, ids, updates, personal)
-    for client, received, update in zip(ids, delivered, updates, strict=True):
-        update.client, update.received = client, received
+    updates, sent = collect_updates(task, hooks, state, work)
     with exact_float32():
         accepted = hooks.receive(task=task, server=state.server, updates=updates)
         checks.check_received(task, updates, accepted)
@@ -88,13 +77,13 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
             "round": task.round,
             "client_id": update.client,
             "num_examples": update.num_examples,
-            "work": work[k],
+            "work": work[update.client],
             "received": update.client in arrived,
             "bytes_up": count_bytes(update.payload),
-            "bytes_down": count_bytes(sent[k]),
+            "bytes_down": count_bytes(tree),
             **update.metrics,
         }
-        for k, update in enumerate(updates)
+        for update, tree in zip(updates, sent, strict=True)
     ]
     row = {
         "round": task.round,
@@ -122,15 +111,42 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     return state.after(changes), row
 
 
+def collect_updates(
+    task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
+) -> tuple[list[Update], list[Tree]]:
+    """Train clients on their shares of the local steps; return their updates and downloads."""
+    ids = list(work)
+    sent, delivered = download_to(task, hooks, state, ids)
+    personal = [personal_state(task, hooks, state, k) for k in ids]
+    updates = []
+    for group in groups(len(ids), clients_at_once(task, delivered[0], personal[0])):
+        device = task.data.device
+        states = {ids[k]: on_device(personal[k], device) for k in group}
+        checks.check_stackable(task, "init_client", states, state.clients)
+        shares = [work[client] for client in states]
+        kept = [on_device(state.wrappers.get(client, {}), device) for client in states]
+        members = cohort(task, list(states), list(states.values()), shares, kept)
+        received = stack([delivered[k] for k in group])
+        returned = hooks.client_update(task=task, received=received, clients=members)
+        checks.check_count(task, members, returned)
+        updates += returned
+    checks.check_updates(task, ids, updates, personal)
+    for client, received, update in zip(ids, delivered, updates, strict=True):
+        update.client, update.received = client, received
+    return updates, sent
+
+
 def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     """Return the ids of the clients that take part in round `task.round`, ascending."""
     task = task.selecting()
     available = hooks.available_clients(task=task)
-    checks.check_available(task, available)
+    words = "participating clients (task.data.participating)"
+    checks.check_ids(task, "available_clients", available, task.data.participating, words)
     available = sorted(available)
     history = History(task.data, state.participation)
     chosen = hooks.select_clients(task=task, available=available, history=history)
-    checks.check_selection(task, available, chosen)
+    words = "available clients (its argument `available`)"
+    checks.check_ids(task, "select_clients", chosen, available, words)
     return sorted(chosen)
 
 

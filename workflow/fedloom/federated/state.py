@@ -1,15 +1,20 @@
-"""The state that a run carries from one round to the next."""
+"""The state that a run carries from one round to the next.
 
-from collections.abc import Iterable
+What stays on clients lies on the host: of all clients together it can be larger than a GPU. A
+client's part goes to the device when the client trains or is evaluated.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 
-from fedloom.common.tensors import Tree, aligned, build, leaves, tensor_map
+from fedloom.common.tensors import Tree, aligned, build, leaves, on_device, tensor_map
 
 Entry = TypeVar("Entry")
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -24,27 +29,34 @@ class Participation:
     train_loss: float | None = None
 
 
-class PersonalStates(dict[int, Tree]):
+class PersonalStates(Mapping[int, Tree]):
     """Personal states of the clients that trained, by client id, ascending."""
 
-    def __init__(self, states: dict[int, Tree]):
-        """Take the states, of which means are computed when they are first read."""
-        super().__init__(states)
+    def __init__(self, states: Mapping[int, Tree], device: torch.device = HOST):
+        """Take the states, which go to the device, and their means, when they are first read."""
+        self._states, self._device = states, device
         self._means: dict[str, Any] = {}
+
+    def __getitem__(self, client: int) -> Tree:
+        return on_device(self._states[client], self._device)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
 
     def mean(self, key: str) -> Any:
         """Return the mean over clients of the tensor, or of the tree of tensors, at a key.
 
         It is computed once for all clients that never trained.
-
-        Raises:
-            KeyError: no client has trained, or one has no such key.
         """
         if key not in self._means:
             if not self:
                 raise KeyError(f"{key}: no client has trained")
-            states = [{key: state[key]} for state in self.values()]
-            self._means |= tensor_map(lambda *values: torch.stack(values).mean(0), *states)
+            states = [{key: state[key]} for state in self._states.values()]
+            mean = tensor_map(lambda *values: torch.stack(values).mean(0), *states)
+            self._means |= on_device(mean, self._device)
         return self._means[key]
 
 
@@ -54,20 +66,23 @@ class State:
 
     Attributes:
         server: what `init_server` and `aggregate` return, without the side channel.
-        clients: personal states of the clients that took part so far, by client id.
+        clients: personal states of the clients that took part so far, by client id, on the host.
         participation: what the server remembers of them, by client id.
-        wrappers: what wrappers keep on clients, by client id and wrapper, where it is something.
+        wrappers: what wrappers keep on clients, by client id and wrapper, where it is something;
+            on the host.
+        device: that of the server's state.
     """
 
     server: Tree
     clients: dict[int, Tree] = field(default_factory=dict)
     participation: dict[int, Participation] = field(default_factory=dict)
     wrappers: dict[int, Tree] = field(default_factory=dict)
+    device: torch.device = HOST
 
     @cached_property
     def personal(self) -> PersonalStates:
-        """Return the personal states with their means."""
-        return PersonalStates(self.clients)
+        """Return the personal states with their means, on the device."""
+        return PersonalStates(self.clients, self.device)
 
     def tree(self) -> Tree:
         """Return all as one tree, which is what a checkpoint file holds."""
@@ -92,30 +107,36 @@ class State:
 
         They are the server's new state, and those of the clients that took part.
         """
-        new = State.of(changes.tree())
+        new = State.of(changes.tree(), self.device)
         return State(
             new.server,
             _merged(self.clients, new.clients),
             _merged(self.participation, new.participation),
             _merged(self.wrappers, new.wrappers),
+            self.device,
         )
 
     @classmethod
-    def of(cls, tree: Tree) -> "State":
-        """Rebuild a State in canonical form (sorted keys, aligned tensors).
+    def of(cls, tree: Tree, device: torch.device = HOST) -> "State":
+        """Rebuild a State in canonical form: sorted keys, aligned tensors, server's on `device`.
 
         Without it, the order of summation could differ between a resumed and an uninterrupted job,
         and with it the last bits.
         """
-        tree = tensor_map(aligned, build(leaves(tree)))
-        server, clients = tree.get("server", {}), tree.get("clients", {})  # empty: not in a file
-        wrappers = {int(k): kept for k, kept in tree.get("wrappers", {}).items()}
+        tree = build(leaves(tree))
+
+        def part(name: str, device: torch.device) -> Tree:  # not in a file if it is empty
+            return tensor_map(aligned, on_device(tree.get(name, {}), device))
+
+        server, clients = part("server", device), part("clients", HOST)
+        wrappers = {int(k): kept for k, kept in part("wrappers", HOST).items()}
         entries = {int(k): Participation(**v) for k, v in tree.get("participation", {}).items()}
         return cls(
             server,
             {k: clients.get(str(k), {}) for k in tree["seen"].tolist()},
             {k: entries[k] for k in sorted(entries)},
             {k: wrappers[k] for k in sorted(wrappers)},
+            device,
         )
 
 

@@ -99,11 +99,7 @@ class Task(Generic[FrozenBackbone]):
 
     @property
     def prototypes(self) -> WarmStart:
-        """Return the class prototypes that the server starts with.
-
-        Raises:
-            FedLoomError: the method's `needs` do not name them.
-        """
+        """Return the class prototypes that the server starts with."""
         if self.warm_start is None:
             raise FedLoomError(
                 f"method {self.method} reads prototypes, which its method.toml does not ask for; "

@@ -114,7 +114,7 @@ def _remembered_signals() -> Iterator[list[str]]:
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
     """Return what the checkpoint holds, if this job can resume from it."""
     try:
-        saved = read_checkpoint(head, fingerprint, job.first, task.data.device)
+        saved = read_checkpoint(head, fingerprint, job.first)
     except FedLoomError as error:
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
@@ -157,14 +157,13 @@ def train(
         fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
 
     Raises:
-        FedLoomError: a damaged checkpoint, or numbers that are not finite, except in a trial.
         StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device
-    before, diverged = State({}), False
+    before, diverged = State({}, device=device), False
     if start is not None:
-        tree, facts = tensor_files.load(start, device)
-        before, diverged = State.of(tree), facts["diverged"]
+        tree, facts = tensor_files.load(start)
+        before, diverged = State.of(tree, device), facts["diverged"]
     saved = _resume(outputs.checkpoint, fingerprint, task, job)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
     done = job.first
@@ -212,14 +211,10 @@ def train(
                 )
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
-    tables = {
-        outputs.evaluation: rows.evaluation,
-        outputs.rounds: rows.rounds,
-        outputs.clients: rows.clients,
-    }
+    write_table(outputs.evaluation, rows.evaluation)
+    write_table(outputs.rounds, rows.rounds)
+    write_table(outputs.clients, rows.clients)
     if job.confusion:
-        tables[outputs.confusion] = rows.confusion
-    for path, table in tables.items():
-        write_table(path, table)
+        write_table(outputs.confusion, rows.confusion)
     facts = {"run": name, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, current.tree(), **facts)

@@ -20,11 +20,7 @@ Item = TypeVar("Item")
 
 
 class Found(dict[str, Item]):
-    """Things by name, without the broken ones; asking for one of these raises its error.
-
-    Attributes:
-        broken: the error of each broken thing, by its name or that of its folder.
-    """
+    """Things by name; asking for one of the `broken` ones, by name or folder, raises its error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,14 +35,14 @@ class Located(Keys):
 
     name: Identifier
     """The name by which studies use it."""
-    _folder: Path = PrivateAttr()
+    _toml: Path = PrivateAttr()
     _module: str | None = PrivateAttr()
 
     @classmethod
     def of(cls, content: dict[str, Any], file: Path, module: str | None) -> Self:
         """Check the content of a plugin's TOML file, and add where the plugin lies."""
         plugin = checked(cls, content, f"{file}: ")
-        plugin._folder, plugin._module = file.parent, module
+        plugin._toml, plugin._module = file, module
         try:
             plugin.check(content)
         except FedLoomError as error:
@@ -59,7 +55,7 @@ class Located(Keys):
     @property
     def folder(self) -> Path:
         """The folder that holds plugin.py and the file of `FILES`."""
-        return self._folder
+        return self._toml.parent
 
     @property
     def module(self) -> str | None:
@@ -74,15 +70,11 @@ class Located(Keys):
     @property
     def file(self) -> Path:
         """The module that holds its functions."""
-        return self._folder / "plugin.py"
+        return self.folder / "plugin.py"
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return the content of a plugin's TOML file, and require a plugin.py beside it.
-
-    Raises:
-        FedLoomError: one of them is missing, the first is not TOML, or the folder has two of FILES.
-    """
+    """Return the content of a plugin's TOML file; require plugin.py and no second file of FILES."""
     others = [name for name in FILES if (file.parent / name).exists() and name != file.name]
     if others:
         raise FedLoomError(f"{file.parent}: {file.name} and {others[0]}; a plugin is of one kind")
@@ -106,11 +98,7 @@ def _is_of(kind: str, path: Path) -> bool:
 
 
 def _installed(entry: EntryPoint) -> tuple[Path, str]:
-    """Return folder and package of an installed plugin, without importing what lies in it.
-
-    Raises:
-        FedLoomError: there is no such module, or a package above it cannot be imported.
-    """
+    """Return folder and package of an installed plugin, without importing what lies in it."""
     where = f"entry point {entry.group}:{entry.name}"
     try:
         spec = importlib.util.find_spec(entry.module)
@@ -126,11 +114,7 @@ LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
 
 
 def gather(kind: str, folder: Path, model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
-    """Return the plugins of a kind, those of `folder` and installed ones.
-
-    Args:
-        kind: method (wrappers included), source or scheme.
-    """
+    """Return the methods (or sources, or schemes) of `folder`, and installed ones."""
     found: Found[LocatedPlugin] = Found()
     folders = [path for path in sorted(folder.iterdir()) if _is_of(kind, path)]
     for place in (*folders, *entry_points(group=f"fedloom.{kind}s")):

@@ -70,7 +70,6 @@ def describe(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int
     Args:
         names: the method's, then its wrappers'.
         number: the round; 0 before training.
-        ids: the clients of the call.
     """
     words = [hook] + ([f"round {number}"] if number else [])
     if list(ids) == [SERVER_MODEL]:
@@ -95,8 +94,7 @@ def guarded(
 
     Args:
         plugins: those that may be at fault, the method first.
-        hook: the plugin's function, for the error.
-        about: gives the arguments of `describe` beyond those.
+        about: gives the arguments of `describe` beyond `plugins` and `hook`.
     """
     try:
         return call()

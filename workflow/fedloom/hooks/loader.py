@@ -27,8 +27,7 @@ HOOKS = tuple(name for name, f in vars(hookspecs).items() if hasattr(f, "fedloom
 def import_plugin(plugin: Located) -> ModuleType:
     """Import a plugin's plugin.py as a module of a package, so that `from . import x` works.
 
-    A folder of the checkout becomes the package `fedloom_plugins.<name>`. If it was imported
-    before, this is the same module.
+    If it was imported before, this is the same module.
     """
     module = sys.modules.get(f"{plugin.package}.plugin")
     if module is not None and module.__file__ == str(plugin.file):
@@ -142,12 +141,7 @@ def _check_hook(name: str, function: Any, file: Path, kind: str) -> None:
 
 
 def load_hooks(plugin: Plugin, wrappers: Sequence[Plugin] = ()) -> Hooks:
-    """Return the hooks of one run: the method's, defaults where it has none, and its wrappers'.
-
-    Raises:
-        FedLoomError: a plugin cannot be imported, or a hook is missing, misspelt, unmarked or has
-            a wrong argument.
-    """
+    """Return the hooks of one run: the method's, defaults where it has none, and its wrappers'."""
     plugins = (plugin, *wrappers)
     modules = _import_anew(plugins)
     for each, module in zip(plugins, modules, strict=True):

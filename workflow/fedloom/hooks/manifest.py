@@ -21,7 +21,7 @@ from fedloom.hooks.options import check_schemas, fill_in
 from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts")}  # by default, by family
-NEEDS = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # that a family has
+CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # by family
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 OF_WRAPPERS = ("preserves", "updates")  # keys that only a wrapper declares
@@ -45,7 +45,7 @@ class Artefact(Keys):
     """A table of a method's artefact hook."""
 
     description: str
-    needs: dict[str, Any] = Field({})
+    options: dict[str, Any] = Field({})
     """Values of options without which the hook gives no such table."""
 
 
@@ -155,7 +155,7 @@ class Plugin(Located):
                 raise FedLoomError(f"{key}: only a method declares it; remove it")
         if is_method and self.family is None:
             raise FedLoomError('family: is missing; a method needs "vit" or "clip"')
-        available = NEEDS.get(self.family or "", ())
+        available = CACHES.get(self.family or "", ())
         for number, entry in enumerate(self.needs):
             if entry not in available:
                 names = " or ".join(repr(name) for name in available)
@@ -170,7 +170,7 @@ class Plugin(Located):
             "cost.no_server_model": self.cost.no_server_model,
             "cost.trains_weights": self.cost.trains_weights,
             "cost.personalize_epochs": self.cost.personalize_epochs,
-            **{f"artefacts.{name}.needs": entry.needs for name, entry in self.artefacts.items()},
+            **{f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()},
             **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
         }
         for key, value in named.items():
@@ -197,14 +197,10 @@ class Plugin(Located):
 
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the tables that the artefact hook gives."""
-        return [name for name, entry in self.artefacts.items() if _holds(entry.needs, options)]
+        return [name for name, entry in self.artefacts.items() if _holds(entry.options, options)]
 
     def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
-        """Return why a study may not divide the method's batches or cohorts, and what to change.
-
-        Args:
-            micro_batch, stacked: the study's training.micro_batch and study.stacked.
-        """
+        """Return why a study may not divide the method's batches or cohorts, and what to change."""
         if micro_batch is not None and _holds(self.couples_images, options):
             return (
                 "with these options the loss of an image depends on the other images of its batch; "
@@ -221,21 +217,16 @@ class Plugin(Located):
         """Return the mean of the updates that the server takes; None if it uses each update."""
         if not isinstance(self.aggregation, dict):
             return self.aggregation
-        for kind in ("plain", "weighted"):
-            if _holds(self.aggregation.get(kind, False), options):
-                return kind
-        return None
+        holds = [kind for kind, condition in self.aggregation.items() if _holds(condition, options)]
+        return "plain" if "plain" in holds else next(iter(holds), None)
 
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
 
-        A wrapper that preserves the sum of the updates alone (`preserves = "sum"`) hands on updates
-        that mean nothing by themselves. So the method must use their mean alone (`aggregation`), no
-        other wrapper may read or change an update, and one that drops updates must come after it:
-        on the server the last wrapper comes first, and drops them before their sum is restored.
-
-        Args:
-            wrappers: the innermost first, as a study names them.
+        The innermost wrapper comes first. One that preserves the sum of the updates alone hands on
+        updates that mean nothing by themselves. So the method must use their mean alone, no other
+        wrapper may read or change an update, and one that drops updates must come after it: on the
+        server the last wrapper comes first, and drops them before their sum is restored.
         """
         for position, mask in enumerate(wrappers):
             if mask.preserves is None:
@@ -281,11 +272,7 @@ class Plugin(Located):
         return merged
 
     def options(self, given: dict, where: str) -> dict:
-        """Check the given options and fill in the defaults of the others.
-
-        Raises:
-            FedLoomError: unknown option, wrong type or out of bounds; names `where`.
-        """
+        """Check the given options and fill in the defaults of the others; errors name `where`."""
         return fill_in(given, self.option_schemas, where)
 
     def with_defaults(self, values: dict) -> Self:
@@ -305,11 +292,7 @@ def discover(folder: Path = ROOT / "plugins") -> Found[Plugin]:
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:
-    """Return the plugin of that name, and of that kind if it is given.
-
-    Raises:
-        FedLoomError: it is broken, or there is none; suggests the nearest.
-    """
+    """Return the plugin of that name, and of that kind if it is given; suggest the nearest."""
     plugins = discover()
     known = [k for k, plugin in plugins.items() if kind in (None, plugin.kind)]
     if name not in plugins.broken:

@@ -48,14 +48,7 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def check_schemas(schemas: Any, where: str, required: Sequence[str] = ()) -> None:
-    """Check the JSON Schemas of a plugin's options, and their defaults by them.
-
-    Args:
-        required: keys that each must have, beside its type and its description.
-
-    Raises:
-        FedLoomError: begins with `where`, and names the option.
-    """
+    """Check JSON Schemas of options, which have the `required` keys, and their defaults."""
     for name, option in schemas.items():
         _check_schema(option, f"{where}.{name}")
         for key in ("type", "description", *required):
@@ -84,11 +77,7 @@ def fill_in(options: dict[str, Any], schemas: dict[str, dict], where: str) -> di
 
 
 def check_value(value: Any, schema: dict[str, Any], where: str) -> None:
-    """Check a value by a JSON Schema.
-
-    Raises:
-        FedLoomError: it does not fit; begins with `where`.
-    """
+    """Check a value by a JSON Schema; errors begin with `where`."""
     rule = _broken_rule(value, schema)
     if rule is not None:
         raise FedLoomError(shortened(f"{where}: must be {rule}, got {value!r}"))

@@ -15,12 +15,7 @@ from fedloom.data.store import ImageStore
 def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[float, float]:
     """Compute top-1 and top-5 accuracy in percent of the test images, by distance to class means.
 
-    A class without training images is never near.
-
-    Args:
-        tokens: class tokens [N, d].
-        labels: [N].
-        test: bool [N]; the other images make the class means.
+    These are of tokens [N, d] of the other images; a class without any is never near.
     """
     classes, train = int(labels.max()) + 1, ~test
     count = torch.bincount(labels[train], minlength=classes)

@@ -1,6 +1,6 @@
 """Read the numbers of runs from their Parquet files, and where they lie in a grid."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedloom.common.receipts import read_receipt
 from fedloom.config import grids
 from fedloom.config.rounds import Reported
 from fedloom.config.settings import GridMember
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 from fedloom.study.runs import Run
 
 SCENARIO = ("dataset", "partition", "backbone")
@@ -37,33 +37,39 @@ def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
     return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
 
 
-def artefact(run: ShownRun) -> pd.DataFrame:
+def artefact(run: PlottedRun) -> pd.DataFrame:
     """Read the method's own table of a run, for a kind that is made of one."""
     assert run.artefact is not None, "the kind names no artefact"
     return frame(run.artefact)
 
 
-def class_names(run: ShownRun) -> list[str]:
+def class_names(run: PlottedRun) -> list[str]:
     """Return the names of the classes of a run's dataset, for a kind that reads `names`."""
     return [str(name) for name in read_receipt(run.store)["classes"]]
 
 
 def grouped(
-    series: Sequence[ShownRun], keys: Sequence[str] = SCENARIO
-) -> dict[tuple[str, ...], list[ShownRun]]:
+    series: Sequence[PlottedRun], keys: Sequence[str] = SCENARIO
+) -> dict[tuple[str, ...], list[PlottedRun]]:
     """Group runs by some of their labels, in their order."""
-    groups: dict[tuple[str, ...], list[ShownRun]] = {}
+    groups: dict[tuple[str, ...], list[PlottedRun]] = {}
     for run in series:
         groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
     return groups
 
 
-def join(parts: Sequence[Path], out: Path, run: Run) -> None:
-    """Write the jobs' rows as one Parquet file, in the order given.
+def over_seeds(
+    runs: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
+) -> pd.DataFrame:
+    """Return `mean` and sample deviation `std` (NaN of one run) of the runs' numbers, by index."""
+    curves = pd.concat([curve(run) for run in runs])
+    return curves.groupby(level=0, sort=False).agg(["mean", "std"])
 
-    The run's labels come first in every row, names as dictionary-encoded columns, so that the files
-    of many runs are one data frame. A column that only some of the jobs have is null in the rows of
-    the others.
+
+def join(parts: Sequence[Path], out: Path, run: Run) -> None:
+    """Write the jobs' rows as one Parquet file, in the order given, with the run's labels.
+
+    A column that only some of the jobs have is null in the rows of the others.
     """
     table = pa.concat_tables(map(read_table, parts), promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
@@ -85,11 +91,9 @@ def no_better_than_guessing(rounds: pd.DataFrame) -> bool:
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
     """Compute accuracies in percent of evaluation.parquet, each the mean over the reported rounds.
 
-    Returns:
-        `participating_mean`, `participating_worst`, `held_out_mean`, `held_out_worst`: the
-        unweighted mean and the minimum (see `worst`) over the clients that take part in training,
-        and over those held out (PEP-FedPT, Section 5); `global` on all test images. A group without
-        rows is left out.
+    They are the unweighted mean and the minimum (see `worst`) over clients that take part in
+    training, and over those held out (PEP-FedPT, Section 5), and `global` on all test images. A
+    group without rows is left out.
     """
     server = evaluation["client_id"] == SERVER_MODEL
     clients = evaluation[~server]
@@ -134,23 +138,23 @@ def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
     return float(percent(total).mean())
 
 
-def member(run: ShownRun) -> GridMember:
+def member(run: PlottedRun) -> GridMember:
     """Return the position of a run in its grid."""
     assert run.member is not None, "the kind shows a grid, and the run belongs to none"
     return run.member
 
 
-def axis_values(run: ShownRun) -> dict[str, str]:
+def axis_values(run: PlottedRun) -> dict[str, str]:
     """Return a run's value on every axis of its grid, as text."""
     return {axis: grids.text(value) for axis, value in member(run).at.items()}
 
 
-def varied_lists(run: ShownRun) -> dict[str, list[Any]]:
+def varied_lists(run: PlottedRun) -> dict[str, list[Any]]:
     """Return the options of a run that are lists and that its grid varies entry by entry."""
     return grids.varied_lists(member(run))
 
 
-def of_members(series: Sequence[ShownRun]) -> pd.DataFrame:
+def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:
     """Return one row per member of a grid: its value on every axis, `accuracy` and `std`.
 
     `accuracy` is `participating_mean`, the mean over seeds with its sample standard deviation.

@@ -1,5 +1,6 @@
 """Draw who holds what: a bubble per client and class, as large as its training images are many."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedloom.report.figures import style
 PARTICIPATING, HELD_OUT = "#0072B2", "#D55E00"
 CELL = 0.24  # inches per client and class, where the page allows it
 LINE = 1.2  # points
+# face, edge and width of the line of bubbles, by whether their clients are held out
+LOOKS = {False: (PARTICIPATING, "none", 0.0), True: ("none", HELD_OUT, LINE)}
 NAMED = 40  # more classes have no names, and more clients no numbers
 
 
@@ -53,7 +56,9 @@ def _figure(
     area = (72 * min(wide / clients, high / classes) * 0.95) ** 2 / counts.max()  # points^2
     for out in (False, True):
         k, c = np.nonzero(counts * (held_out == out)[:, None])
-        axes.scatter(k, c, s=_width(counts[k, c] * area, out) ** 2, clip_on=False, **_style(out))
+        face, edge, line = LOOKS[out]
+        look: dict[str, Any] = {"facecolors": face, "edgecolors": edge, "linewidths": line}
+        axes.scatter(k, c, s=_width(counts[k, c] * area, out) ** 2, clip_on=False, **look)
     axes.set(xlabel="client", ylabel="class")
     axes.set_xlim(-0.6, clients - 0.4)
     axes.set_ylim(classes - 0.4, -0.6)
@@ -68,13 +73,6 @@ def _figure(
     return figure
 
 
-def _style(held_out: bool) -> dict[str, Any]:
-    """Return the look of a group's bubbles, for Axes.scatter."""
-    if held_out:
-        return {"facecolors": "none", "edgecolors": HELD_OUT, "linewidths": LINE}
-    return {"facecolors": PARTICIPATING, "edgecolors": "none", "linewidths": 0}
-
-
 def _width(area: np.ndarray, held_out: bool) -> np.ndarray:
     """Return the widths in points such that bubbles cover `area`, in points^2, with their line."""
     return np.maximum(np.sqrt(area) - held_out * LINE, 0.7)
@@ -86,13 +84,13 @@ def _label_domains(axes: Axes, domains: list[str]) -> None:
         names = sorted({part for name in domains for part in name.split("+")})
         axes.set_title(f"clients hold several of {len(names)} domains", fontsize=8, loc="left")
         return
-    starts = [k for k, name in enumerate(domains) if k == 0 or domains[k - 1] != name]
-    for start, end in zip(starts, [*starts[1:], len(domains)], strict=True):
-        if start:
-            axes.axvline(start - 0.5, color="0.6", linewidth=0.8)
-        narrow = end - start < 4
+    for name, group in groupby(range(len(domains)), domains.__getitem__):
+        clients = list(group)
+        narrow = len(clients) < 4
+        if clients[0]:
+            axes.axvline(clients[0] - 0.5, color="0.6", linewidth=0.8)
         axes.annotate(
-            domains[start], ((start + end - 1) / 2, 1), (0, 3), xycoords=("data", "axes fraction"),
+            name, (np.mean(clients), 1), (0, 3), xycoords=("data", "axes fraction"),
             textcoords="offset points", rotation=40 if narrow else 0, rotation_mode="anchor",
             ha="left" if narrow else "center", fontsize=8,
         )  # fmt: skip
@@ -113,9 +111,8 @@ def _legend(figure: Figure, counts: np.ndarray, held_out: np.ndarray, area: floa
 
 def _bubble(label: str, area: float, held_out: bool) -> Line2D:
     """Return a bubble of `area` points^2 for the legend."""
-    look, width = _style(held_out), float(_width(np.array(area), held_out))
+    face, edge, line = LOOKS[held_out]
     return Line2D(
-        [], [], label=label, linestyle="", marker="o", markersize=width,
-        markerfacecolor=look["facecolors"], markeredgecolor=look["edgecolors"],
-        markeredgewidth=look["linewidths"],
+        [], [], label=label, linestyle="", marker="o", markeredgewidth=line, markerfacecolor=face,
+        markeredgecolor=edge, markersize=float(_width(np.array(area), held_out)),
     )  # fmt: skip

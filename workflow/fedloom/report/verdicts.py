@@ -1,10 +1,8 @@
 """Decide what a paper claims of differences between methods, with 95 % intervals.
 
-A seed draws a partition, the clients of every round and the first weights, and an experiment has
-few of them, too few to resample. So the interval is that of Student's t over the seeds'
-differences; with two seeds it is thirteen standard errors wide each way. Where seeds agree by
-chance, as the accuracies of few images do, t is too narrow; so the interval also spans a paired
-bootstrap over the clients of every seed. One seed alone says nothing of other seeds.
+An experiment has few seeds, too few to resample. So the interval is that of Student's t over the
+seeds' differences; with two seeds it is thirteen standard errors wide each way. Where seeds agree
+by chance, t is too narrow; so the interval also spans a paired bootstrap over every seed's clients.
 """
 
 import math
@@ -68,19 +66,15 @@ def differences(
 ) -> list[Difference]:
     """Compute the weighted sum of the terms, the mean over the seeds that all of them have.
 
-    There is an interval for each of the confidences. It covers the expectation over seeds and
-    clients, as wide as Student's t over seeds (of two or more) and a percentile bootstrap over
-    clients, which are resampled within every seed, the same for all terms of the same clients.
+    The interval for each of the confidences is as wide as Student's t over seeds (of two or more)
+    and a percentile bootstrap over clients, which are resampled within every seed, the same for all
+    terms of the same clients.
     """
     import scipy  # here, for a plan imports tables for their keys alone
 
     seeds = sorted(set.intersection(*(set(term.values) for term in terms)))
-    by_seed = np.array(
-        [
-            sum(term.weight * float(STATISTICS[term.statistic](term.values[k])) for term in terms)
-            for k in seeds
-        ]
-    )
+    each = [[t.weight * float(STATISTICS[t.statistic](t.values[k])) for t in terms] for k in seeds]
+    by_seed = np.array([sum(numbers) for numbers in each])
     mean, count = float(by_seed.mean()), len(seeds)
     bounded = {math.copysign(1, term.weight) for term in terms if term.at_least}
     found = []
@@ -102,8 +96,7 @@ def _over_clients(
 ) -> list[list[float]]:
     """Return the ends of the bootstrap by confidence; none if no term has two clients or more.
 
-    It resamples positions of clients, so that the terms of one seed and the same clients stay
-    paired, and the worst client is that of the clients that were drawn.
+    It resamples positions, so that terms of one seed and the same clients stay paired.
     """
     import scipy
 
@@ -145,8 +138,7 @@ class Verdict:
     Attributes:
         rival: position of the comparison among those of the claim.
         reason: why it is undecided where the interval alone does not say so; "" else.
-        corrected: an interval would refute the claim if it were the only one, but there are several
-            rivals.
+        corrected: an interval would refute the claim if it had no other rivals.
     """
 
     text: str
@@ -161,10 +153,9 @@ def decide(
 ) -> Verdict:
     """Decide whether every difference lies between two ends: above zero, or within a bound.
 
-    The claim holds if every 95 % interval lies between them. With several rivals one of them may be
-    ahead by chance, so that the claim does not hold only if an interval lies outside whose
-    probability of error is divided by the number of rivals (Bonferroni). With one seed nothing is
-    decided, since no interval speaks of other seeds; but counts that no seed changes are.
+    The claim holds if every 95 % interval lies between them. It does not hold if an interval lies
+    outside whose probability of error is divided by the number of rivals (Bonferroni), one of which
+    may be ahead by chance. One seed decides nothing but counts, which no seed changes.
 
     Args:
         rivals: the terms of each comparison.

@@ -20,12 +20,8 @@ def run(job: ChooseJob, threads: int) -> None:
     """Write a row per trial: its label, its options as JSON, its accuracy; and the best one's row.
 
     The accuracy is the mean over participating clients after the last round, in percent. Of equal
-    ones the first trial is chosen; a trial that diverged has none.
-
-    A line of the log names a chosen number that is the lowest or highest of those tried.
-
-    Raises:
-        FedLoomError: all trials diverged.
+    ones the first trial is chosen; a trial that diverged has none. A line of the log names a chosen
+    number that is the lowest or highest of those tried.
     """
     trials = selected.evaluations(job)
     of_trials = [accuracies(evaluation(file), Reported((job.last,))) for _, file in trials]

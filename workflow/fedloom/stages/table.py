@@ -3,11 +3,11 @@
 from fedloom.report import tables
 from fedloom.study import paths
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import shown_runs
+from fedloom.study.plot_inputs import plotted_runs
 
 
 def run(job: TableJob, threads: int) -> None:
     """Write the table as Markdown, CSV, LaTeX, HTML and Parquet."""
     out = paths.at(paths.TABLE, study=job.study, label=job.label)
     formats = ("md", "csv", "tex", "html", "parquet")
-    tables.write(job, shown_runs(job.shown), {f: out.with_suffix(f".{f}") for f in formats})
+    tables.write(job, plotted_runs(job.shown), {f: out.with_suffix(f".{f}") for f in formats})

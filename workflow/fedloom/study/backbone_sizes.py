@@ -65,15 +65,13 @@ class Sizes:
 
 
 def sizes(backbone: Backbone) -> Sizes:
-    """Return the sizes of a backbone.
-
-    Raises:
-        FedLoomError: its library has no such model, or FedLoom cannot read it.
-    """
+    """Return the sizes of a backbone; refuse one that its library or FedLoom cannot read."""
     kept = _sizes(key(backbone))
-    if not backbone.settings.get("gradient_checkpointing"):
+    if not kept.depth:
         return kept
-    return replace(kept, training_bytes=training_bytes(kept.image_floats, kept.depth, True))
+    checkpointing = bool(backbone.settings.get("gradient_checkpointing"))
+    of_image = training_bytes(kept.image_floats, kept.depth, checkpointing, backbone.precision)
+    return replace(kept, training_bytes=of_image)
 
 
 def key(backbone: Backbone) -> str:

@@ -164,39 +164,27 @@ class PartitionChartJob:
 
 
 @dataclass(frozen=True)
-class ShownPlugin:
-    """The facts of a method.toml that a reader of a table must know."""
+class PlottedMethod:
+    """A method in a table or figure, or members of a grid; `look` is what its plugin asks for.
 
-    trains: str = ""  # the part that clients train; "" if unknown or mixed in a grid
-    sees_held_out: bool = False  # the server trains on images of held-out clients
-
-
-@dataclass(frozen=True)
-class ShownMethod:
-    """A method in a table or figure; `look` is the one that its plugin asks for."""
+    Members are given by position: a grid may have thousands, and a command line takes 128 KiB.
+    """
 
     label: str
     title: str
     look: dict[str, str]
-    plugin: ShownPlugin
+    trains: str = ""  # the part that clients train; "" if unknown or mixed in a grid
+    sees_held_out: bool = False  # the server trains on images of held-out clients
+    grid: Grid | None = None
+    positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class ShownGrid:
-    """Members of a grid by position: a grid may have thousands, a command line takes 128 KiB."""
-
-    grid: Grid
-    positions: tuple[int, ...]
-    look: dict[str, str]
-    plugin: ShownPlugin
-
-
-@dataclass(frozen=True)
-class Shown:
+class PlotInputs:
     """The runs of a table or figure: scenarios, methods and seeds, crossed in that order."""
 
     scenarios: tuple[str, ...]  # "dataset/partition/backbone"
-    methods: tuple[ShownMethod | ShownGrid, ...]
+    methods: tuple[PlottedMethod, ...]
     seeds: tuple[int, ...]
     artefact: str | None  # the method's table to read; None: evaluations
     # by partition, and by "partition/method" where a method has other rounds
@@ -225,7 +213,7 @@ class TableJob:
     title: str | None
     settings: dict[str, Any]
     published: dict[str, Any] | None
-    shown: Shown
+    shown: PlotInputs
     tuned: Tuned | None = None
 
 
@@ -238,7 +226,7 @@ class FigureJob:
     kind: str
     module: str  # of the kind
     settings: dict[str, Any]
-    shown: Shown | None
+    shown: PlotInputs | None
     backbones: tuple[str, ...]  # "dataset/backbone" of a kind that shows frozen backbones
 
 
@@ -251,11 +239,7 @@ def to_json(job: object) -> str:
 
 
 def from_json(text: str, kind: type[Job]) -> Job:
-    """Read a job of the given kind.
-
-    Raises:
-        FedLoomError: the text is not the JSON of such a job.
-    """
+    """Read a job of the given kind; refuse a text that is not its JSON."""
     try:
         return cattrs.structure(json.loads(text), kind)
     except (ValueError, TypeError, KeyError, cattrs.BaseValidationError) as error:

@@ -5,7 +5,7 @@ from itertools import groupby, product
 
 from fedloom.config.protocols import study_of
 from fedloom.config.rounds import Reported, reported
-from fedloom.config.settings import VALIDATION, Method, Output, Settings
+from fedloom.config.settings import VALIDATION, Output, Settings
 from fedloom.hooks.manifest import find
 from fedloom.study import jobs
 from fedloom.study.runs import output_seeds
@@ -55,12 +55,12 @@ def _tuned(settings: Settings, output: Output) -> jobs.Tuned | None:
     return jobs.Tuned(tuple(labels), tune.trials, tuple(sorted(rounds)), tune.seed, tune.validation)
 
 
-def _shown(settings: Settings, output: Output) -> jobs.Shown:
+def _shown(settings: Settings, output: Output) -> jobs.PlotInputs:
     """Return the runs that a table or figure shows, in the order of the study's methods."""
     crossed = product(output.scenarios, output.backbones)
-    return jobs.Shown(
+    return jobs.PlotInputs(
         scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
-        methods=tuple(_shown_methods(settings, output)),
+        methods=tuple(_plotted_methods(settings, output)),
         seeds=output_seeds(settings, output),
         artefact=output.keys.artefact_name,
         reported=_reported(settings, output),
@@ -68,7 +68,7 @@ def _shown(settings: Settings, output: Output) -> jobs.Shown:
 
 
 def _reported(settings: Settings, output: Output) -> dict[str, Reported]:
-    """Return the reported rounds of an output's runs, see jobs.Shown."""
+    """Return the reported rounds of an output's runs, see jobs.PlotInputs."""
     result = {}
     for partition in dict.fromkeys(scenario.partition for scenario in output.scenarios):
         result[partition] = reported(study_of(settings, partition))
@@ -79,26 +79,19 @@ def _reported(settings: Settings, output: Output) -> dict[str, Reported]:
     return result
 
 
-def _shown_methods(
-    settings: Settings, output: Output
-) -> Iterator[jobs.ShownMethod | jobs.ShownGrid]:
+def _plotted_methods(settings: Settings, output: Output) -> Iterator[jobs.PlottedMethod]:
     """Yield methods as a table or figure shows them, members of a grid together."""
     methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
-    for grid, group in groupby(methods, lambda method: method.member and method.member.grid):
+    for label, group in groupby(methods, lambda m: m.member.grid if m.member else m.label):
         members = list(group)
-        if grid is None:
-            for method in members:
-                about = _shown_plugin([method])
-                yield jobs.ShownMethod(method.label, method.title, method.look, about)
-        else:
-            positions = tuple(each.member.position for each in members if each.member)
-            about = _shown_plugin(members)
-            yield jobs.ShownGrid(settings.grids[grid], positions, members[0].look, about)
-
-
-def _shown_plugin(methods: list[Method]) -> jobs.ShownPlugin:
-    """Return the facts that a table states of a method, or of the members of a grid."""
-    plugin = find(methods[0].plugin)
-    parts = {plugin.trained_part(method.options) for method in methods}
-    trains = parts.pop() if len(parts) == 1 else ""
-    return jobs.ShownPlugin(trains, plugin.server_sees_held_out)
+        plugin, grid = find(members[0].plugin), settings.grids.get(label)
+        parts = {plugin.trained_part(method.options) for method in members}
+        yield jobs.PlottedMethod(
+            label=label,
+            title=(grid or members[0]).title,
+            look=members[0].look,
+            trains=parts.pop() if len(parts) == 1 else "",
+            sees_held_out=plugin.server_sees_held_out,
+            grid=grid,
+            positions=tuple(each.member.position for each in members if each.member),
+        )

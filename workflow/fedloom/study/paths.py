@@ -75,13 +75,7 @@ def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
 
 
 def run_inputs(run: "Run", needs: Collection[str]) -> dict[str, Path]:
-    """Return the data files that a run reads, by name: `store`, `partition` and what it `needs`.
-
-    They are the inputs of rules `train` and `artefact`, and what a task is built from.
-
-    Args:
-        needs: the caches that the run's method reads: features, patches, prototypes.
-    """
+    """Return the data files that a run reads: `store`, `partition` and those it `needs`."""
     return {name: at(DATA[name], run) for name in DATA if name in ("store", "partition", *needs)}
 
 

@@ -3,49 +3,45 @@
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
-from fedloom.config.line_style import deal
 from fedloom.config.output_kinds import OutputKind
 from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember, LineStyle
+from fedloom.config.settings import GridMember
 from fedloom.study import paths
-from fedloom.study.jobs import (
-    FigureJob,
-    Shown,
-    ShownGrid,
-    ShownMethod,
-    ShownPlugin,
-    TableJob,
-    Tuned,
-)
+from fedloom.study.jobs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
 from fedloom.study.runs import Run
 
 
 @dataclass(frozen=True)
-class ShownRun:
+class LineStyle:
+    """Colour, line and marker of a method in one figure."""
+
+    colour: str
+    line: int
+    marker: str
+
+
+@dataclass(frozen=True)
+class PlottedRun(Run):
     """A run in a table or figure, with its files."""
 
-    dataset: str
-    partition: str
-    backbone: str
-    method: str
-    seed: int
     title: str
-    style: LineStyle
-    plugin: ShownPlugin
+    look: dict[str, str]  # colour and marker that the plugin asks for
     reported: Reported  # the evaluated rounds that tables report
     evaluation: Path
     rounds: Path
     store: Path  # the dataset's images, whose receipt names the classes
     artefact: Path | None = None  # the method's table, if the kind is made of one
     member: GridMember | None = None  # its position, if its method is in a grid
+    trains: str = ""  # see jobs.PlottedMethod
+    sees_held_out: bool = False
+    style: LineStyle = LineStyle("#000000", 0, "o")  # figures give their runs different ones
 
 
 @dataclass(frozen=True)
-class ShownBackbone:
+class PlottedBackbone:
     """A frozen backbone on a dataset in a figure, with its accuracy by block and its features."""
 
     dataset: str
@@ -55,64 +51,49 @@ class ShownBackbone:
     store: Path
 
 
-def shown_runs(shown: Shown) -> list[ShownRun]:
+def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
+    rows = [(method, *row) for method in inputs.methods for row in _members(method)]
     items = []
-    for scenario, method, seed in product(shown.scenarios, _methods(shown), shown.seeds):
+    for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):
+        method, label, title, member = row
         dataset, partition, backbone = scenario.split("/")
-        run = Run(dataset, partition, backbone, method.label, seed)
-        rounds = shown.reported.get(f"{partition}/{run.method}", shown.reported[partition])
-        own = shown.artefact
+        run = Run(dataset, partition, backbone, label, seed)
+        own = inputs.artefact
         items.append(
-            ShownRun(
+            PlottedRun(
                 **vars(run),
-                title=method.title,
-                style=method.style,
-                plugin=method.plugin,
-                reported=rounds,
+                title=title,
+                look=method.look,
+                reported=inputs.reported.get(f"{partition}/{label}", inputs.reported[partition]),
                 evaluation=paths.at(paths.EVALUATION, run),
                 rounds=paths.at(paths.ROUNDS, run),
                 store=paths.at(paths.STORE, run),
                 artefact=paths.at(paths.ARTEFACT, run, artefact=own) if own else None,
-                member=method.member,
+                member=member,
+                trains=method.trains,
+                sees_held_out=method.sees_held_out,
             )
         )
     return items
 
 
-class _Method(NamedTuple):
-    """A method of a table or figure; members of grids are one each."""
-
-    label: str
-    title: str
-    style: LineStyle
-    plugin: ShownPlugin
-    member: GridMember | None
+def _members(method: PlottedMethod) -> list[tuple[str, str, GridMember | None]]:
+    """Return label and title of a method, or of the members of a grid, and their positions."""
+    if method.grid is None:
+        return [(method.label, method.title, None)]
+    members = grids.members(method.grid)
+    return [members[position] for position in method.positions]
 
 
-def _methods(shown: Shown) -> list[_Method]:
-    rows: list[tuple[ShownMethod | ShownGrid, tuple[str, str, GridMember | None]]] = []
-    for item in shown.methods:
-        if isinstance(item, ShownMethod):
-            rows.append((item, (item.label, item.title, None)))
-        else:
-            members = grids.members(item.grid)
-            rows += [(item, members[position]) for position in item.positions]
-    styles = deal([item.look for item, _ in rows])
-    return [
-        _Method(label, title, style, item.plugin, member)
-        for (item, (label, title, member)), style in zip(rows, styles, strict=True)
-    ]
-
-
-def shown_backbones(job: FigureJob) -> list[ShownBackbone]:
+def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
     """List the frozen backbones that a figure shows."""
     items = []
     for dataset, backbone in (pair.split("/") for pair in job.backbones):
         labels = {"dataset": dataset, "backbone": backbone}
-        files = paths.inputs("block_accuracy", **labels)
+        read = paths.inputs("block_accuracy", **labels)
         accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
-        items.append(ShownBackbone(dataset, backbone, accuracy, files["features"], files["store"]))
+        items.append(PlottedBackbone(dataset, backbone, accuracy, read["features"], read["store"]))
     return items
 
 
@@ -120,36 +101,23 @@ def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
     """List the files that a table or figure is made of: of images and features the receipts."""
     found: list[Path] = []
     if job.shown is None:
-        for item in shown_backbones(job):  # type: ignore[arg-type]
+        for item in plotted_backbones(job):  # type: ignore[arg-type]
             large = receipt_of(item.features), receipt_of(item.store)
             found += [item.accuracy] if kind.reads == "accuracy" else large
         return [str(path) for path in found]
     if kind.shows == "datasets" or kind.reads == "names":
         datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
-    for run in shown_runs(job.shown):
+    runs = plotted_runs(job.shown)
+    for run in runs:
         found += [run.artefact] if run.artefact else [run.evaluation, run.rounds]
-    if isinstance(job, TableJob) and job.tuned:
-        found += [choice.trials for choice in choices(job.shown, job.tuned)]
+    if isinstance(job, TableJob):
+        found += [paths.at(paths.TRIALS, run) for run in tuned_runs(runs, job.tuned)]
     return [str(path) for path in found]
 
 
-class ShownChoice(NamedTuple):
-    """A method whose options were chosen, in a scenario; `trials` is the file of its trials."""
-
-    scenario: str
-    method: str
-    title: str
-    trials: Path
-
-
-def choices(shown: Shown, tuned: Tuned) -> list[ShownChoice]:
-    """List the choices that a table's runs depend on."""
-    listed = []
-    for scenario, method in product(shown.scenarios, _methods(shown)):
-        if method.label in tuned.methods:
-            dataset, partition, backbone = scenario.split("/")
-            run = Run(dataset, partition, backbone, method.label, tuned.seed)
-            file = paths.at(paths.TRIALS, run)
-            listed.append(ShownChoice(scenario, method.label, method.title, file))
-    return listed
+def tuned_runs(runs: list[PlottedRun], tuned: Tuned | None) -> list[PlottedRun]:
+    """Return the first run of every scenario and method whose options were chosen from trials."""
+    if tuned is None:
+        return []
+    return [run for run in runs if run.method in tuned.methods and run.seed == runs[0].seed]

@@ -23,9 +23,6 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
     Args:
         what: name of the result that needs the weights, for the error.
         loaded: computes the digest of the weights that were loaded.
-
-    Raises:
-        FedLoomError: the hub's weights have changed.
     """
     if local_weights(backbone) is not None:
         return backbone.sha256
@@ -47,14 +44,7 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
 
 
 def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that a training job has the sources and weights of the job before it.
-
-    Args:
-        before, now: facts of the receipts that these jobs write.
-
-    Raises:
-        FedLoomError: names the run, and sources or weights.
-    """
+    """Check that a job's receipt has the sources and weights of the one of the job before it."""
     for key in ("sources", "weights"):
         if before.get(key) != now.get(key):
             folder = paths.at(paths.STATE, run, end=paths.end(0)).parent

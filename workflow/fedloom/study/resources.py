@@ -5,15 +5,13 @@ The estimates are meant to be too large rather than too small. They follow from 
 train at once (fedloom.common.memory), the images of the dataset, the round, and the `cost` in
 method.toml. Memory-mapped files (stores, caches) are not counted: the system may drop them.
 
-Time limits are MARGIN times the estimate; that of training is LONGEST at most in the first attempt,
-because a job that is tried again resumes after its last round. Every attempt requests its number
-times the first request. On a GPU, time limits are far too long: a profile's `set-resources` may
-shorten them.
+Time limits are MARGIN times the estimate. On a GPU, they are far too long: a profile's
+`set-resources` may shorten them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +21,9 @@ from fedloom.common.memory import (
     IMAGES_AT_ONCE,
     ClientStep,
     clients_at_once,
+    gpu_request,
     images_at_once,
+    prompts_of,
 )
 from fedloom.common.receipts import read_receipt
 from fedloom.config.settings import Backbone, Dataset, Method, Partition
@@ -39,8 +39,8 @@ NAME_TOKENS = 8  # of a class's name in a prompt of a CLIP
 RATE = 1e11
 MARGIN = 3
 LIBRARIES = 1000  # MB that a process with torch, timm and open_clip takes: 720 to 980 measured
-# a step's memory in activations that it keeps: 1.16 measured; 1.95 where weights are trained
-BACKWARD, OF_WEIGHTS = 1.2, 2.0
+BACKWARD = 1.2  # a step's memory in activations that it keeps: 1.16 measured
+UNKNOWN_SIDE = 64  # pixels; images that need no image_size are of one size, which is a small one
 CUDA = 2500  # MB of host memory that CUDA takes besides
 LONGEST = 1440  # minutes of a job of training
 START = 15  # minutes for reading inputs and writing results
@@ -67,10 +67,9 @@ class Resources:
 
 
 def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = False) -> Resources:
-    """Return a job's request: `attempt` times the first one, which is rounded up.
+    """Return a job's request: `attempt` times the first one, in steps of 500 MB and of 15 minutes.
 
-    A first request is in steps of 500 MB and of 15 minutes, and of a job that `resumes` when it is
-    tried again, of LONGEST at most.
+    That of a job that `resumes` when it is tried again is LONGEST at most.
     """
     memory = CUDA + work.host if on_gpu else work.megabytes
     seconds = work.seconds + work.operations / RATE
@@ -85,11 +84,6 @@ def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = 
 def _up(number: float, step: int) -> int:
     """Round up to a multiple of `step`."""
     return math.ceil(number / step) * step
-
-
-def most(estimates: Sequence[Work]) -> Work:
-    """Return the most that any of several jobs takes, of each kind."""
-    return Work(*map(max, zip(*map(astuple, estimates), strict=True)))
 
 
 class Contents(NamedTuple):
@@ -182,7 +176,18 @@ class Workload:
             image_floats=size.image_floats,
             image_bytes=size.training_bytes,
             text_floats=prompts if "texts" in encoded else 0,
+            prompt_floats=prompts_of(self.method.options) * size.width,
+            trains_weights=bool(self.weights_of_a_client()),
         )
+
+    def megabytes_of_images(self) -> float:
+        """Return the megabytes of all images, or of their patches, that a GPU may keep."""
+        if "patches" in self.method.needs:
+            return self.data.images * self.size.tokens * self.size.text_width * FLOAT / 2
+        if "images" not in self.plugin.forward_inputs:
+            return 0
+        side = self.dataset.settings.get("image_size", UNKNOWN_SIDE)
+        return self.data.images * 3 * side**2 / 1e6
 
     def images_of_a_step(self) -> int:
         """Return the number of a client's images in memory at once while it trains."""
@@ -264,7 +269,7 @@ class Workload:
 
 def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
     """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
-    size, at_once, weights = run.size, run.clients_at_once(), run.weights_of_a_client()
+    size, at_once, step = run.size, run.clients_at_once(), run.step()
     few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
     epochs = run.plugin.cost.personalize_epochs
     epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs
@@ -274,15 +279,16 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
         if epochs:
             once += 3 * run.data.training * epochs * share * size.operations + once
         operations += number * once
-    kept = at_once * run.step().kept / 1e6
-    training = (OF_WEIGHTS if weights else BACKWARD) * kept + run.transport_plans() * FLOAT
+    kept = at_once * step.kept / 1e6
+    states = step.states(run.study.clients_per_round) / 1e6
+    training = BACKWARD * kept + run.transport_plans() * FLOAT
     one = max(training / at_once, IMAGES_AT_ONCE * size.passing)
     host = size.weights + max(size.weights, run.copies())  # loading holds two
     return Work(
         host + max(training, run.evaluation()[0]),
         operations,
         host=host,
-        device=size.weights + one + 5 * weights,
+        device=gpu_request(size.weights, states, run.megabytes_of_images(), one),
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from fedloom.config.settings import Output, Scenario, Settings
 from fedloom.study.paths import NAME
@@ -16,6 +17,12 @@ class Run:
     backbone: str
     method: str
     seed: int
+
+    @classmethod
+    def of(cls, labels: Any) -> "Run":
+        """Return the run that a rule's wildcards name."""
+        w = labels
+        return cls(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
 
     @property
     def path(self) -> str:

@@ -24,20 +24,12 @@ def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
 
 
 def chosen_options(file: Path) -> dict[str, Any]:
-    """Read the options of the chosen trial, `training.` before those of training.
-
-    Raises:
-        FedLoomError: the file is damaged.
-    """
+    """Read the options of the chosen trial, `training.` before those of training."""
     return json.loads(read_table(file)["options"][0].as_py())
 
 
 def tried(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read the options of the chosen trial and of all trials from trials.parquet.
-
-    Raises:
-        FedLoomError: the file is damaged.
-    """
+    """Read the options of the chosen trial and of all trials from trials.parquet."""
     rows = read_table(file).to_pylist()
     (best,) = (row["options"] for row in rows if row["chosen"])
     return json.loads(best), [json.loads(row["options"]) for row in rows]
@@ -57,10 +49,6 @@ def with_choice(spec: RunSpec) -> RunSpec:
     """Return the spec with the chosen options, if it is tuned (errors: see chosen_options)."""
     if not spec.tuned:
         return spec
-    options = chosen_options(paths.at(paths.CHOICE, spec.run))
-    method = replace(
-        spec.method,
-        options=spec.method.options | grids.of_method(options),
-        training=spec.method.training | grids.of_training(options),
-    )
-    return replace(spec, method=method)
+    own, training = grids.parted(chosen_options(paths.at(paths.CHOICE, spec.run)))
+    options, training = spec.method.options | own, spec.method.training | training
+    return replace(spec, method=replace(spec.method, options=options, training=training))

@@ -1,10 +1,8 @@
 """The source files that a job's result depends on: the static import closure of its stage.
 
-A digest of these files is a parameter of every rule, so that an edit reruns the jobs that depend on
-it and no others. A name that a package re-exports (`from fedloom.toolbox import mean`, or `fl.mean`
-after `import fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job
-imports by name while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job,
-see `code_of`.
+A name that a package re-exports (`from fedloom.toolbox import mean`, or `fl.mean` after `import
+fedloom.toolbox as fl`) leads to the module that defines it. Modules that a job imports by name
+while it runs (a source, a scheme, a kind of figure, a plugin) follow from the job, see `code_of`.
 """
 
 import ast
@@ -39,7 +37,7 @@ def code_of(rule: str, job: Any) -> Code:
     def add_data(kind: str, name: str) -> None:
         plugin = data_plugins.discover(kind).get(name)
         if plugin is None:
-            modules.append(f"fedloom.data.{kind}s.{name}")
+            modules.append(f"{data_plugins.PACKAGES[kind]}.{name}")
         else:
             plugins.append(plugin)
 
@@ -73,9 +71,6 @@ def files_of(code: Code) -> list[str]:
 
     Of a plugin: its modules and TOML file, and the modules of its package that they import, also
     the __init__.py of every package that they lie in, which Python runs first.
-
-    Raises:
-        FedLoomError: there is no such module, or a file is not Python.
     """
     files: set[Path] = set()
     for name in code.modules:
@@ -125,14 +120,14 @@ def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
 @cache
 def _imported(file: Path, root: Path, package: str) -> tuple[Path, ...]:
     """Return the files of fedloom, or of the package below `root`, that a file imports."""
-    found: list[Path] = []
-    for module, names in _imports(file, root):
-        top = module.split(".")[0]
-        folder = LIBRARY if top == "fedloom" else root
-        if top not in ("fedloom", package):
-            continue
-        found += [path for name in names or [None] for path in _resolve(folder, module, name)]
-    return tuple(found)
+    folders = {package: root, "fedloom": LIBRARY}
+    return tuple(
+        path
+        for module, names in _imports(file, root)
+        if (top := module.split(".")[0]) in folders
+        for name in names or [None]
+        for path in _resolve(folders[top], module, name)
+    )
 
 
 def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
@@ -174,18 +169,16 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
 def _resolve(folder: Path, module: str, name: str | None) -> Iterator[Path]:
     """Yield the files behind `from module import name`, or `import module` if there is no name."""
     path = folder / module.replace(".", "/")
-    if name is not None and (path / f"{name}.py").is_file():
-        yield path / f"{name}.py"
-    elif name is not None and (path / name / "__init__.py").is_file():
-        yield path / name / "__init__.py"
-    elif path.with_suffix(".py").is_file():
-        yield path.with_suffix(".py")
-    elif (path / "__init__.py").is_file():
-        init = path / "__init__.py"
+    init, inside = path / "__init__.py", path / name if name else path
+    for file in (inside.with_suffix(".py"), inside / "__init__.py", path.with_suffix(".py")):
+        if file.is_file() and file != init:
+            yield file
+            return
+    if init.is_file():
         sources = [
             found
             for inner, names in _imports(init, folder)
-            if name is not None and name in names
+            if name in names
             for found in _resolve(folder, inner, name)
         ]
         yield from sources or [init]

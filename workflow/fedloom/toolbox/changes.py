@@ -58,17 +58,13 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
 
 
 def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
-    """Return an upload's parameters, if the server takes their mean and they are all there is.
-
-    Raises:
-        FedLoomError: method.toml declares no `aggregation`, or the upload holds something else.
-    """
+    """Return an upload's parameters, if the server takes their mean and they are all there is."""
     if task.aggregation is None:
         raise FedLoomError(
             f"{wrapper}: method {task.method} declares no aggregation with these options: its "
             "server may use each update by itself, not their mean; remove the wrapper"
         )
-    sent = [(path, value) for path, value in leaves(update.payload)]
+    sent = [*leaves(update.payload)]
     for path, value in sent:
         floats = isinstance(value, Tensor) and value.is_floating_point()
         if not path.startswith("params/") or not floats:
@@ -77,7 +73,6 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
                 "remove the wrapper"
             )
     if not sent:
-        raise FedLoomError(
-            f"{wrapper}: method {task.method} uploads no parameters; remove the wrapper"
-        )
+        line = f"method {task.method} uploads no parameters; remove the wrapper"
+        raise FedLoomError(f"{wrapper}: {line}")
     return update.payload["params"]

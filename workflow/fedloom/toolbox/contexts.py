@@ -10,12 +10,7 @@ from fedloom.federated.task import Task
 
 
 def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
-    """Check that contexts of these lengths, in tokens, fit into the text tower and hold `words`.
-
-    Raises:
-        FedLoomError: a class has no name, a context does not fit before the longest name, or it is
-            shorter than the words.
-    """
+    """Check that contexts of these lengths, in tokens, fit into the text tower and hold `words`."""
     limit = task.backbone.max_context_length(task.data.classes)
     if max(lengths) > limit:
         raise FedLoomError(

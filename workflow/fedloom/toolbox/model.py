@@ -20,17 +20,13 @@ from fedloom.backbones.vit import insert, linear
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Batch
-from fedloom.federated.local_training import Loss, Trained, train_locally
+from fedloom.federated.local_training import Trained, train_locally
 from fedloom.federated.task import Cohort, Task
 from fedloom.toolbox.training import cross_entropy
 
 
 def init_body(task: Task[Any]) -> Tree:
-    """Return the part of the model below the head that `options.train` names, without client axis.
-
-    Raises:
-        FedLoomError: no weight has the pattern in its name, or a ResNet is given prompts.
-    """
+    """Return the part of the model below the head that `options.train` names, no client axis."""
     pattern, backbone = task.options.train, task.backbone
     if pattern == "head":
         return {}
@@ -89,19 +85,14 @@ def model_loss(
     return cross_entropy(logits, batch.labels), moments
 
 
-def train_model(
-    task: Task[Any], received: Tree, clients: Cohort, params: Tree, loss: Loss = model_loss
-) -> Trained:
-    """Train body and head of every client; on a ResNet, compute new running statistics as well.
-
-    On a ResNet, `loss` returns moments, as `model_loss` does.
-    """
+def train_model(task: Task[Any], received: Tree, clients: Cohort, params: Tree) -> Trained:
+    """Train body and head of every client; on a ResNet, compute new running statistics as well."""
     if "statistics" not in params:
-        return train_locally(task, loss, received, clients, params=params)
+        return train_locally(task, model_loss, received, clients, params=params)
     names = tuple(name for name in params if name != "statistics")
     counters = task.backbone.init_counters(len(clients))
     trained = train_locally(
-        task, loss, received, clients, params=params, train=names, counters=counters
+        task, model_loss, received, clients, params=params, train=names, counters=counters
     )
     trained.params["statistics"] = task.backbone.statistics(trained.counters)
     return trained

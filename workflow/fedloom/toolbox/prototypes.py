@@ -18,8 +18,7 @@ def class_means(
 ) -> tuple[Tensor, Tree]:
     """Average each client's tokens of every class over its training images (PEP-FedPT, Eq. 10).
 
-    Args:
-        tokens: function of (clients, batch) that returns tokens [K, B, S, d], of S blocks.
+    `tokens` is a function of (clients, batch) that returns tokens [K, B, S, d], of S blocks.
 
     Returns:
         Means [K, S, C, d], zeros for a class of which the client has no image; and statistics for

@@ -22,7 +22,7 @@ def transport_plan(
     *,
     balanced: bool = False,
 ) -> Tensor:
-    """Return the entropic transport plans that move `mass` onto the prompts (FedOTP, Eq. 5-8).
+    """Return the entropic plans [K, B, C, M, N] that move `mass` to the prompts (FedOTP, Eq. 5-8).
 
     Every one of N prompts receives mass / N. Each of M patches gives at most 1 / M (`balanced`
     false: "COT" in FedOTP's code), or exactly 1 / M (`balanced` true: "Sinkhorn" there; all mass
@@ -41,9 +41,6 @@ def transport_plan(
         eps: weight of the entropy.
         threshold: a client's iterations stop when the scalings of its prompts (balanced: of its
             patches) change by less than this on average, over all images and classes.
-
-    Returns:
-        The plans [K, B, C, M, N].
     """
     rows, columns = cost.shape[-2:]
     logarithms = LARGEST_COST / eps > -math.log(torch.finfo(cost.dtype).tiny) / 2

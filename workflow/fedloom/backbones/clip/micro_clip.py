@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedloom.backbones.micro_vit import micro_vit
 from fedloom.common.checkout import ROOT
@@ -43,15 +43,6 @@ def fresh() -> open_clip.CLIP:
     generator = torch_generator(0, f"{NAME}: vocabulary")
     weight.data = SPREAD * torch.randn(weight.shape, generator=generator)
     return model
-
-
-def packed(model: nn.Module, rows: Tensor) -> dict[str, Tensor]:
-    """Return the tensors of a file of weights, in half precision.
-
-    Of the vocabulary, only the `rows`, int64 [n], that were trained.
-    """
-    state = {name: value.half() for name, value in model.state_dict().items()}
-    return state | {VOCABULARY: state[VOCABULARY][rows], ROWS: rows.to(torch.int32)}
 
 
 def build(path: Path) -> open_clip.CLIP:

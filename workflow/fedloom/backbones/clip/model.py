@@ -6,7 +6,6 @@ weights, and put functions into the places of either tower's blocks (`fedloom.ba
 All features are of unit length: every loss and every logit of CLIP is computed from such.
 """
 
-import difflib
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from fedloom.backbones.clip import image as clip_image
 from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.text import Inside, TextTower
 from fedloom.common.device import arithmetic
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.common.memory import training_bytes
 from fedloom.config.settings import weights_file
 
@@ -64,18 +63,12 @@ class FrozenCLIP:
         blocks, self.image_width, self.image_floats = clip_image.shape(visual)
         self.image_depth = len(blocks)
         self.training_bytes = training_bytes(
-            self.image_floats, self.image_depth, gradient_checkpointing
+            self.image_floats, self.image_depth, gradient_checkpointing, precision
         )
-        data = visual.preprocess_cfg
-        size = data["size"]
-        self.pixels = Pixels(
-            (size, size) if isinstance(size, int) else size,
-            next(p for p in visual.parameters() if p.dim() == 4).shape[1],
-            data["mean"],
-            data["std"],
-            data["interpolation"],
-            device,
-        )
+        size = visual.preprocess_cfg["size"]
+        size = (size, size) if isinstance(size, int) else size
+        channels = next(p for p in visual.parameters() if p.dim() == 4).shape[1]
+        self.pixels = Pixels(size, channels, visual.preprocess_cfg, device)
 
     @cached_property
     def logit_scale(self) -> float:
@@ -183,9 +176,6 @@ class FrozenCLIP:
                 are given tokens [K, n, S, d], of n contexts per client: first SOS, next the
                 context, then the endings of several classes; S must stay. `deep_prompts` of
                 L tokens at "input" thus replaces what the context has become.
-
-        Raises:
-            FedLoomError: a class has no name, or a prompt does not fit into the tower.
         """
         flat = context[None].flatten(0, -3)  # [N, L, d], also of a single context
         length, eot_offset = (None if n is None else n.flatten() for n in (length, eot_offset))
@@ -288,10 +278,9 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenCLIP:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
     if name not in open_clip.list_models():
-        near = difflib.get_close_matches(name, open_clip.list_models(), 3)
-        hint = f"; did you mean one of: {', '.join(near)}?" if near else ""
+        hint = shortened(suggestion(name, open_clip.list_models()))
         version = open_clip.__version__
-        raise FedLoomError(f"backbone {name}: open_clip {version} has no such model{hint}")
+        raise FedLoomError(f"backbone {name}: open_clip {version} has no such model; {hint}")
     path = weights_file("open_clip", weights)
     if path is not None:
         check_file(name, path)

@@ -91,11 +91,7 @@ class TextTower:
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, name: str, precision: str = "float32"):
-        """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`).
-
-        Raises:
-            FedLoomError: the tower is not open_clip's own, not causal or not read at the EOT.
-        """
+        """Take the tower of `model`, a CLIP or a CustomTextCLIP (which keeps it in `.text`)."""
         text: Any = getattr(model, "text", model)
         why = _unfit(text, tokenizer)
         if why:
@@ -151,9 +147,10 @@ class TextTower:
             )
         filling, longest = 0, context.shape[1]
         if eot_offset is not None:
-            filling = int(eot_offset.max())
             counted = torch.full_like(eot_offset, longest) if length is None else length
-            longest = max(longest, int((counted + eot_offset).max()))
+            most = torch.stack([eot_offset, counted + eot_offset]).amax(1)
+            filling, last = most.tolist()  # the one wait for the device
+            longest = max(longest, last)
         if longest > room:
             raise FedLoomError(
                 f"backbone {self._name}: a context of {longest} tokens and the longest "
@@ -221,7 +218,7 @@ class TextTower:
         else:
             position = 1 + length[:, None] + group.step  # [N, Q]
             mask = _hide_padding(mask, prefix, length).repeat_interleave(self._heads, 0)
-        if eot_offset is not None and eot_offset.any():
+        if eot_offset is not None:
             cut = position >= self.places - eot_offset[:, None]  # [N, Q]
             ending = ending.masked_fill(cut[..., None], 0)
         # no feature is read behind the tower's last place

@@ -24,7 +24,7 @@ def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generato
         raise FedLoomError(
             f"{clients} clients cannot hold disjoint classes: the dataset has {len(classes)}"
         )
-    if not settings.get("rest_to_last", False):
+    if not settings["rest_to_last"]:
         return rng.permutation(np.arange(len(classes)) % clients)[column]
     each = round(len(classes) / clients)
     if each * (clients - 1) >= len(classes):

@@ -24,9 +24,6 @@ def read(source: str, settings: dict[str, Any]) -> ImageList:
     Args:
         source: the module's name, or a plugin's.
         settings: the entry's other keys, with their defaults.
-
-    Raises:
-        FedLoomError: names the file that is missing or damaged, or the key to set.
     """
     name = f"{__name__}.{source}"
     if importlib.util.find_spec(name) is None:

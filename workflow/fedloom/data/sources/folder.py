@@ -74,12 +74,7 @@ class _File(NamedTuple):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a folder; classes and domains are named as their folders.
-
-    Raises:
-        FedLoomError: the folder is missing, or its layout is not as the keys say, or a class folder
-            is without images, or a list does not match its images.
-    """
+    """List the images of a folder; classes and domains are named as their folders."""
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     if settings["class_per_domain"] and not settings["domains"]:
         raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")
@@ -156,8 +151,7 @@ def _last(domains: np.ndarray, images: int, of: int) -> tuple[np.ndarray, str]:
 def _listed(base: Path, classes: set[str], file: str, images: str) -> list[_File]:
     """Return the test images of the folder `images`, each once in the list `file`, below `base`.
 
-    Args:
-        classes: of the training images, among which those of the list must be.
+    Their classes must be among those of the training images, `classes`.
     """
     folder = _below(base, images, "test_list")
     there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]

@@ -71,13 +71,7 @@ class _File(NamedTuple):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images that the lists `train` and `test` name, in their order.
-
-    Raises:
-        FedLoomError: a list is missing or broken, or names a file that is not there or not below
-            `images`; or one file twice, however spelt; or labels mix numbers and words, or
-            the lists disagree on the names of classes.
-    """
+    """List the images that the lists `train` and `test` name, in their order."""
     root = root_folder(settings["root"], "lists and images")
     provenance = f"lists: {described(settings)}"
     files = _files(root, settings)
@@ -190,9 +184,8 @@ def _classes(files: list[_File], settings: dict[str, Any]) -> tuple[np.ndarray, 
     for file, label in zip(files, labels, strict=True):
         name = file.row.name
         if name is not None and names[label] not in ("", name):
-            raise FedLoomError(
-                f"{file.row.where}: class {label} is called '{name}' here, '{names[label]}' before"
-            )
+            line = f"class {label} is called '{name}' here, '{names[label]}' before"
+            raise FedLoomError(f"{file.row.where}: {line}")
         names[label] = name or names[label]
     index = {label: place for place, label in enumerate(keys)}
     classes = [name or label for label, name in names.items()]

@@ -44,10 +44,6 @@ def read(settings: dict[str, Any]) -> ImageList:
     """List the images of `train_files` and, if given, `test_files`.
 
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
-
-    Raises:
-        FedLoomError: no or damaged files, a missing column, a label that is missing or unnamed,
-            or files that disagree on what the classes are.
     """
     if settings["class_per_domain"] and "domain_column" not in settings:
         raise FedLoomError("class_per_domain needs domain_column")
@@ -161,8 +157,7 @@ def _column(
 ) -> tuple[np.ndarray, list[str], bool]:
     """Read a column of classes, or of domains, from all files, which must agree on the names.
 
-    Returns:
-        The classes' numbers [N], their names, and True unless the names are mere numbers.
+    Return the classes' numbers [N], their names, and True unless the names are mere numbers.
     """
     first, column = files[0], settings[key]
     names, kind = _names(first, column), None
@@ -182,9 +177,8 @@ def _column(
             kind = kind or type(value)
             if type(value) is not kind:
                 other = "text" if isinstance(value, str) else "a number"
-                raise FedLoomError(
-                    f"{where} is {other}, unlike in {first}; take files of one dataset"
-                )
+                line = f"is {other}, unlike in {first}; take files of one dataset"
+                raise FedLoomError(f"{where} {line}")
             values.append(value)
     if names is not None:
         return np.array(values), names, True

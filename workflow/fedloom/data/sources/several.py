@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.config.datasets import ImageSize, ImageSource
+from fedloom.config.datasets import DATA, ImageSize, ImageSource
 from fedloom.data import sources
 from fedloom.data.image_list import ImageList
 from fedloom.data.preparation import prepared
@@ -20,17 +20,13 @@ class Several(ImageSource):
     """Name -> an entry as of `datasets`, with a recipe or a source, but without `image_size`,
     `resize` and `skip_unreadable`, which stand here for all parts; those of its recipe do not
     count."""
-    root: str = "data"
+    root: str = DATA
     """Folder of the parts; one with a recipe lies where the recipe has it below data."""
     image_size: ImageSize
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of the parts, one after the other; each part is prepared by its keys first.
-
-    Raises:
-        FedLoomError: see `sources.read` and `prepared`.
-    """
+    """List the images of the parts, one after the other, each prepared by its keys first."""
     parts = {}
     for name, entry in settings["parts"].items():
         own = {key: value for key, value in entry.items() if key != "source"}

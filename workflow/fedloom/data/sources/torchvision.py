@@ -41,12 +41,7 @@ class Torchvision(ImageSource):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a torchvision dataset; its official test split is kept if it has one.
-
-    Raises:
-        FedLoomError: an unknown name, data that is not there, arguments that the class refuses, or
-            targets other than class numbers.
-    """
+    """List the images of a torchvision dataset; its official test split is kept if it has one."""
     import torchvision
 
     kind = _class(settings["name"])
@@ -89,9 +84,8 @@ def _class(name: str) -> type:
     from torchvision import datasets
 
     if name not in datasets.__all__ or not isinstance(getattr(datasets, name), type):
-        raise FedLoomError(
-            f"torchvision has no dataset '{name}'; {suggestion(name, datasets.__all__)}"
-        )
+        hint = suggestion(name, datasets.__all__)
+        raise FedLoomError(f"torchvision has no dataset '{name}'; {hint}")
     return getattr(datasets, name)
 
 

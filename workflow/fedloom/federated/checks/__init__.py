@@ -31,22 +31,11 @@ ROUND_COLUMNS = (*LABELS, *ROUNDS.names, "updates")
 LARGEST_INT = 2**53  # that a float64 holds exactly
 
 
-def check_available(task: Task, ids: object) -> None:
-    """Check the clients that available_clients returns."""
-    allowed = task.data.participating
-    if ids is not allowed:
-        words = "participating clients (task.data.participating)"
-        _check_ids(call_of(task, "available_clients"), ids, allowed, words)
-
-
-def check_selection(task: Task, available: Sequence[int], ids: object) -> None:
-    """Check the clients that select_clients returns."""
-    where = call_of(task, "select_clients")
-    _check_ids(where, ids, available, "available clients (its argument `available`)")
-
-
-def _check_ids(where: str, ids: object, allowed: Sequence[int], words: str) -> None:
-    """Require a list of different client ids among `allowed` (ascending), which `words` name."""
+def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], words: str) -> None:
+    """Check that a hook returns different client ids among `allowed` (ascending: `words`)."""
+    if ids is allowed:
+        return
+    where = call_of(task, hook)
     if not isinstance(ids, list | tuple) or not all(type(k) is int for k in ids):
         raise wrong(where, "must return a list of client ids (int)", ids)
     if not ids:
@@ -159,9 +148,8 @@ def check_loss(
         words = f"its loss must be one number per client and image, a tensor {shape}"
         raise wrong(where, words, values)
     if not values.is_floating_point() or not values.requires_grad:
-        raise FedLoomError(
-            f"{where}: its loss must depend on the parameters that are trained, but has no gradient"
-        )
+        line = "its loss must depend on the parameters that are trained, but has no gradient"
+        raise FedLoomError(f"{where}: {line}")
     if not isinstance(extras, dict):
         raise wrong(where, "its loss may return a dict of counters as the second of two", extras)
     for name, value in extras.items():

@@ -39,8 +39,7 @@ def kind_of(value: object) -> str:
 def require_tree(where: str, what: str, tree: object) -> list[tuple[str, Any]]:
     """Require a nested dict with plain names, of dense tensors and plain numbers.
 
-    Returns:
-        Its leaves, each with the name that an error calls it by.
+    Return its leaves, each with the name that an error calls it by.
     """
     _require_tree(where, what, tree, DEEPEST)
     return [(f"{where}: {what} '{path}'", value) for path, value in leaves(cast(Tree, tree))]

@@ -1,6 +1,6 @@
 """Figures: a kind is a class of a module in this folder, with its keys and its drawing.
 
-    draw(series: list[ShownRun], **extra) -> Figure
+    draw(series: list[PlottedRun], **extra) -> Figure
 
 `series` are the runs that the figure shows (fedloom.study.plot_inputs), or frozen backbones;
 `extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
@@ -14,7 +14,7 @@ from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import FigureKind
 from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 KINDS = Room(__name__, FigureKind)
 
 
-def draw(job: FigureJob, series: Sequence[ShownRun | ShownBackbone]) -> "Figure":
+def draw(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
     """Draw a figure; its keys were checked when the study was planned."""
     kind: Any = KINDS[job.kind]
     return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
 
 
 def write(
-    job: FigureJob, series: Sequence[ShownRun | ShownBackbone], outputs: dict[str, Path]
+    job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
     with style.applied():

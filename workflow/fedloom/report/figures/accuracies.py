@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config import requirements
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
 from fedloom.config.settings import Output, Settings
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.columns import side_by_side
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 AXES = {
     "participating_mean": "Mean accuracy (%)",
@@ -28,36 +24,31 @@ AXES = {
 
 
 class AccuracyBars(RunsFigure):
-    """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1)."""
+    """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1).
 
-    needs = (requirements.global_test,)
-    caption = (
-        "{metric} in percent by partition: mean over seeds, whiskers one sample standard "
-        "deviation each way. The axis may begin above zero; the lowest bar is then at least "
-        "half as long as the highest."
-    )
+    Mean over seeds, whiskers one sample standard deviation each way. The axis may begin above zero;
+    the lowest bar is then at least half as long as the highest.
+    """
+
+    requires = (requirements.global_test,)
 
     metric: AccuracyMetric = "participating_mean"
     """The accuracy."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per dataset and backbone, all with the same limits."""
-        frames = []
+        bars = []
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
-            numbers = over_seeds(
-                runs,
-                lambda run: (run.method, run.partition),
-                lambda run: accuracy(run, self.metric, self.personalized),
-            )
-            index = pd.MultiIndex.from_tuples(numbers)  # pyright: ignore[reportArgumentType]
-            frames.append(pd.DataFrame(list(numbers.values()), index, ["mean", "std"]))
-            side_by_side(axis, runs, frames[-1])
+        def number(run: PlottedRun) -> pd.Series:
+            return pd.Series({run.partition: accuracy(run, self.metric, self.personalized)})
+
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            bars.append(side_by_side(axis, runs, number))
 
         figure = style.by_scenario(series, panel, AXES[self.metric], style.BACKBONE)
         for axis in figure.axes:
-            axis.set_ylim(limits(pd.concat(frames)))
+            axis.set_ylim(limits(pd.concat(bars)))
         return figure
 
 
@@ -73,13 +64,12 @@ def limits(frame: pd.DataFrame) -> tuple[float, float]:
 
 
 class TwoMetrics(RunsFigure):
-    """One accuracy against another, one point per method (SGPT Fig. 1)."""
+    """One accuracy against another, one point per method (SGPT Fig. 1).
 
-    needs = (requirements.global_test,)
-    caption = (
-        "{y} against {x} in percent, a point per method: mean over seeds, whiskers one sample "
-        "standard deviation each way."
-    )
+    Mean over seeds, whiskers one sample standard deviation each way.
+    """
+
+    requires = (requirements.global_test,)
 
     x: AccuracyMetric = "global"
     """Accuracy drawn across."""
@@ -87,37 +77,33 @@ class TwoMetrics(RunsFigure):
     """Accuracy drawn up."""
     personalized: Personalized = True
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
+        names = [self.x, self.y]
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
-            x, y = (
-                over_seeds(
-                    runs,
-                    lambda run: run.method,
-                    lambda run, name=name: accuracy(run, name, self.personalized),
-                )
-                for name in (self.x, self.y)
-            )
-            for run in {run.method: run for run in runs}.values():
-                (across, wide), (up, high) = x[run.method], y[run.method]
-                look: dict[str, Any] = style.of_method(run.style)
+        def numbers(run: PlottedRun) -> pd.Series:
+            return pd.Series({name: accuracy(run, name, self.personalized) for name in names})
+
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            for of_method in metrics.grouped(runs, ["method"]).values():
+                point = metrics.over_seeds(of_method, numbers).loc[names]
+                look = style.of_run(of_method[0])
                 look |= {"linestyle": "", "markersize": 7, "elinewidth": 0.8, "capsize": 2}
-                label = style.legend_text(run.title)
-                axis.errorbar([across], [up], [high], [wide], label=label, **look)
+                (across, up), (wide, high) = point["mean"], point["std"]
+                axis.errorbar([across], [up], [high], [wide], **look)
             axis.set_xlabel(AXES[self.x])
 
         return style.by_scenario(series, panel, AXES[self.y])
 
 
 class Shots(RunsFigure):
-    """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3)."""
+    """Accuracy by the partitions' shots, one line per method (FedPHA Fig. 3).
 
-    needs = (requirements.different_shots,)
-    caption = (
-        "Mean accuracy of the participating clients at the reported rounds, by training "
-        "images per class: mean over seeds, bars one sample standard deviation each way."
-    )
+    Mean accuracy of the participating clients at the reported rounds, by training images per class:
+    mean over seeds, bars one sample standard deviation each way.
+    """
+
+    requires = (requirements.different_shots,)
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
         """Return the output with the shots of every partition."""
@@ -125,21 +111,18 @@ class Shots(RunsFigure):
         shots = {label: settings.partitions[label].settings["shots"] for label in labels}
         return replace(output, extra=output.extra | {"shots": shots})
 
-    def draw(self, series: list[ShownRun], shots: dict[str, int]) -> style.Figure:
+    def draw(self, series: list[PlottedRun], shots: dict[str, int]) -> style.Figure:
         """Draw a panel per dataset and backbone."""
         ticks = sorted(shots.values())
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
-            for run in {run.method: run for run in runs}.values():
-                means = over_seeds(
-                    [each for each in runs if each.method == run.method],
-                    lambda run: shots[run.partition],
-                    accuracy,
-                )
-                at = [each for each in ticks if each in means]
-                mean, std = zip(*(means[each] for each in at), strict=True)
-                look = style.of_method(run.style) | {"capsize": 2.5, "elinewidth": 1}
-                axis.errorbar(at, mean, std, label=style.legend_text(run.title), **look)
+        def number(run: PlottedRun) -> pd.Series:
+            return pd.Series({shots[run.partition]: accuracy(run)})
+
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            for of_method in metrics.grouped(runs, ["method"]).values():
+                band = metrics.over_seeds(of_method, number).sort_index()
+                look = style.of_run(of_method[0]) | {"capsize": 2.5, "elinewidth": 1}
+                axis.errorbar(band.index, band["mean"], band["std"], **look)
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))
             axis.minorticks_off()
@@ -148,7 +131,9 @@ class Shots(RunsFigure):
         return style.by_scenario(series, panel, "Test accuracy (%)", style.BACKBONE)
 
 
-def accuracy(run: ShownRun, metric: str = "participating_mean", personalized: bool = True) -> float:
+def accuracy(
+    run: PlottedRun, metric: str = "participating_mean", personalized: bool = True
+) -> float:
     """Return an accuracy of a run in percent at its reported rounds, see `metrics.accuracies`.
 
     Raises:
@@ -159,18 +144,3 @@ def accuracy(run: ShownRun, metric: str = "participating_mean", personalized: bo
         known = ", ".join(numbers)
         raise FedLoomError(f"{run.evaluation}: no {metric} there; it has {known}")
     return numbers[metric]
-
-
-def over_seeds(
-    series: Sequence[ShownRun],
-    key: Callable[[ShownRun], Hashable],
-    measure: Callable[[ShownRun], float],
-) -> dict[Hashable, tuple[float, float]]:
-    """Return mean and sample standard deviation (NaN of one seed) of a number, by the runs' key."""
-    values: dict[Hashable, list[float]] = {}
-    for run in series:
-        values.setdefault(key(run), []).append(measure(run))
-    return {
-        name: (float(np.mean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else np.nan)
-        for name, v in values.items()
-    }

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Natural, Several
 from fedloom.config.output_kinds import FigureKind, RunsFigure
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 # of the frozen backbone: in no method's colour
 TOP: dict[str, dict[str, Any]] = {
@@ -22,16 +20,16 @@ NAMED = 20  # names that have room beside a panel
 
 
 class BlockAccuracy(FigureKind):
-    """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2)."""
+    """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2).
+
+    How well the frozen backbone's class token tells classes apart at the input of every block
+    ("out": at the output): a test image is assigned to the nearest class means of the training
+    images.
+    """
 
     shows = "backbones"
-    caption = (
-        "How well the frozen backbone's class token tells classes apart at the input of every "
-        'block ("out": at the output): a test image is assigned to the nearest class means of '
-        "the training images."
-    )
 
-    def draw(self, series: list[ShownBackbone]) -> style.Figure:
+    def draw(self, series: list[PlottedBackbone]) -> style.Figure:
         """Draw a panel per dataset and backbone, top-5 and top-1 by block."""
         figure, axes = style.panels(len(series))
         for axis, item in zip(axes, series, strict=True):
@@ -49,21 +47,20 @@ class BlockAccuracy(FigureKind):
 
 
 class SoftWeights(RunsFigure):
-    """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8)."""
+    """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8).
+
+    The weight in the mixed prompt, averaged over all test images of one true class (the dark bar);
+    a panel per block at which prompts are mixed. First seed.
+    """
 
     artefact_name = "soft_weights"
     reads = "names"
     first_seed = True
-    caption = (
-        "The weight of every class's prompt in the mixed prompt, averaged over all test "
-        "images of one true class (the dark bar); a panel per block at which prompts are "
-        "mixed. First seed."
-    )
 
     classes: Several[Natural]
     """True classes by their numbers, a row each."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run and true class, a panel per block; the true class's bar is dark.
 
         Raises:
@@ -79,8 +76,13 @@ class SoftWeights(RunsFigure):
             if chosen.empty:
                 raise FedLoomError(f"{run.artefact}: no test image of class {label}")
             for axis, block in zip(row, blocks, strict=True):
-                _bars(axis, run, chosen[chosen["block"] == block], label)
-                axis.set_title(f"Block {block}")
+                bars = chosen[chosen["block"] == block]  # the first class on top
+                colours = [(run.style.colour, 1 if c == label else 0.45) for c in bars["class"]]
+                axis.barh(bars["class"], bars["weight"], color=colours)
+                axis.set(title=f"Block {block}", yticks=[])
+                axis.grid(visible=False, axis="y")
+                axis.margins(y=0.01)
+                axis.invert_yaxis()
             step = -(-len(names) // NAMED)
             at = range(label % step, len(names), step)  # the true class among them
             row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
@@ -92,13 +94,3 @@ class SoftWeights(RunsFigure):
         for axis in axes[-1]:
             axis.set_xlabel("Mean weight")
         return figure
-
-
-def _bars(axis: style.Axes, run: ShownRun, rows: pd.DataFrame, label: int) -> None:
-    """Draw a bar per class prompt, the first class on top."""
-    colours = [(run.style.colour, 1 if each == label else 0.45) for each in rows["class"]]
-    axis.barh(rows["class"], rows["weight"], color=colours)
-    axis.set_yticks([])
-    axis.grid(visible=False, axis="y")
-    axis.margins(y=0.01)
-    axis.invert_yaxis()

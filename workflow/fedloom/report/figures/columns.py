@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,27 +11,24 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.config.output_kinds import ArtefactFigure
 from fedloom.report.figures import style
-from fedloom.report.figures.convergence import bands, lines
-from fedloom.report.metrics import artefact
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.report.figures.convergence import lines
+from fedloom.report.metrics import artefact, grouped, over_seeds
+from fedloom.study.plot_inputs import PlottedRun
 
 WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
 class Lines(ArtefactFigure):
-    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4)."""
+    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4).
 
-    caption = (
-        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, the band one "
-        "sample standard deviation wide each way."
-    )
+    Mean over seeds, the band one sample standard deviation wide each way.
+    """
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario; rows of one x are averaged within a run."""
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
-            curves = bands(runs, lambda run: by_x(self, run, sort=True))
-            lines(axis, runs, curves, self.log, self.x)
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            lines(axis, runs, lambda run: by_x(self, run), self.log, self.x)
 
         return style.by_scenario(series, panel, self.y)
 
@@ -40,31 +37,25 @@ class Scatter(ArtefactFigure):
     """Any artefact's column y against its column x, a panel per run of the first seed."""
 
     first_seed = True
-    caption = "{y} against {x}, from the methods' artefact {artefact}. First seed."
 
     colour: str | None = None
     """A column of the artefact that colours the points."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
         frames, scale = [artefact(run) for run in series], None
         if self.colour is not None:
             pairs = zip(frames, series, strict=True)
-            shades = pd.concat(
-                [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
-            )
-            scale = ScalarMappable(Normalize(shades.min(), shades.max()))
-        figure, axes = style.panels(len(series))
+            parts = [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
+            scale = style.shades(pd.concat(parts).min(), pd.concat(parts).max())
+        figure, axes = style.by_run(series)
         for axis, run, frame in zip(axes, series, frames, strict=True):
             points: dict[str, Any] = {"color": run.style.colour}
             if scale is not None:
                 points = {"c": frame[self.colour], "norm": scale.norm}
             x, y = column(frame, self.x, run), column(frame, self.y, run)
             axis.scatter(x, y, s=10, marker=run.style.marker, **points)
-            axis.set(xlabel=self.x, title=style.run_name(run, series) or run.title)
+            axis.set_xlabel(self.x)
             if self.log:
                 style.log_scale(axis)
         style.left_label(axes, self.y)
@@ -74,45 +65,37 @@ class Scatter(ArtefactFigure):
 
 
 class Bars(ArtefactFigure):
-    """Any artefact's column y by its column x as bars, the methods side by side."""
+    """Any artefact's column y by its column x as bars, the methods side by side.
 
-    caption = (
-        "{y} by {x}, from the methods' artefact {artefact}: mean over seeds, whiskers one "
-        "sample standard deviation each way."
-    )
+    Mean over seeds, whiskers one sample standard deviation each way.
+    """
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario."""
 
-        def panel(axis: style.Axes, runs: list[ShownRun]) -> None:
-            side_by_side(axis, runs, self.means(runs))
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            side_by_side(axis, runs, lambda run: by_x(self, run))
             axis.set_xlabel(self.x)
             if self.log:
                 style.log_scale(axis)
 
         return style.by_scenario(series, panel, self.y)
 
-    def means(self, series: list[ShownRun]) -> pd.DataFrame:
-        """Return `mean` and sample deviation `std` over seeds (NaN of one), by method and x."""
-        parts = [
-            by_x(self, run, sort=False)
-            .rename("y")
-            .rename_axis("x")
-            .to_frame()
-            .assign(method=run.method)
-            for run in series
-        ]
-        grouped = pd.concat(parts).groupby(["method", "x"], sort=False)["y"]
-        return grouped.agg(["mean", "std"])
 
+def side_by_side(
+    axis: style.Axes, runs: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
+) -> pd.DataFrame:
+    """Draw means over seeds as bars, the methods side by side, with deviations as whiskers.
 
-def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame) -> None:
-    """Draw `mean` as bars, `std` as whiskers; the frame's index is method and place on the axis."""
-    values = list(dict.fromkeys(frame.index.get_level_values(1)))
-    methods = {run.method: run for run in runs}
-    width = WIDTH / len(methods)
-    for number, (label, run) in enumerate(methods.items()):
-        part = frame.loc[label].reindex(values)
+    Returns:
+        `mean` and `std` of every bar.
+    """
+    methods = list(grouped(runs, ["method"]).values())
+    bands = [over_seeds(of_method, curve) for of_method in methods]
+    bars = pd.concat(bands)
+    values, width = bars.index.unique(), WIDTH / len(methods)
+    for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
+        part = band.reindex(values)
         left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
         axis.bar(
             left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
@@ -120,16 +103,17 @@ def side_by_side(axis: style.Axes, runs: Sequence[ShownRun], frame: pd.DataFrame
             capsize=2,
         )  # fmt: skip
     axis.set_xticks(range(len(values)), map(str, values))
+    return bars
 
 
-def by_x(keys: ArtefactFigure, run: ShownRun, sort: bool) -> pd.Series:
-    """Return the mean of column y of a run's artefact by column x, in order or as they come."""
+def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
+    """Return the mean of column y of a run's artefact by column x."""
     frame = artefact(run)
     of_x = column(frame, keys.x, run)
-    return column(frame, keys.y, run, numeric=True).groupby(of_x, sort=sort).mean()
+    return column(frame, keys.y, run, numeric=True).groupby(of_x, sort=False).mean()
 
 
-def column(frame: pd.DataFrame, name: str, run: ShownRun, numeric: bool = False) -> pd.Series:
+def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
     """Return a column of a run's artefact.
 
     Raises:

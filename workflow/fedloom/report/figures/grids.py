@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 
 from fedloom.common.ids import SERVER_MODEL, entry_of
-from fedloom.config import requirements
 from fedloom.config.output_kinds import RunsFigure
-from fedloom.report import metrics
+from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.metrics import axis_values, grouped, member, of_members, varied_lists
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.image import AxesImage
@@ -26,36 +25,33 @@ SPACE = (4.2, 3.6)  # inches of a panel with points in space
 
 
 class Grid(RunsFigure):
-    """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8)."""
+    """Heat maps of the mean accuracy over a grid's members (FedPHA Fig. 4, 8, Table 8).
+
+    Of the participating clients at the reported rounds, mean over seeds.
+    """
 
     shows = "grid"
-    needs = (requirements.two_or_three_axes,)
-    caption = (
-        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
-        "of every member of the grid. Framed: members whose list is the same throughout "
-        "(equal), or whose first axis has the value of another one (first); here {frames}."
-    )
+    requires = (requirements.two_or_three_axes,)
 
     frames: Literal["equal", "first"] = "equal"
     """Frame members whose list is the same value throughout, or whose first axis has the value of
     another one (as FedPHA's captions say)."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario and value of the first of three axes; one scale per scenario.
 
         Scenarios of one panel each share rows.
         """
-        scenarios = grouped(series)
+        scenarios, ticks = grouped(series), _ticks(series)
         boxes = {tuple(axis_values(run).values()) for run in series if self.framed(run)}
-        ticks = _ticks(series)
         first, *_ = names = list(ticks)
         shown = ticks[first] if len(names) == 3 else [""]
-        each, rows = len(shown), -(-len(shown) // ACROSS) * len(scenarios)
+        each, count = len(shown), len(scenarios)
+        rows, across = -(-each // ACROSS) * count, min(ACROSS, each)
         if each == 1:
-            rows = -(-len(scenarios) // ACROSS)
-        across = min(ACROSS, each if each > 1 else len(scenarios))
+            rows, across = -(-count // ACROSS), min(ACROSS, count)
         figure, axes = style.grid(rows, across, SIZE)
-        by_scenario = axes.reshape(len(scenarios) if each > 1 else axes.size, -1)
+        by_scenario = axes.reshape(count if each > 1 else axes.size, -1)
         for row, runs in zip(by_scenario, scenarios.values(), strict=False):
             frame, scenario = of_members(runs), style.name(runs[0], series)
             panels, images = list(row[:each]), []
@@ -70,7 +66,7 @@ class Grid(RunsFigure):
                 axis.remove()
         return figure
 
-    def framed(self, run: ShownRun) -> bool:
+    def framed(self, run: PlottedRun) -> bool:
         """Return True if a member is framed."""
         if self.frames == "equal":
             lists = varied_lists(run).values()
@@ -79,7 +75,7 @@ class Grid(RunsFigure):
         return first in others
 
 
-def _ticks(series: list[ShownRun]) -> dict[str, list[str]]:
+def _ticks(series: list[PlottedRun]) -> dict[str, list[str]]:
     """Return the values of every axis of the grid as text, in the order of the runs."""
     members = [axis_values(run) for run in series]
     return {axis: list(dict.fromkeys(at[axis] for at in members)) for axis in members[0]}
@@ -102,13 +98,12 @@ def _heat_map(
     from matplotlib.patheffects import withStroke
 
     *_, x, y = ticks
-    cells = np.full((len(ticks[y]), len(ticks[x])), np.nan)
     limits = {"vmin": scale.min(), "vmax": max(scale.max(), scale.min() + 1e-9)}
-    for _, row in frame.iterrows():
-        up, across = ticks[y].index(row[y]), ticks[x].index(row[x])
-        cells[up, across] = row["accuracy"]
-        if tuple(row[list(ticks)]) in boxes:
-            corner = (across - 0.5, up - 0.5)
+    table = frame.pivot(index=y, columns=x, values="accuracy")
+    cells = table.reindex(index=ticks[y], columns=ticks[x]).to_numpy()
+    for at in frame[list(ticks)].itertuples(index=False, name=None):
+        if at in boxes:
+            corner = (ticks[x].index(at[-2]) - 0.5, ticks[y].index(at[-1]) - 0.5)
             box = Rectangle(corner, 1, 1, fill=False, linewidth=1.2, zorder=3, clip_on=False)
             box.set_path_effects([withStroke(linewidth=2.8, foreground="white")])  # on dark cells
             axis.add_patch(box)
@@ -128,28 +123,23 @@ def _heat_map(
 
 
 class Scatter3d(RunsFigure):
-    """Mean accuracy over a grid of three axes, a coloured point per member (FedPHA Fig. 7, 9)."""
+    """Mean accuracy over a grid of three axes, a coloured point per member (FedPHA Fig. 7, 9).
+
+    Of the participating clients at the reported rounds, mean over seeds.
+    """
 
     shows = "grid"
-    needs = (requirements.three_axes,)
-    caption = (
-        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
-        "of every member of the grid."
-    )
+    requires = (requirements.three_axes,)
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario, each with its scale of colours."""
-        import matplotlib.pyplot as plt
-
         ticks, groups = _ticks(series), grouped(series)
-        figure = plt.figure(figsize=(SPACE[0] * len(groups), SPACE[1]))
-        places = range(1, len(groups) + 1)
-        axes = [figure.add_subplot(1, len(groups), place, projection="3d") for place in places]
+        figure, (axes,) = style.grid(1, len(groups), SPACE, projection="3d")
         for axis, runs in zip(axes, groups.values(), strict=True):
             frame = of_members(runs)
             x, y, z = ([ticks[name].index(v) for v in frame[name]] for name in ticks)
             look: dict[str, Any] = {"c": frame["accuracy"], "cmap": MAP, "depthshade": False}
-            points = axis.scatter(x, y, zs=z, s=26, **look)  # pyright: ignore[reportArgumentType]
+            points = axis.scatter(x, y, zs=z, s=26, **look)
             for letter, (name, of_axis) in zip("xyz", ticks.items(), strict=True):
                 getattr(axis, f"set_{letter}ticks")(range(len(of_axis)), of_axis)
                 getattr(axis, f"set_{letter}label")(name)
@@ -162,17 +152,15 @@ class Boxes(RunsFigure):
     """Each client's accuracy over a grid's members, by its own entry of the list that the grid
     varies; consecutive clients share an entry, client k of K the entry k*n//K of n (FedPHA Fig.
     5).
+
+    At the reported rounds, mean over seeds: median, middle half, whiskers to the last point within
+    1.5 times the box, and points beyond.
     """
 
     shows = "grid"
-    needs = (requirements.one_list,)
-    caption = (
-        "Accuracy of each client at the reported rounds, mean over seeds, over all members of "
-        "the grid, by its own entry of the list: median, middle half, whiskers to the last "
-        "point within 1.5 times the box, and points beyond."
-    )
+    requires = (requirements.one_list,)
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per scenario and client; a box spans the members that give it one value."""
         (option,) = varied_lists(series[0])
         items = [
@@ -197,7 +185,7 @@ class Boxes(RunsFigure):
         return figure
 
 
-def by_client(series: list[ShownRun]) -> pd.DataFrame:
+def by_client(series: list[PlottedRun]) -> pd.DataFrame:
     """Return a row per participating client and member of a grid.
 
     Columns are `client_id`, `domain`, `entry` (the position of the client's entry in the list),
@@ -211,16 +199,9 @@ def by_client(series: list[ShownRun]) -> pd.DataFrame:
         rows = rows[rows["client_id"] != SERVER_MODEL]
         clients = int(rows["client_id"].max()) + 1
         rows = rows[rows["round"].isin(run.reported.rounds) & rows["participating"]]
-        ids = rows["client_id"].tolist()
-        entry = pd.Series([entry_of(k, clients, len(entries)) for k in ids], rows.index)
-        parts.append(
-            rows[["client_id", "domain"]].assign(
-                entry=entry,
-                value=entry.map(dict(enumerate(entries))),
-                method=run.method,
-                accuracy=metrics.percent(rows),
-            )
-        )
+        entry = [entry_of(k, clients, len(entries)) for k in rows["client_id"]]
+        rows = rows.assign(entry=entry, value=[entries[e] for e in entry], method=run.method)
+        parts.append(rows.assign(accuracy=metrics.percent(rows)))
     keys = ["client_id", "entry", "value", "method"]
     grouped = pd.concat(parts).groupby(keys, sort=False)
     return grouped.agg({"domain": "first", "accuracy": "mean"}).reset_index()

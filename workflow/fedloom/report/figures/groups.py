@@ -10,27 +10,25 @@ from fedloom.common.schema import Natural
 from fedloom.config.output_kinds import RunsFigure
 from fedloom.report.figures import style
 from fedloom.report.metrics import artefact
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 
 class GroupCounts(RunsFigure):
-    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3)."""
+    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3).
+
+    How many training images chose each group of prompts in the rounds together, by client and by
+    round: shares of a row's images.
+    """
 
     artefact_name = "group_counts"
     first_seed = True
-    caption = (
-        "How many training images chose each group of prompts in the rounds together, by "
-        "client and by round: shares of a row's images. First seed."
-    )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
         from matplotlib.ticker import MaxNLocator
 
         figure, axes = style.grid(len(series), 2, (4, 3))
-        scale = ScalarMappable(Normalize(0, 1), "viridis")
+        scale = style.shades(0, 1)
         for row, run in zip(axes, series, strict=True):
             frame = artefact(run)
             for axis, by in zip(row, ("client", "round"), strict=True):
@@ -53,26 +51,24 @@ def shares(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 class ClientGroups(RunsFigure):
-    """Images of one client that choose each group in a round (SGPT Fig. 3)."""
+    """Images of one client that choose each group of prompts in a round, first seed (SGPT Fig. 3).
+
+    Mean over the rounds that it took part in, whiskers one sample standard deviation each way.
+    """
 
     artefact_name = "group_counts"
     first_seed = True
-    caption = (
-        "Images of one client that chose each group of prompts in a round: mean over the "
-        "rounds that it took part in, whiskers one sample standard deviation each way. First "
-        "seed."
-    )
 
     client: Natural | None = None
     """Its id; default: who took part in most rounds."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, the same client in all runs of a scenario.
 
         Raises:
             FedLoomError: the client that the figure asks for took part in no round.
         """
-        figure, axes = style.panels(len(series))
+        figure, axes = style.by_run(series)
         clients: dict[tuple, int] = {}
         for axis, run in zip(axes, series, strict=True):
             frame, scenario = artefact(run), (run.dataset, run.partition, run.backbone)
@@ -86,8 +82,8 @@ class ClientGroups(RunsFigure):
                 table.index, table["mean"], yerr=table["std"], color=run.style.colour, capsize=1.5,
                 error_kw={"elinewidth": 0.9},
             )  # fmt: skip
-            name = style.run_name(run, series) or run.title
-            axis.set(xlabel="Group", title=f"{name}\nclient {client}, {rounds} rounds")
+            title = f"{axis.get_title()}\nclient {client}, {rounds} rounds"
+            axis.set(xlabel="Group", title=title)
             style.whole_numbers(axis)
         top = max(axis.get_ylim()[1] for axis in axes)
         for axis in axes:

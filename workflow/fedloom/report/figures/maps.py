@@ -12,13 +12,13 @@ import pandas as pd
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import read_receipt
 from fedloom.common.schema import Count, Several
-from fedloom.config.line_style import MARKERS
 from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, with_superclasses
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
+from fedloom.report.figures.line_style import MARKERS
 from fedloom.report.tables.clustering import superclasses_of
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
@@ -62,21 +62,15 @@ def _frame(axis: style.Axes) -> None:
     axis.spines[:].set(visible=True, color="#999999")
 
 
-def _name_block(axis: style.Axes, block: int, output: int) -> None:
-    """Name the block at whose input a panel's tokens are, or the output."""
-    axis.set_title("Output" if block == output else f"Input of block {block}")
-
-
 class PromptTsne(RunsFigure):
-    """t-SNE of the trained class prompts, first seed (PEP-FedPT Fig. 7)."""
+    """t-SNE of the trained class prompts, a point per class, first seed (PEP-FedPT Fig. 7)."""
 
     artefact_name = "class_prompts"
     first_seed = True
-    caption = "t-SNE of the trained class prompts, a point per class. First seed."
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, a point per class, in the colour of the method."""
-        figure, axes = style.panels(len(series))
+        figure, axes = style.by_run(series)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
@@ -88,31 +82,27 @@ class PromptTsne(RunsFigure):
                 axis.annotate(str(label), point, (3, 2), **text)
             axis.margins(0.1)
             _frame(axis)
-            axis.set_title(style.run_name(run, series) or run.title)
         return figure
 
 
 class PromptPath(RunsFigure):
-    """t-SNE of the server's prompts over rounds (PFPT Fig. 3, 5)."""
+    """t-SNE of the server's prompts of several rounds, in one map (PFPT Fig. 3, 5).
+
+    Triangles are the centroids of a round's prompts, the dashed line their path. First seed.
+    """
 
     artefact_name = "prompt_history"
     first_seed = True
-    caption = (
-        "t-SNE of the server's prompts of several rounds, in one map; triangles are the "
-        "centroids of a round's prompts, the dashed line their path. First seed."
-    )
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
         from matplotlib.ticker import MaxNLocator
 
-        figure, axes = style.panels(len(series))
+        figure, axes = style.by_run(series)
         frames = [mapped(run) for run in series]
         last = max(int(frame["round"].max()) for frame in frames)
-        scale = ScalarMappable(Normalize(0, last), "viridis")
-        for axis, run, frame in zip(axes, series, frames, strict=True):
+        scale = style.shades(0, last)
+        for axis, frame in zip(axes, frames, strict=True):
             shade = {"c": frame["round"], "cmap": "viridis", "norm": scale.norm}
             axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, alpha=0.7, **shade)
             centre = frame.groupby("round")[["x", "y"]].mean()
@@ -120,14 +110,13 @@ class PromptPath(RunsFigure):
             marks = {"color": CENTRE, "edgecolor": "black", "linewidth": 0.5, "zorder": 4}
             axis.scatter(centre["x"], centre["y"], marker="^", s=28, label="Centroid", **marks)
             _frame(axis)
-            axis.set_title(style.run_name(run, series) or run.title)
         ticks = MaxNLocator(integer=True)
         figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, ticks=ticks, alpha=0.7)
         style.legend(figure, axes)
         return figure
 
 
-def mapped(run: ShownRun) -> pd.DataFrame:
+def mapped(run: PlottedRun) -> pd.DataFrame:
     """Return `round`, `x` and `y` of a run's prompts of all rounds, in one t-SNE map."""
     frame = metrics.artefact(run).sort_values("round", kind="stable")
     frame = frame.iloc[evenly(len(frame))]
@@ -136,14 +125,13 @@ def mapped(run: ShownRun) -> pd.DataFrame:
 
 
 class BackboneTsne(FigureKind):
-    """t-SNE of the frozen backbone's class tokens, by block (SGPT Fig. 5)."""
+    """t-SNE of the frozen backbone's class tokens of test images, by block (SGPT Fig. 5).
+
+    Colours are superclasses. Nothing is trained.
+    """
 
     shows = "backbones"
     reads = "features"
-    caption = (
-        "t-SNE of the frozen backbone's class tokens of test images, at the input of blocks; "
-        "colours are superclasses. Nothing is trained."
-    )
 
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
@@ -154,7 +142,7 @@ class BackboneTsne(FigureKind):
         return with_superclasses(self.superclasses, output, where)
 
     def draw(
-        self, series: list[ShownBackbone], superclass_of: dict[str, str] | None = None
+        self, series: list[PlottedBackbone], superclass_of: dict[str, str] | None = None
     ) -> style.Figure:
         """Draw a row per dataset and backbone, a panel per block, all of the same test images.
 
@@ -174,7 +162,8 @@ class BackboneTsne(FigureKind):
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = class_tokens(item.features, block)[images].numpy()
                 _scatter_names(axis, embed(tokens, item.features), names.to_numpy())
-                _name_block(axis, block, depth(item.features) + 1)
+                output = depth(item.features) + 1
+                axis.set_title("Output" if block == output else f"Input of block {block}")
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
         style.legend(figure, list(axes.flat))
         return figure
@@ -194,20 +183,19 @@ def _scatter_names(axis: style.Axes, points: np.ndarray, names: np.ndarray) -> N
 
 
 class TokenTsne(RunsFigure):
-    """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10)."""
+    """t-SNE of test images' class tokens by block, first seed (PEP-FedPT Fig. 10).
+
+    Colours are classes, markers domains.
+    """
 
     artefact_name = "class_tokens"
     reads = "names"
     first_seed = True
-    caption = (
-        "t-SNE of the class tokens of test images by depth; colours are classes, markers "
-        "domains. First seed."
-    )
 
     blocks: Several[Count]
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
 
-    def draw(self, series: list[ShownRun]) -> style.Figure:
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
         """Draw a row per run, a panel per block; colours are classes, markers are domains.
 
         Raises:
@@ -226,7 +214,7 @@ class TokenTsne(RunsFigure):
                 tokens = tokens.iloc[evenly(len(tokens))]
                 points = embed(tokens["vector"], run.artefact)
                 image = _scatter_tokens(axis, points, tokens, names)
-                _name_block(axis, block, last)
+                axis.set_title("Output" if block == last else f"Input of block {block}")
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
         if image is not None:
             figure.colorbar(image, ax=axes, label="Class", shrink=0.8)

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.common.io import replacing
-from fedloom.config.settings import LineStyle
 from fedloom.report.metrics import SCENARIO, grouped
-from fedloom.study.plot_inputs import ShownBackbone, ShownRun
+from fedloom.study.plot_inputs import LineStyle, PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-# as many as fedloom.config.line_style deals out
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "//", "..", "xx", "\\\\")  # of bars, which have no lines
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision
@@ -73,6 +72,11 @@ def of_method(style: LineStyle) -> dict:
     return {"color": style.colour, "linestyle": LINES[style.line], "marker": style.marker}
 
 
+def of_run(run: PlottedRun) -> dict:
+    """Return the look of a run's method and its name in the legend."""
+    return of_method(run.style) | {"label": legend_text(run.title)}
+
+
 def of_class(number: int) -> dict:
     """Return fill and edge of a class below NAMED, for Axes.scatter."""
     colour = CLASSES[number % len(CLASSES)]
@@ -80,12 +84,14 @@ def of_class(number: int) -> dict:
     return {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
 
 
-def grid(rows: int, columns: int, size: tuple[float, float] = PANEL) -> tuple[Figure, np.ndarray]:
+def grid(
+    rows: int, columns: int, size: tuple[float, float] = PANEL, projection: str | None = None
+) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
     import matplotlib.pyplot as plt
 
-    inches = (size[0] * columns, size[1] * rows)
-    return plt.subplots(rows, columns, figsize=inches, squeeze=False)
+    inches, look = (size[0] * columns, size[1] * rows), {"projection": projection}
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False, subplot_kw=look)
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -99,8 +105,8 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def name(
-    item: ShownRun | ShownBackbone,
-    series: Sequence[ShownRun | ShownBackbone],
+    item: PlottedRun | PlottedBackbone,
+    series: Sequence[PlottedRun | PlottedBackbone],
     keys: tuple[str, ...] = SCENARIO,
 ) -> str:
     """Return what tells `item` apart from the other series, e.g. "pathological, micro_vit"."""
@@ -109,14 +115,22 @@ def name(
     )
 
 
-def run_name(run: ShownRun, series: Sequence[ShownRun]) -> str:
+def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
     """Return what tells a run apart from the other series, the method too."""
     return name(run, series, (*SCENARIO, "title"))
 
 
+def by_run(series: Sequence[PlottedRun]) -> tuple[Figure, list[Axes]]:
+    """Return a figure and a panel per run, with what tells it apart, or its method, as title."""
+    figure, axes = panels(len(series))
+    for axis, run in zip(axes, series, strict=True):
+        axis.set_title(run_name(run, series) or run.title)
+    return figure, axes
+
+
 def by_scenario(
-    series: Sequence[ShownRun],
-    draw: Callable[[Axes, list[ShownRun]], None],
+    series: Sequence[PlottedRun],
+    draw: Callable[[Axes, list[PlottedRun]], None],
     label: str,
     keys: tuple[str, ...] = SCENARIO,
 ) -> Figure:
@@ -160,6 +174,14 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
         room = drawn.get_window_extent()
         wide, high = (float(size) / figure.dpi + 0.1 for size in (room.width, room.height))
         figure.set_size_inches(width + wide, max(height, high))
+
+
+def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
+    """Return the colours of the numbers from `low` to `high`, of which a bar can be drawn."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(low, high), name)
 
 
 def log_scale(axis: Axes) -> None:

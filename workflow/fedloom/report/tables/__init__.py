@@ -1,12 +1,12 @@
 """Tables: a kind is a class of a module in this folder, with its keys and
 
-    measure(run: ShownRun, **extra) -> {metric: number}   one run, from its Parquet files
-    column(metric: str) -> Column                         heading, decimals, which end is best
-    describe(runs: list[ShownRun]) -> str                 what the caption says is measured
+    measure(run: PlottedRun, **extra) -> {metric: number}   one run, from its Parquet files
+    column(metric: str) -> Column                           heading, decimals, which end is best
+    describe(runs: list[PlottedRun]) -> str                 what the caption says is measured
 
 or, if its rows are not the methods,
 
-    build(runs: list[ShownRun], job: TableJob) -> Built   rows, their text, and the caption
+    build(runs: list[PlottedRun], job: TableJob) -> Built   rows, their text, and the caption
 
 `extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
 """
@@ -19,7 +19,7 @@ from fedloom.config.output_kinds import TableKind
 from fedloom.report.tables import layout, notes, published
 from fedloom.report.tables.summary import summarise
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 KINDS = Room(__name__, TableKind)
 
@@ -30,7 +30,7 @@ def kind(job: TableJob) -> Any:
     return found.model_construct(**job.settings)
 
 
-def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None:
+def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table.
 
     Args:
@@ -42,7 +42,7 @@ def write(job: TableJob, runs: list[ShownRun], outputs: dict[str, Path]) -> None
     layout.write(built._replace(caption=caption), f"tab:{job.study}-{job.label}", outputs)
 
 
-def _of_methods(own: Any, runs: list[ShownRun], job: TableJob) -> layout.Built:
+def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> layout.Built:
     """Return a row per method and scenario: means over seeds, published numbers and marks."""
     extra = own.extra_of(job.settings)
     frame = summarise(runs, [own.measure(run, **extra) for run in runs])
@@ -54,7 +54,7 @@ def _of_methods(own: Any, runs: list[ShownRun], job: TableJob) -> layout.Built:
             "ours, in standard deviations (SD) of both together."
         )
     if job.tuned is not None:
-        text += f" {notes.tuning(job.shown, job.tuned)}"
+        text += f" {notes.tuning(runs, job.tuned)}"
     text += notes.privacy([run for run in runs if run.artefact is None])
     marks = notes.marked(job, runs, frame)
     texts = notes.with_signs(layout.texts(frame, own.column), marks)

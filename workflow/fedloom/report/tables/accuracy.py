@@ -1,48 +1,42 @@
 """Accuracies of methods: the main table and ablations, clients held out, and domains."""
 
-from fedloom.config import requirements
-from fedloom.config.output_kinds import AccuracyTable
-from fedloom.report import metrics
-from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import ShownRun
+from typing import ClassVar
 
-TITLES = {
-    "participating_mean": "Mean",
-    "participating_worst": "Worst",
-    "pooled": "Pooled",
-    "held_out_mean": "Held-out mean",
-    "held_out_worst": "Held-out worst",
-    "global": "Global test set",
+from fedloom.config.output_kinds import AccuracyTable
+from fedloom.report import metrics, requirements
+from fedloom.report.tables.layout import Column
+from fedloom.study.plot_inputs import PlottedRun
+
+COLUMNS = {
+    "participating_mean": Column("Mean"),
+    "participating_worst": Column("Worst"),
+    "pooled": Column("Pooled"),
+    "held_out_mean": Column("Held-out mean"),
+    "held_out_worst": Column("Held-out worst"),
+    "global": Column("Global test set"),
 }
-GROUPS = {"participating_mean": "Participating", "held_out_mean": "Held-out"}
+GROUPS = {"participating_mean": Column("Participating"), "held_out_mean": Column("Held-out")}
 DOMAIN = "domain_"
 
 
 class Accuracy(AccuracyTable):
-    """Mean over clients, and the worst client (PEP-FedPT Tables 1, 4, 5, 7-12)."""
+    """Mean over clients, and the worst client (PEP-FedPT Tables 1, 4, 5, 7-12).
 
-    caption = (
-        "Mean is the unweighted mean over clients of the accuracy on each client's own test "
-        "images, worst the minimum over clients; clients that never train are apart. Global "
-        "test set, where it is asked for: all test images, with the server's model, or where "
-        "a method has none, with every participating client's own, averaged."
-    )
+    The mean is unweighted, and the worst is the minimum over clients; those held out are apart.
+    """
 
     pooled: bool = False
     """A column more, in which all test images of the participating clients count together, beside
     the mean over clients."""
+    column: ClassVar = COLUMNS.__getitem__
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the accuracies of a run in percent, see `metrics.accuracies`."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
         return numbers | ({"pooled": metrics.pooled(rows, run.reported)} if self.pooled else {})
 
-    def column(self, metric: str) -> Column:
-        """Return how an accuracy is shown."""
-        return Column(TITLES[metric])
-
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say whose accuracy is shown, and at which rounds."""
         text = f"test accuracy of clients in %, {at(runs)}"
         if self.pooled:
@@ -58,20 +52,16 @@ class Accuracy(AccuracyTable):
 class HeldOut(AccuracyTable):
     """Participating and held-out clients side by side (PEP-FedPT Tables 3, 13)."""
 
-    needs = (requirements.held_out,)
-    caption = "Mean accuracy of the clients that take part in training, and of those that never do."
+    requires = (requirements.held_out,)
+    column: ClassVar = GROUPS.__getitem__
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the mean accuracy of both groups in percent; without held-out clients, of one."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
         return {name: numbers[name] for name in GROUPS if name in numbers}
 
-    def column(self, metric: str) -> Column:
-        """Return how a group's accuracy is shown."""
-        return Column(GROUPS[metric])
-
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say which two groups of clients are compared, and at which rounds."""
         return (
             "mean test accuracy in % of clients that take part in training and of clients held "
@@ -82,12 +72,7 @@ class HeldOut(AccuracyTable):
 class Domains(AccuracyTable):
     """Mean over each domain's clients, over all, and pooled (PEP-FedPT Table 2)."""
 
-    caption = (
-        "Participating clients: mean over the clients of each domain, mean and worst over all "
-        "clients, and all their test images pooled."
-    )
-
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Compute accuracies in percent of the participating clients at the reported rounds.
 
         `domain_<name>` is the unweighted mean over the clients of a domain; a client whose images
@@ -108,9 +93,9 @@ class Domains(AccuracyTable):
         """Return how an accuracy is shown; a domain's heading is its name."""
         if metric.startswith(DOMAIN):
             return Column(metric.removeprefix(DOMAIN) or "(none)")
-        return Column(TITLES[metric])
+        return COLUMNS[metric]
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say over which clients the accuracies are, and at which rounds."""
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "
@@ -123,7 +108,7 @@ def without(table: AccuracyTable) -> str:
     return "" if table.personalized else "; without personalisation before the test"
 
 
-def at(runs: list[ShownRun]) -> str:
+def at(runs: list[PlottedRun]) -> str:
     """Say at which rounds the runs' accuracies were measured; by run where these differ."""
     # methods report other rounds than others on the same partition
     several = len({(r.partition, r.reported) for r in runs}) > len({r.partition for r in runs})
@@ -136,7 +121,7 @@ def at(runs: list[ShownRun]) -> str:
     return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
 
 
-def _rounds(run: ShownRun) -> str:
+def _rounds(run: PlottedRun) -> str:
     """Say which rounds are reported of a run."""
     rounds, worst = run.reported.rounds, run.reported.worst_of
     names = ", ".join(map(str, rounds))

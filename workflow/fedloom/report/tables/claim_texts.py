@@ -7,7 +7,7 @@ import pandas as pd
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import EMPTY, Texts, unmarked
 from fedloom.report.verdicts import UNDECIDED
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 TITLES = {
     "claim": "Claim",
@@ -30,8 +30,7 @@ def texts(table: pd.DataFrame) -> Texts:
     rows = []
     for row in table.to_dict("records"):
         low, high = row["low"], row["high"]
-        printed = dict.fromkeys([_number(row["printed_low"]), _number(row["printed_high"])])
-        verdict = row["verdict"] + (f" ({row['reason']})" if row["reason"] else "")
+        printed = dict.fromkeys(map(_number, (row["printed_low"], row["printed_high"])))
         rows.append(
             [
                 row["says"] + (OUR_BOUND if row["bound"] == "ours" else ""),
@@ -43,7 +42,7 @@ def texts(table: pd.DataFrame) -> Texts:
                 _interval(low, high),
                 EMPTY if pd.isna(row["rival"]) else row["rival"],
                 EMPTY if pd.isna(row["seeds"]) else f"{row['seeds']:.0f}",
-                verdict,
+                row["verdict"] + (f" ({row['reason']})" if row["reason"] else ""),
             ]
         )
     return unmarked(pd.DataFrame(rows, columns=list(TITLES)), list(TITLES.values()), 3)
@@ -73,7 +72,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return f"below {_number(high)}" if low == -math.inf else f"[{_number(low)}, {_number(high)}]"
 
 
-def caption(citation: str, runs: list[ShownRun], table: pd.DataFrame) -> str:
+def caption(citation: str, runs: list[PlottedRun], table: pd.DataFrame) -> str:
     """Describe the comparison and the intervals, and count the verdicts."""
     counts = table["verdict"].value_counts().sort_index()
     verdicts = ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -1,24 +1,32 @@
 """A paper's claims, each with the difference that a study's runs show, and a verdict."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedloom.common.errors import check_known
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.schema import OneOrMore, Percent
-from fedloom.config.claims import DOMAIN, EACH_DOMAIN, resolve_claims
 from fedloom.config.output_kinds import Methods, Paper, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import evaluation, frame, grouped, percent
 from fedloom.report.tables.claim_texts import caption, texts
 from fedloom.report.tables.costs import sent, until
 from fedloom.report.tables.layout import EMPTY, Built
+from fedloom.report.tables.paper_claims import (
+    DOMAIN,
+    EACH_DOMAIN,
+    labels_of,
+    listed,
+    read_claims,
+)
 from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, Statistic, Term, decide
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 NOT_RUN = "not run"
 NO_SETTING = "no such setting here"
@@ -30,7 +38,7 @@ COURSE = "course_mean"  # over all evaluated rounds, which rise earlier where tr
 GROUPS = {"participating": True, "held_out": False}
 Scenario = tuple[str, ...]
 Place = tuple[list[Scenario], list[Scenario]]  # those of `in`, and those of `from`
-Grouped = dict[Scenario, dict[str, list[ShownRun]]]  # runs by scenario and method
+Grouped = dict[Scenario, dict[str, list[PlottedRun]]]  # runs by scenario and method
 
 
 class NotRunError(Exception):
@@ -38,17 +46,11 @@ class NotRunError(Exception):
 
 
 class Claims(TableKind):
-    """A paper's claims on its results, each with a verdict from the study's runs."""
+    """A paper's claims on its results, each with a verdict from the study's runs.
 
-    caption = (
-        "Differences of the first-named method to that of the others whose interval speaks "
-        "most against the claim, with 95 % intervals: Student's t over seeds, and at least as "
-        "wide as a paired bootstrap over clients. A claim holds if all methods that it names "
-        "were run and every interval is above zero, or within its bound; it does not hold if "
-        "one is below (of several others, a wider one than is shown: Bonferroni); else it is "
-        "undecided. One seed decides nothing but numbers sent, and two rarely do. Of twenty "
-        "claims on methods that do not differ, one is decided by chance."
-    )
+    One seed decides nothing but numbers sent, and two rarely do. Of twenty claims on methods that
+    do not differ, one is decided by chance.
+    """
 
     methods: Methods = None
     paper: Paper
@@ -64,10 +66,37 @@ class Claims(TableKind):
     """Mean accuracy in percent, for claims on what it costs to reach one."""
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the table with the paper's claims, and the labels that stand for its rows."""
-        return resolve_claims(settings, output, where)
+        """Return the table with the paper's claims, and the labels that stand for its rows.
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+        It shows no other runs than those, in the scenarios that stand for a setting: what it shows
+        is trained. Where none does, it shows all its methods, or all its scenarios.
+        """
+        paper = read_claims(self.paper, f"{where}.paper")
+        rows, stands_for = self.rows or {}, self.stands_for or {}
+        # of the whole config: a study may run others than the table was written for
+        pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
+        for key, chosen, known, names in (
+            ("rows", rows, settings.methods, paper["rows"]),
+            ("stands_for", stands_for, pairs, paper["settings"]),
+        ):
+            for label, value in chosen.items():
+                check_known(label, known, f"{where}.{key}: the study has no")
+                for name in listed(value):
+                    check_known(name, names, f"{where}.{key}.{label}: the claims have no")
+        methods = [settings.methods[label] for label in output.methods]
+        labels = labels_of(paper["rows"], methods, rows)
+        compared = [label for label in output.methods if label in labels.values()]
+        scenarios = [scenario for scenario in output.scenarios if str(scenario) in stands_for]
+        settings_of = {pair: listed(names) for pair, names in stands_for.items()}
+        about = {key: paper[key] for key in ("claims", "citation")}
+        return replace(
+            output,
+            methods=tuple(compared or output.methods),
+            scenarios=tuple(scenarios or output.scenarios),
+            extra={"stands_for": settings_of, "labels": labels} | about,
+        )
+
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per claim and scenario of the study that stands for one of its settings.
 
         Claims that no scenario can decide come last, a row each, with the reason.
@@ -78,11 +107,9 @@ class Claims(TableKind):
         }
         tested, rest = [], []
         for claim in job.settings["claims"]:
-            rows = list(self._rows(claim, by_method, job.settings["labels"]))
-            decided = [row for row in rows if row["verdict"] != NOT_RUN]
-            tested += decided
-            if not decided:
-                reasons = dict.fromkeys(row["reason"] for row in rows)
+            rows, reasons = self._rows(claim, by_method, job.settings["labels"])
+            tested += rows
+            if not rows:
                 if len(reasons) > 1:  # of several settings, those that are here say more
                     reasons.pop(NO_SETTING, None)
                 row = _row(claim, ANY, NOT_RUN, "; ".join(reasons))
@@ -90,27 +117,31 @@ class Claims(TableKind):
         table = pd.DataFrame(tested + rest).assign(paper=self.paper)
         return Built(table, texts(table), caption(job.settings["citation"], runs, table))
 
-    def _rows(self, claim: dict, study: Grouped, labels: dict[str, str]) -> Iterator[dict]:
-        """Yield a row for every scenario that a claim can be tested in, or one that says why not.
+    def _rows(
+        self, claim: dict, study: Grouped, labels: dict[str, str]
+    ) -> tuple[list[dict], dict[str, None]]:
+        """Return a row for every scenario that a claim can be tested in, and why not in others.
 
         Without `stands_for`, a scenario stands for all settings of a claim, and is tested once.
         """
         if "untested" in claim:
-            yield _row(claim, next(iter(claim["in"])), NOT_RUN, claim["untested"])
-            return
+            return [], {claim["untested"]: None}
+        rows, reasons = [], {}
         for setting in claim["in"] if self.stands_for else [ANY]:
             ends, starts = list(study), []
             if self.stands_for:
                 ends = self._scenarios(study, setting)
                 starts = self._scenarios(study, *claim.get("from", ()))
-            if not ends or ("from" in claim and not starts):
-                yield _row(claim, setting, NOT_RUN, NO_SETTING)
-                continue
             places = list(_places(claim, ends, starts))
             if not places:
-                yield _row(claim, setting, NOT_RUN, NO_COMMON)
+                absent = not ends or ("from" in claim and not starts)
+                reasons[NO_SETTING if absent else NO_COMMON] = None
             for place in places:
-                yield self._tested(claim, setting, place, study, labels)
+                try:
+                    rows.append(self._tested(claim, setting, place, study, labels))
+                except NotRunError as reason:
+                    reasons[str(reason)] = None
+        return rows, reasons
 
     def _scenarios(self, study: Grouped, *settings: str) -> list[Scenario]:
         """Return the scenarios of the study that stand for one of a paper's settings."""
@@ -120,13 +151,16 @@ class Claims(TableKind):
     def _tested(
         self, claim: dict, setting: str, place: Place, study: Grouped, labels: dict[str, str]
     ) -> dict:
-        """Return the row of a claim in a scenario, or in the average of some, or of its change."""
-        here = " to ".join(_named(scenarios) for scenarios in reversed(place) if scenarios)
+        """Return the row of a claim in a scenario, or in the average of some, or of its change.
+
+        Raises:
+            NotRunError: the runs cannot decide it.
+        """
         named = [*claim["above"], *claim["below"]]
         missing = list(dict.fromkeys(row for row in named if row not in labels))
         above, below = ([r for r in claim[side] if r in labels] for side in ("above", "below"))
         if not above or (claim["below"] and not below):
-            return _row(claim, setting, NOT_RUN, f"no run of {', '.join(missing)}", here)
+            raise NotRunError(f"no run of {', '.join(missing)}")
 
         def side(row: str | None, metric: str, sign: float) -> list[Term]:
             return [
@@ -136,29 +170,22 @@ class Claims(TableKind):
                 if row is not None
             ]
 
-        pairs: list[tuple[str, str, str | None]] = []
-        sides: list[tuple[list[Term], list[Term]]] = []
-        try:
-            metrics = _metrics(claim, study[place[0][0]][labels[above[0]]][0])
-            for metric, one, other in product(metrics, above, below or [None]):
-                right = side(other, claim.get("below_metric", metric), -claim.get("times", 1))
-                pairs.append((metric, one, other))
-                sides.append((side(one, metric, 1), right))
-        except NotRunError as reason:
-            return _row(claim, setting, NOT_RUN, str(reason), here)
-        within = claim.get("within", ABOVE_ZERO)
-        verdict = decide([left + right for left, right in sides], within)
-        bounded = {
-            str(row): None
-            for (_, *rows), terms in zip(pairs, sides, strict=True)
-            for row, of_row in zip(rows, terms, strict=True)
-            if any(term.at_least for term in of_row)
-        }
+        metrics = _metrics(claim, study[place[0][0]][labels[above[0]]][0])
+        pairs, sides = [], []
+        for metric, one, other in product(metrics, above, below or [None]):
+            right = side(other, claim.get("below_metric", metric), -claim.get("times", 1))
+            pairs.append((metric, one, other))
+            sides.append([(one, side(one, metric, 1)), (other, right)])
+        comparisons = [[*left, *right] for (_, left), (_, right) in sides]
+        verdict = decide(comparisons, claim.get("within", ABOVE_ZERO))
+        rows = [each for pair in sides for each in pair]
+        bounded = {str(row): None for row, terms in rows if any(term.at_least for term in terms)}
         reasons = [
             verdict.reason,
             f"{', '.join(bounded)} below {self.target:g} %" if bounded else "",
             f"without {', '.join(missing)}" if missing else "",
         ]
+        here = " to ".join(_named(scenarios) for scenarios in reversed(place) if scenarios)
         # methods that were not run may be above
         text = UNDECIDED if missing and verdict.text == HOLDS else verdict.text
         return _row(claim, setting, text, "; ".join(filter(None, reasons)), here) | {
@@ -170,7 +197,7 @@ class Claims(TableKind):
             "corrected": verdict.corrected,
         }
 
-    def term(self, runs: list[ShownRun], metric: str, weight: float, scenario: Scenario) -> Term:
+    def term(self, runs: list[PlottedRun], metric: str, weight: float, scenario: Scenario) -> Term:
         """Return a method's metric in one scenario, by seed, as a summand of a difference.
 
         Raises:
@@ -187,9 +214,13 @@ class Claims(TableKind):
                     raise NotRunError("the table has no target")
                 cost = until(evaluation(run.evaluation), frame(run.rounds), self.target)
                 values[run.seed] = np.array([[cost[metric]]])
-                at_least = at_least or bool(cost[f"{metric}_above"])
+                at_least |= bool(cost[f"{metric}_above"])
             elif metric == "train_loss":
-                values[run.seed] = _train_loss(run)
+                rows = frame(run.rounds)
+                rows = rows[rows["round"].isin(run.reported.rounds)]
+                if rows.empty:
+                    raise NotRunError("no training here")
+                values[run.seed] = rows[["train_loss"]].to_numpy()  # [R, 1]
             else:
                 values[run.seed] = _by_client(run, group, metric)
         statistic: Statistic = "mean"
@@ -233,7 +264,7 @@ def _against(claim: dict, metric: str, above: str, below: str | None) -> str | N
     return text.strip() or None
 
 
-def _metrics(claim: dict, run: ShownRun) -> list[str]:
+def _metrics(claim: dict, run: PlottedRun) -> list[str]:
     """Return the metrics of a claim: one, or that of every domain with clients that train.
 
     Raises:
@@ -248,16 +279,7 @@ def _metrics(claim: dict, run: ShownRun) -> list[str]:
     return [f"{DOMAIN}{name}" for name in sorted(domains)]
 
 
-def _train_loss(run: ShownRun) -> np.ndarray:
-    """Return the mean training loss over selected clients [R, 1] at the reported rounds."""
-    rows = frame(run.rounds)
-    rows = rows[rows["round"].isin(run.reported.rounds)]
-    if rows.empty:
-        raise NotRunError("no training here")
-    return rows[["train_loss"]].to_numpy()
-
-
-def _by_client(run: ShownRun, group: str, metric: str) -> np.ndarray:
+def _by_client(run: PlottedRun, group: str, metric: str) -> np.ndarray:
     """Return accuracies in percent [R, K] of the clients of a group at the reported rounds.
 
     Those of COURSE are of all evaluated rounds.

@@ -1,5 +1,7 @@
 """How well images are put into groups: against superclasses, and against centralised k-means."""
 
+from typing import ClassVar
+
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
@@ -7,7 +9,7 @@ from fedloom.config.output_kinds import RunsTable, Superclasses, with_superclass
 from fedloom.config.settings import Output, Settings
 from fedloom.report.metrics import artefact
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 COLUMNS = {
     "information": Column("Adjusted mutual information"),
@@ -18,18 +20,14 @@ COLUMNS = {
 
 
 class Clustering(RunsTable):
-    """Groups of images against superclasses and against centralised k-means (SGPT Table 4, D.2)."""
+    """Groups of images against superclasses and against centralised k-means (SGPT Table 4, D.2).
+
+    Mutual information is 0 if the groups say nothing of the superclasses, and 100 if they are the
+    same. Congruence can exceed 100 %.
+    """
 
     artefact_name = "groups"
-    caption = (
-        "Groups after the last round. Adjusted mutual information with the test images' "
-        "superclasses: 0 if the groups say nothing of them, 100 if they are the same. "
-        "Accuracy: test images whose group is that of their superclass in {superclasses}, "
-        "groups and superclasses matched one for one at best. Congruence: overlap of the "
-        "training images' groups with centralised k-means, over the share of images that "
-        "k-means keeps with most of their class; it can exceed 100 %. Largest group: its "
-        "share of the test images."
-    )
+    column: ClassVar = COLUMNS.__getitem__
 
     superclasses: Superclasses
 
@@ -37,18 +35,12 @@ class Clustering(RunsTable):
         """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
-    def measure(self, run: ShownRun, superclass_of: dict[str, str]) -> dict[str, float]:
+    def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:
         """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
         The paper's accuracy can be high where groups say nothing: if most images have one
-        superclass, a single group for all images has a high accuracy.
-
-        Returns:
-            `information`, mutual information adjusted for chance; `accuracy` and `congruence`, see
-            the functions; and `largest`, the largest group's share of the test images.
-
-        Raises:
-            FedLoomError: see `superclasses_of`.
+        superclass, a single group for all images has a high accuracy. `information` is mutual
+        information adjusted for chance, `largest` the largest group's share of the test images.
         """
         from sklearn.metrics import adjusted_mutual_info_score
 
@@ -63,11 +55,7 @@ class Clustering(RunsTable):
             "largest": 100 * groups.value_counts(normalize=True).max(),
         }
 
-    def column(self, metric: str) -> Column:
-        """Return how one of the measures is shown."""
-        return COLUMNS[metric]
-
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Say what the four numbers are."""
         return (
             "groups of images after the last round, in %: mutual information of test images' "
@@ -80,11 +68,7 @@ class Clustering(RunsTable):
 def superclasses_of(
     classes: pd.Series, superclass_of: dict[str, str], file: str | None
 ) -> pd.Series:
-    """Return the superclass of every class.
-
-    Raises:
-        FedLoomError: a class that the file of superclasses does not have.
-    """
+    """Return the superclass of every class, or raise a FedLoomError if the file lacks one."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():
         missing = min(classes[coarse.isna()])

@@ -1,12 +1,14 @@
 """What methods cost: rounds, bytes and seconds to an accuracy, numbers sent, their own steps."""
 
+from typing import ClassVar
+
 import pandas as pd
 
 from fedloom.common.schema import Percent
 from fedloom.config.output_kinds import AccuracyTable, RunsTable
 from fedloom.report.metrics import artefact, by_round, evaluation, frame
 from fedloom.report.tables.layout import Column
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 NUMBER = 4  # bytes of a number that is sent as it is
 COLUMNS = {
@@ -25,27 +27,15 @@ TRAINING = "training"  # the stage that the others are shares of
 class Communication(AccuracyTable):
     """Rounds, bytes and processor seconds to a mean accuracy (PEP-FedPT Table 6)."""
 
-    caption = (
-        "Rounds until the mean accuracy of the participating clients first reaches {target} "
-        "%, the bytes sent and received by all clients together (in MB of 10\\ :sup:`6` "
-        "bytes), the numbers of four bytes that one client would send if it took part in "
-        "every round, and the processor seconds of training up to then, of all threads "
-        "together and without a GPU's time. ``>``: not reached by the last round, in at least "
-        "one seed."
-    )
-
     target: Percent
     """Mean accuracy of the participating clients, in percent."""
+    column: ClassVar = COLUMNS.__getitem__
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return what the run costs until it reaches the target, see `until`."""
         return until(evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target)
 
-    def column(self, metric: str) -> Column:
-        """Return how a cost is shown."""
-        return COLUMNS[metric]
-
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the costs, and the machines on which the processor's seconds were measured."""
         rounds = pd.concat([frame(run.rounds) for run in runs])
         threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
@@ -62,14 +52,9 @@ class Communication(AccuracyTable):
 def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[str, float]:
     """Find the first evaluated round whose mean accuracy is at least `target`, and add up to it.
 
-    Args:
-        target: mean over participating clients, in percent.
-
-    Returns:
-        `rounds`; megabytes (10^6) of all clients together; `million_params`, the numbers of four
-        bytes that a client sends which takes part in every round; and `processor_seconds` of
-        training. `<name>_above` is true if the target was never reached: the numbers then belong to
-        the last evaluated round.
+    Megabytes (10^6) are of all clients together, `million_params` the numbers of four bytes that a
+    client sends which takes part in every round. `<name>_above` is true if the target, in percent,
+    was never reached: the numbers then belong to the last evaluated round.
     """
     curve = by_round(evaluated[evaluated["participating"]])
     reached = curve.index[curve >= target]
@@ -93,22 +78,18 @@ def _span(counts: pd.Series, noun: str) -> str:
 
 
 class Parameters(RunsTable):
-    """Numbers that a client sends and receives in a round (SGPT Table 5)."""
+    """Numbers that a client sends and receives in a round (SGPT Table 5).
 
-    caption = (
-        "Numbers of four bytes that a client sends and receives in a round, mean over rounds "
-        "and clients. What a wrapper packs counts by its bytes."
-    )
+    What a wrapper packs counts by its bytes, four to a number.
+    """
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    column: ClassVar = COLUMNS.__getitem__
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the numbers that a client sends and receives in a round, see `sent`."""
         return sent(run)
 
-    def column(self, metric: str) -> Column:
-        """Return how the numbers of one direction are shown."""
-        return COLUMNS[metric]
-
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the numbers."""
         return (
             "numbers of four bytes that a client sends and receives in a round, mean over rounds "
@@ -116,7 +97,7 @@ class Parameters(RunsTable):
         )
 
 
-def sent(run: ShownRun) -> dict[str, float]:
+def sent(run: PlottedRun) -> dict[str, float]:
     """Return `params_up` and `params_down` of a client in a round, the mean over both.
 
     They count four bytes each: a packed number of one byte is a quarter.
@@ -132,12 +113,8 @@ class Timings(RunsTable):
     """Milliseconds of a method's own steps beside training (FedPHA Table 3)."""
 
     artefact_name = "timings"
-    caption = (
-        "Wall-clock time of a client's own steps in a round, on this machine, and their share "
-        "of its local training."
-    )
 
-    def measure(self, run: ShownRun) -> dict[str, float]:
+    def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""
         means = artefact(run).groupby("stage", sort=False)["milliseconds"].mean()
         shares = 100 * means.drop(TRAINING) / means[TRAINING]
@@ -151,7 +128,7 @@ class Timings(RunsTable):
         title = f"{name} (ms)" if unit == "ms" else f"{name} (% of training)"
         return Column(title, higher_is_better=None)
 
-    def describe(self, runs: list[ShownRun]) -> str:
+    def describe(self, runs: list[PlottedRun]) -> str:
         """Describe the times."""
         return (
             "time of a client's own steps in a round on the wall clock of this machine, mean over "

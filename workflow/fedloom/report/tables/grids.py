@@ -3,15 +3,15 @@
 import pandas as pd
 
 from fedloom.common.schema import Count, Natural
-from fedloom.config import requirements
 from fedloom.config.output_kinds import GridTable
+from fedloom.report import requirements
 from fedloom.report.metrics import grouped, member, of_members
 from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import BEST, EMPTY, Built, Texts, cell, unmarked
 from fedloom.report.tables.published import NAN, of_grid, source
 from fedloom.report.tables.summary import GROUP, varied
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 MEAN = "mean"  # row of the paper's table
 GAP = "..."
@@ -23,18 +23,12 @@ DECIMALS = 2
 class Ranked(GridTable):
     """A grid's combinations in order of mean accuracy, and the mean of all (FedPHA Table 7)."""
 
-    caption = (
-        "Combinations of the grid by mean accuracy of the participating clients at the "
-        "reported rounds: the {best} best, the {worst} worst, and the mean of all. The first "
-        "is the best of many on the test images, and better than it would be on others."
-    )
-
     best: Count = 10
     """Combinations shown from the top."""
     worst: Natural = 1
     """Combinations shown from the bottom."""
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return all combinations of every scenario in order; the text shows the first and last.
 
         Equal accuracies keep the order of the grid.
@@ -75,7 +69,7 @@ class Ranked(GridTable):
         return pd.concat([shown.iloc[: self.best], pd.DataFrame([gap]), last])
 
 
-def _ranked(runs: list[ShownRun], axes: list[str], entry: dict | None) -> pd.DataFrame:
+def _ranked(runs: list[PlottedRun], axes: list[str], entry: dict | None) -> pd.DataFrame:
     """Return the combinations of one scenario, best first, and their mean as the last row."""
     first = runs[0]
     table = of_members(runs).sort_values("accuracy", ascending=False, kind="stable")
@@ -93,14 +87,9 @@ def _ranked(runs: list[ShownRun], axes: list[str], entry: dict | None) -> pd.Dat
 class GridAverages(GridTable):
     """Mean accuracy over a grid of two axes, with averages by row and column (FedPHA Table 8)."""
 
-    needs = (requirements.two_axes,)
-    caption = (
-        "Mean accuracy of the participating clients at the reported rounds, mean over seeds, "
-        "of every combination, with the averages of rows and columns; of several scenarios "
-        "first their average."
-    )
+    requires = (requirements.two_axes,)
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a panel per scenario, and first the average over scenarios if there are several.
 
         Rows are the values of the grid's last axis, columns those of the first.
@@ -116,14 +105,15 @@ class GridAverages(GridTable):
             average = pd.concat(panels.values()).groupby(level=0, sort=False).mean()
             panels = {(AVERAGE,) * len(GROUP): average} | panels
         frames, cells, marks = [], [], []
+        first, second = sorted([across, down])  # as workflow/published names a cell
         seeds = len({run.seed for run in runs})
         for scenario, table in panels.items():
             labels = dict(zip(GROUP, scenario, strict=True))
             place = AVERAGE if AVERAGE in scenario else "/".join(scenario[:2])
             long = table.reset_index().melt(down, var_name=across, value_name="accuracy")
             long["published"] = [
-                of_grid(job.published, place, _name({across: row[across], down: row[down]}))
-                for _, row in long.iterrows()
+                of_grid(job.published, place, f"{first} {one}, {second} {other}")
+                for one, other in zip(long[first], long[second], strict=True)
             ]
             frames.append(long.assign(**labels))
             long["text"] = list(map(_cell, long["accuracy"], long["published"]))
@@ -154,11 +144,6 @@ def with_averages(table: pd.DataFrame) -> pd.DataFrame:
     wide = table.assign(**{ALL: table.mean(axis=1)})
     wide.loc[ALL] = wide.mean(axis=0)
     return wide
-
-
-def _name(at: dict[str, str]) -> str:
-    """Return the name of a cell in workflow/published: its axes in alphabetical order."""
-    return ", ".join(f"{axis} {value}" for axis, value in sorted(at.items()))
 
 
 def _cell(value: float, paper: float) -> str:

@@ -4,19 +4,20 @@ Neither table needs a run. Brackets hold a paper's numbers.
 """
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from fedloom.config.output_kinds import PublishedSizes, RunsTable, TableKind
-from fedloom.config.protocols import protocol_rows
+from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
+from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import Output, Settings
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
 from fedloom.report.tables.published import printed, source
 from fedloom.report.tables.summary import varied
 from fedloom.study import paths
 from fedloom.study.jobs import TableJob
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 SETTINGS = {
     "rounds": "Rounds",
@@ -39,17 +40,26 @@ class Protocol(RunsTable):
     """Settings of every method, without any run (PFPT Table 9)."""
 
     shows = "settings"
-    caption = (
-        "Rounds, clients, and training options of every method. In brackets the paper's, "
-        "where the table has some and they differ."
-    )
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the table with the settings of its methods, none of which it needs a run of."""
-        rows = protocol_rows(settings, output)
+        """Return the table with a row per scenario and method, none of which it needs a run of."""
+        rows = []
+        for scenario, label in product(output.scenarios, output.methods):
+            study = study_of(settings, scenario.partition, label)
+            method = method_of(settings, scenario.partition, label)
+            keys = settings.partitions[scenario.partition].settings
+            row = vars(scenario) | {
+                "method": label,
+                "title": method.title,
+                "rounds": study.rounds,
+                "clients": str(keys.get("clients", f"{keys.get('clients_per_domain')} per domain")),
+                "clients_per_round": study.clients_per_round,
+            }
+            training = ("optimizer", "lr", "epochs", "batch_size")
+            rows.append(row | {key: method.training.get(key) for key in training})
         return replace(output, methods=(), extra={"rows": rows})
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per scenario and method, as the study has them."""
         frame = pd.DataFrame(job.settings["rows"])
         frame["clients"] = frame["clients"].astype(str)
@@ -79,19 +89,22 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
+class PublishedSizes(OfPaper):
+    """Numbers of a paper for data sets."""
+
+    rows: Names
+    """Dataset label -> the paper's row."""
+
+
 class Sizes(TableKind):
     """Images, classes and domains of every dataset (FedPHA Table 6)."""
 
     shows = "datasets"
-    caption = (
-        "Classes that have images, images of both splits, and domains, as they are stored. In "
-        "brackets the paper's numbers, where the table has some."
-    )
 
     published: PublishedSizes | None = None
     """Numbers of a paper, from workflow/published/<paper>.yaml."""
 
-    def build(self, runs: list[ShownRun], job: TableJob) -> Built:
+    def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
         """Return a row per dataset, as its images are stored."""
         from fedloom.data.store import ImageStore  # slow to import, and plans need none
 

@@ -21,7 +21,7 @@ EMPTY = "-"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which what a spreadsheet computes begins
 # The marks that `texts` gives the best and the second best, and how each format shows them.
 BEST, SECOND = "best", "second"
-MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
+MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>"}
 LATEX = {BEST: "textbf: --rwrap", SECOND: "underline: --rwrap", "": ""}
 HTML = {BEST: "font-weight: bold", SECOND: "text-decoration: underline", "": ""}
 PREAMBLE = "% Needs \\usepackage{booktabs} in the preamble.\n"
@@ -162,15 +162,9 @@ def _no_formula(value: object) -> object:
 
 def markdown(table: Texts, caption: str) -> str:
     """Write the table as Markdown, the caption above it."""
-    cells = pd.DataFrame(
-        {
-            name: [
-                MARKDOWN[mark].format(_in_a_row(text))
-                for mark, text in zip(table.marks[name], table.cells[name], strict=True)
-            ]
-            for name in table.cells
-        }
-    )
+    cells = table.cells.map(_in_a_row)
+    for mark, look in MARKDOWN.items():
+        cells = cells.mask(table.marks == mark, cells.map(look.format))
     headers = [_in_a_row(title) for title in table.titles]
     rows = cells.to_markdown(index=False, headers=headers, disable_numparse=True)
     notes = "".join(f"\n{_in_a_line(note)}\n" for note in table.notes)

@@ -1,16 +1,16 @@
 """What a table says of its rows: signs behind methods' names, and lines of its caption."""
 
-from itertools import groupby
 from typing import NamedTuple
 
 import pandas as pd
 
 from fedloom.config.grids import TRAINING, text
-from fedloom.report.metrics import frame, no_better_than_guessing
+from fedloom.report.metrics import frame, grouped, no_better_than_guessing
 from fedloom.report.tables.layout import Texts
 from fedloom.report.tables.summary import GROUP, metrics
-from fedloom.study.jobs import Shown, TableJob, Tuned
-from fedloom.study.plot_inputs import ShownRun, choices
+from fedloom.study import paths
+from fedloom.study.jobs import TableJob, Tuned
+from fedloom.study.plot_inputs import PlottedRun, tuned_runs
 from fedloom.study.selected import at_edge, tried
 
 
@@ -30,19 +30,19 @@ MARKS = (STRANGERS, GUESSING, EDGE)
 ROW = [*GROUP, "method"]
 
 
-def marked(job: TableJob, runs: list[ShownRun], table: pd.DataFrame) -> list[list[Mark]]:
+def marked(job: TableJob, runs: list[PlottedRun], table: pd.DataFrame) -> list[list[Mark]]:
     """Return the marks of every row of a table of `summarise`, which is made of these runs."""
     found: dict[tuple, set[Mark]] = {}
     held_out = any(name.startswith("held_out") for name in metrics(table))
     for run in runs:
         own = found.setdefault(tuple(getattr(run, key) for key in ROW), set())
-        if held_out and run.plugin.sees_held_out:
+        if held_out and run.sees_held_out:
             own.add(STRANGERS)
         if run.artefact is None and no_better_than_guessing(frame(run.rounds)):
             own.add(GUESSING)
-    for choice in choices(job.shown, job.tuned) if job.tuned else ():
-        if at_edge(*tried(choice.trials)):
-            found[*choice.scenario.split("/"), choice.method].add(EDGE)
+    for run in tuned_runs(runs, job.tuned):
+        if at_edge(*tried(paths.at(paths.TRIALS, run))):
+            found[tuple(getattr(run, key) for key in ROW)].add(EDGE)
     rows = table[ROW].itertuples(index=False)
     return [[mark for mark in MARKS if mark in found[tuple(row)]] for row in rows]
 
@@ -57,7 +57,7 @@ def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
     return texts._replace(cells=cells, notes=tuple(lines))
 
 
-def tuning(shown: Shown, tuned: Tuned) -> str:
+def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
     """Return how options were chosen, and which, by scenario where the table has several."""
     rounds = "1 round" if tuned.rounds == (1,) else f"{' or '.join(map(str, tuned.rounds))} rounds"
     how = (
@@ -65,19 +65,19 @@ def tuning(shown: Shown, tuned: Tuned) -> str:
         f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
         "their training images"
     )
-    parts = []
-    for scenario, rows in groupby(choices(shown, tuned), lambda choice: choice.scenario):
-        values = "; ".join(f"{row.title}: {_options(tried(row.trials)[0])}" for row in rows)
-        parts.append(f"{scenario}: {values}" if len(shown.scenarios) > 1 else values)
+    scenarios, parts = grouped(runs), []
+    for scenario, group in grouped(tuned_runs(runs, tuned)).items():
+        chosen = []
+        for run in group:
+            options, _ = tried(paths.at(paths.TRIALS, run))
+            values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
+            chosen.append(f"{run.title}: {', '.join(values)}")
+        place = f"{'/'.join(scenario)}: " if len(scenarios) > 1 else ""
+        parts.append(place + "; ".join(chosen))
     return f"{how}. Chosen: {'. '.join(parts)}."
 
 
-def _options(options: dict) -> str:
-    """Write options as "lr 0.3, prompts 8"."""
-    return ", ".join(f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items())
-
-
-def privacy(runs: list[ShownRun]) -> str:
+def privacy(runs: list[PlottedRun]) -> str:
     """Return a line of the methods whose wrappers report `secret_noise`; "" if none does.
 
     Those that report `epsilon` too have the largest of their runs.

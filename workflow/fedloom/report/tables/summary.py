@@ -3,7 +3,7 @@
 import pandas as pd
 
 from fedloom.report.metrics import SCENARIO
-from fedloom.study.plot_inputs import ShownRun
+from fedloom.study.plot_inputs import PlottedRun
 
 GROUP: list[str] = list(SCENARIO)
 LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train
@@ -13,7 +13,7 @@ SUFFIXES = (
 )  # fmt: skip
 
 
-def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
+def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     """Return one row per scenario and method, in the order of `runs`.
 
     Columns are LABELS, `seeds`, and for every metric its mean and `<metric>_std` over seeds (sample
@@ -25,7 +25,7 @@ def summarise(runs: list[ShownRun], measured: list[dict]) -> pd.DataFrame:
             lower bound ("> 20 rounds").
     """
     records = [
-        {key: getattr(run, key) for key in LABELS[:-1]} | {"trains": run.plugin.trains} | numbers
+        {key: getattr(run, key) for key in LABELS[:-1]} | {"trains": run.trains} | numbers
         for run, numbers in zip(runs, measured, strict=True)
     ]
     frame = pd.DataFrame(records)

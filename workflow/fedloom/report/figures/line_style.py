@@ -6,16 +6,24 @@ every figure in which no other row asks for them.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fedloom.config.settings import LineStyle
+from fedloom.report.figures.style import LINES
+from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = 5  # kinds of lines that figures draw, see fedloom.report.figures.style
 # 7 and 8 have no common divisor: every pair comes once, and neighbours differ in both
 PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
+
+
+def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
+    """Return the runs of a figure, each with the line style of its method."""
+    looks = {run.method: run.look for run in runs}
+    styles = dict(zip(looks, deal(list(looks.values())), strict=True))
+    return [replace(run, style=styles[run.method]) for run in runs]
 
 
 def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
@@ -52,6 +60,6 @@ def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
     seen: Counter[str] = Counter()
     styles = []
     for _, (colour, marker) in sorted(dealt.items()):
-        styles.append(LineStyle(colour, seen[colour] % LINES, marker))
+        styles.append(LineStyle(colour, seen[colour] % len(LINES), marker))
         seen[colour] += 1
     return styles

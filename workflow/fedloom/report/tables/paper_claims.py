@@ -1,16 +1,15 @@
 """What papers say of their results (workflow/claims), matched to the methods of a study."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedloom.common import schema
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.schema import Distinct, Keys, Number, OneOrMore
-from fedloom.config.settings import Method, Output, Settings
+from fedloom.common.schema import Distinct, Keys, Number, OneOrMore, checked
+from fedloom.config.published import read_paper
+from fedloom.config.settings import Method
 from fedloom.hooks.manifest import find
 
 FOLDER = ROOT / "workflow/claims"
@@ -92,7 +91,7 @@ class Claim(Keys):
         return self
 
 
-class Claims(Keys):
+class PaperClaims(Keys):
     """workflow/claims/<paper>.yaml: what a paper says of its results."""
 
     rows: Annotated[dict[str, Row], Field(min_length=1)]
@@ -109,19 +108,15 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     for an open end. Every claim has `printed`: the smallest and the largest difference by the
     paper's own numbers over the columns of a setting, by setting; None where it prints none.
     """
-    file = FOLDER / f"{paper}.yaml"
-    if not file.is_file():
-        papers = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml")))
-        raise FedLoomError(f"{where}: no '{paper}'; known: {papers}")
-    name = f"workflow/claims/{file.name}"
-    content = schema.checked(Claims, schema.read_yaml(file), f"{name} ")
+    name = f"workflow/claims/{paper}.yaml"
+    content = checked(PaperClaims, read_paper(paper, where, FOLDER), f"{name} ")
     rows = {row: entry.plain for row, entry in content.rows.items()}
-    published = schema.read_yaml(ROOT / "workflow/published" / file.name)
+    published = read_paper(paper, where)
     claims = []
     for number, entry in enumerate(content.claims):
         claim, at = entry.plain, f"{name} claims[{number}]"
         for side in ("above", "below"):
-            claim[side] = _several(claim[side])
+            claim[side] = listed(claim[side])
             for row in claim[side]:
                 check_known(row, rows, f"{at}.{side}: no row")
         for setting in (*claim["in"], *claim.get("from", ())):
@@ -137,7 +132,7 @@ def read_claims(paper: str, where: str) -> dict[str, Any]:
     return {"rows": rows, "settings": content.settings, "claims": claims, "citation": citation}
 
 
-def _several(names: str | list[str]) -> list[str]:
+def listed(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
@@ -216,7 +211,7 @@ def labels_of(rows: dict[str, dict], methods: list[Method], chosen: dict[str, An
         for method in methods:
             rank = _rank(row, entry, options, method)
             if method.label in chosen:
-                rank = 0 if row in _several(chosen[method.label]) else None
+                rank = 0 if row in listed(chosen[method.label]) else None
             if rank is not None:
                 ranks[method.label] = rank
         if ranks:
@@ -235,35 +230,3 @@ def _rank(row: str, entry: dict, options: dict[str, Any], method: Method) -> int
     if other <= set(entry["free"]):
         return 2
     return 3 if method.title == row and not other & set(entry["options"]) else None
-
-
-def resolve_claims(settings: Settings, output: Output, where: str) -> Output:
-    """Return a table of claims with the paper's claims, and the labels that stand for its rows.
-
-    It shows no other runs than those, in the scenarios that stand for a setting: what it shows is
-    trained. Where none does, it shows all its methods, or all its scenarios.
-    """
-    entry = output.keys.own
-    paper = read_claims(entry["paper"], f"{where}.paper")
-    rows = entry.get("rows", {})
-    stands_for = {pair: _several(names) for pair, names in entry.get("stands_for", {}).items()}
-    # of the whole config: a study may run others than the table was written for
-    pairs = [f"{d}/{p}" for d in settings.datasets for p in settings.partitions]
-    for key, chosen, labels, names in (
-        ("rows", rows, settings.methods, paper["rows"]),
-        ("stands_for", stands_for, pairs, paper["settings"]),
-    ):
-        for label, value in chosen.items():
-            check_known(label, labels, f"{where}.{key}: the study has no")
-            for name in _several(value):
-                check_known(name, names, f"{where}.{key}.{label}: the claims have no")
-    labels = labels_of(paper["rows"], [settings.methods[label] for label in output.methods], rows)
-    compared = [label for label in output.methods if label in labels.values()]
-    scenarios = [scenario for scenario in output.scenarios if str(scenario) in stands_for]
-    about = {key: paper[key] for key in ("claims", "citation")}
-    return replace(
-        output,
-        methods=tuple(compared or output.methods),
-        scenarios=tuple(scenarios or output.scenarios),
-        extra={"stands_for": stands_for, "labels": labels} | about,
-    )

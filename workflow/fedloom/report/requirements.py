@@ -1,4 +1,4 @@
-"""State what a table or figure may require of its study; its class names the checks in `needs`.
+"""State what a table or figure may require of its study; its class names the checks in `requires`.
 
 Each check takes the settings of the whole config, the output and the start of an error, and raises
 a FedLoomError that says what to change.

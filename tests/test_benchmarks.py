@@ -1,0 +1,178 @@
+"""benchmarks/peers.py compares what its arms trained, before it says how fast they were."""
+
+import importlib
+import re
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedloom.common.checkout import ROOT
+
+TRAINED = {"head": torch.full((3, 2), 0.5)}
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """The script, as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("peers")
+
+
+@pytest.fixture
+def compared(peers, tmp_path):
+    """compared(params): check a plain loop that ends in `params`, FedLoom's being TRAINED."""
+    case = peers.Case("head_tuning", 4)
+    world = peers.World(tmp_path, (case,), 2, 10, 0.1, 0.9, 10.0, "micro_vit", 32, "")
+    world.write({"head_tuning/head": torch.zeros(3, 2)})
+    arms = [peers.Arm(peers.OURS, "FedLoom", "ours"), peers.Arm("plain", "plain loop", "plain")]
+
+    def compare(params: dict, ours: dict = TRAINED, number: int = 1) -> float:
+        for arm, tensors in zip(arms, (ours, params), strict=True):
+            save_file(tensors, peers.result_file(world, arm.name, case, number))
+        return peers.check_alike(world, arms, case, number)
+
+    return compare
+
+
+@pytest.mark.parametrize(("by", "number"), [(5e-6, 1), (0.02, 2)])
+def test_arms_that_trained_the_same_are_timed(compared, by, number):
+    """In later rounds rounding has grown."""
+    near = {"head": TRAINED["head"] + by}
+    assert compared(near, number=number) == pytest.approx(by, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("params", "number", "line"),
+    [
+        ({"head": TRAINED["head"] + 2e-5}, 1, "plain, head_tuning_4, round 1: differs by"),
+        ({"head": TRAINED["head"] * float("nan")}, 1, "round 1: differs by"),
+        ({"head": TRAINED["head"] + 0.03}, 2, "round 2: differs by"),
+        (TRAINED | {"more": torch.zeros(1)}, 1, r"\['head', 'more'\], not \['head'\]"),
+        ({"head": torch.zeros(3, 2)}, 1, "nothing was trained"),
+    ],
+)
+def test_an_arm_that_trained_something_else_or_nothing_ends_the_script(
+    compared, params, number, line
+):
+    ours = TRAINED if params["head"].any() else params
+    with pytest.raises(SystemExit, match=line):
+        compared(params, ours, number)
+
+
+def test_ratios_leave_the_first_round_out_and_are_taken_round_by_round(peers):
+    case = peers.Case("fedvpt", 16)
+    ours, theirs = (peers.Arm(name, name, name) for name in (peers.OURS, "plain"))
+    ours.taken[case] = [{"processor": seconds} for seconds in (9.0, 1.0, 2.0)]
+    theirs.taken[case] = [{"processor": seconds} for seconds in (1.0, 3.0, 8.0)]
+    assert peers.ratios(theirs, ours, case, "processor") == [3.0, 4.0]
+
+
+def test_peers_that_are_not_installed_are_named_and_left_out(peers, monkeypatch, capsys):
+    monkeypatch.setattr(peers, "PEERS", Path("/nowhere/python"))
+    assert [arm.name for arm in peers.arms_at_hand()] == ["fedloom", "one_by_one", "plain"]
+    assert capsys.readouterr().out.count("Left out: ") == 2
+
+
+def test_an_arm_that_is_silent_ends_the_script_with_what_it_printed(peers, monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "PATIENCE", 0.1)
+    monkeypatch.setattr(peers, "PEERS", tmp_path / "python")
+    (tmp_path / "python").write_text("#!/bin/sh\necho Ray is dead >&2\nexec sleep 60\n")
+    (tmp_path / "python").chmod(0o755)
+    arm = peers.Arm("flower", "Flower", "flower", "flwr")
+    with pytest.raises(SystemExit, match=r"(?s)Ray is dead.*flower died, or was silent for 0.1 s"):
+        arm.start(tmp_path)
+    arm.end()
+    assert arm._process.returncode == -signal.SIGKILL
+
+
+def test_peers_are_pinned_in_an_environment_of_their_own():
+    pins = (ROOT / "benchmarks/peers.txt").read_text().split()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    names = {pin.split("==")[0] for pin in pins}
+    assert {"flwr", "pfl", "ray"} <= names
+    ours = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert not {"flwr", "pfl", "ray"} & ours
+
+
+# ---- gpu.py runs where there is no GPU ----------------------------------------------------------
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.chdir(ROOT)
+    return importlib.import_module("gpu")
+
+
+@pytest.mark.parametrize("method", ["fedvpt", "fedpha"])
+def test_a_small_round_is_timed_and_its_operations_are_counted(
+    benchmark, monkeypatch, capsys, method
+):
+    """Two images of micro size a client."""
+    monkeypatch.setattr(benchmark, "SMALL", {"images": 2, "batch": 2, "epochs": 1})
+    arguments = ["gpu.py", "--small", "--rounds", "1", "--methods", method]
+    monkeypatch.setattr(sys, "argv", arguments)
+    benchmark.main()
+    name, first, later, evaluation, count, *_ = (
+        capsys.readouterr().out.splitlines()[-1].split("|")[1:]
+    )
+    assert name.strip() == method
+    assert all(float(seconds) > 0 for seconds in (first, later, evaluation))
+    assert float(count) > 0
+
+
+# ---- clip_loops.py times loops that train what FedLoom trains -----------------------------------
+
+
+RECEIVED = torch.zeros(2, 3)
+OURS = (1.5, torch.ones(2, 3))
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script, as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("clip_loops")
+
+
+@pytest.mark.parametrize("name", ["promptfl", "fedotp", "fedpha"])
+def test_all_arms_train_the_same(script, tiny, name):
+    """Two clients of unequal size, which do two steps and one."""
+    task, hooks = tiny(name)
+    task.data.participating, task.training.epochs = [1, 2], 1
+    for client, images in ((1, 7), (2, 3)):
+        task.data.train[client] = task.data.train[client][:images]
+    task = replace(task, clients_per_round=2).at(1)
+    received, arms = script.arms_of(task, hooks)
+    rounds = {arm: train() for arm, train in arms.items()}
+    assert [*rounds] == ["usual", "careful", "ours"]
+    loss, context = script.check_alike(name, received, rounds)
+    assert loss < 1e-5 and context < 1e-4
+    assert (rounds["ours"][1] - received).norm() > 1e-3 * received.norm(), "nothing was trained"
+
+
+@pytest.mark.parametrize("arm", ["usual", "careful"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        (1.502, OURS[1]),
+        (1.5, 1.02 * OURS[1]),
+        (float("nan"), OURS[1]),
+        (1.5, float("nan") * OURS[1]),
+    ],
+)
+def test_a_loop_that_trained_something_else_ends_the_script(script, arm, other):
+    rounds = {"usual": OURS, "careful": OURS, "ours": OURS} | {arm: other}
+    with pytest.raises(SystemExit, match=f"fedotp: the {arm} loop differs"):
+        script.check_alike("fedotp", RECEIVED, rounds)
+
+
+def test_differences_are_the_largest_of_the_loops(script):
+    rounds = {"usual": (1.5001, OURS[1]), "careful": (1.5, 1.001 * OURS[1]), "ours": OURS}
+    apart = script.check_alike("fedotp", RECEIVED, rounds)
+    assert apart == pytest.approx((1e-4, 1e-3), rel=1e-3)

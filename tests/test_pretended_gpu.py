@@ -1,0 +1,166 @@
+"""Every method on tensors that say that they are on a GPU: see `pretended_gpu`."""
+
+from dataclasses import replace
+from functools import lru_cache
+from threading import get_ident
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from fedloom.backbones.clip.model import FrozenCLIP
+from fedloom.backbones.resnet import FrozenResNet, SmallResNet
+from fedloom.backbones.vit import FrozenViT
+from fedloom.common.errors import FedLoomError
+from fedloom.common.tensors import leaves
+from fedloom.contract.tiny import tiny_task, tiny_vit
+from fedloom.federated.augmentation import AugmentedBatch
+from fedloom.federated.evaluate import evaluate
+from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.task import WarmStart
+from fedloom.hooks import loader, manifest
+from pretended_gpu import CUDA, OnGPU, pretended_gpu
+
+METHODS = sorted(name for name, m in manifest.discover().items() if m.kind == "method")
+DEEP = ("pep_fedpt", "sgpt")  # whose options name blocks of twelve
+FEWER = {  # steps of the server
+    "creff": {"features": 2, "matching_steps": 2, "retraining_epochs": 2},
+    "fedic": {"server_steps": 2},
+}
+RELEASED = {"variant": "released"}
+CASES = [
+    *((name, FEWER.get(name, {})) for name in METHODS),
+    *(("fedpha", RELEASED), ("pfpt", RELEASED)),
+]
+IMAGES = 120 * 16 * 16  # bytes of the tiny task's images
+# which ask now and then whether an iteration has settled, or for the longest of contexts
+ASKING = ("fedotp", "fedpha", "pfpt")
+
+
+def _on_gpu(name, folder, backbone=None, **options):
+    """Return a method's tiny task on the GPU, and its hooks."""
+    method = manifest.find(name)
+    if backbone is None and method.family == "vit" and name not in DEEP:
+        sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+        backbone = FrozenViT(VisionTransformer(**sizes, mlp_ratio=1, num_classes=0))
+    task = tiny_task(method, folder, backbone=backbone, **options)
+    data, old, warm = task.data, task.backbone, task.warm_start
+    if isinstance(old, FrozenViT):
+        moved = FrozenViT(old.model, CUDA)
+    else:
+        moved = FrozenCLIP(old.model, old._text._tokenizer, "tiny", CUDA)
+    data = replace(
+        data,
+        device=CUDA,
+        labels=data.labels.to(CUDA),
+        priors=data.priors.to(CUDA),
+        tokens=lru_cache(lambda place: task.data.tokens(place).to(CUDA)),
+        patches=lru_cache(lambda: task.data.patches().to(CUDA))
+        if "patches" in manifest.find(name).needs
+        else data.patches,
+    )
+    if warm is not None:
+        warm = WarmStart(**{name: value.to(CUDA) for name, value in vars(warm).items()})
+    return replace(task, data=data, backbone=moved, warm_start=warm), loader.load_hooks(method)
+
+
+def _steps(task, number):
+    vars(task.training).update(local_steps=number)
+    return task
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
+    """Two rounds and an evaluation; images go there once, and steps add no wait to a round's."""
+    with pretended_gpu() as gpu:
+        task, hooks = _on_gpu(name, tmp_path, **options)
+        state, _ = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
+        waits = []
+        for number in (1, 2):
+            before = gpu.waits
+            after, _ = train_round(_steps(task, number).at(2), hooks, state)
+            waits.append(gpu.waits - before)
+        evaluate(task.at(2), hooks, after, global_test=True)
+        server = [v for _, v in leaves(after.server) if isinstance(v, torch.Tensor)]
+        own = [v for _, v in leaves(after.tree()["clients"]) if isinstance(v, torch.Tensor)]
+    assert all(isinstance(value, OnGPU) for value in server)
+    assert not any(isinstance(value, OnGPU) for value in own), "a client's state is on the host"
+    assert gpu.uploads.count(IMAGES) == (0 if task.features_only else 1)
+    if name not in ASKING or (not options and name == "fedpha"):
+        assert waits[0] == waits[1]
+
+
+@pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])
+def test_a_resnet_computes_on_the_gpu_alone(tmp_path, statistics):
+    with pretended_gpu():
+        task, hooks = _on_gpu("fedavg", tmp_path, statistics=statistics)
+        task = replace(task, backbone=FrozenResNet(SmallResNet(1), 16, CUDA))
+        vars(task.training).update(clip=None)
+        state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))
+        evaluate(task.at(1), hooks, state, global_test=True)
+
+
+def test_its_numbers_are_those_of_the_cpu(tmp_path, tiny):
+    task, hooks = tiny("fedvpt")
+    state, here = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
+    rows = evaluate(task.at(1), hooks, state)
+    with pretended_gpu():
+        task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
+        state, there = train_round(_steps(task, 2).at(1), hooks, initial_state(task, hooks))
+        assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+        assert evaluate(task.at(1), hooks, state) == rows
+
+
+@pytest.mark.parametrize("augment", [True, "shift"])
+def test_augmented_images_are_drawn_ahead_of_a_step_and_as_on_a_cpu(
+    tmp_path, tiny, monkeypatch, augment
+):
+    task, hooks = tiny("fedvpt")
+    vars(task.training).update(augment=augment)
+    _, here = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
+    threads, read = [], AugmentedBatch.read
+    monkeypatch.setattr(AugmentedBatch, "read", lambda b: threads.append(get_ident()) or read(b))
+    with pretended_gpu():
+        task, hooks = _on_gpu("fedvpt", tmp_path, tiny_vit())
+        vars(task.training).update(augment=augment)
+        _, there = train_round(_steps(task, 3).at(1), hooks, initial_state(task, hooks))
+    assert there["train_loss"] == pytest.approx(here["train_loss"], rel=1e-6)
+    assert [thread == get_ident() for thread in threads] == [True, False, False]
+
+
+def test_a_tensor_left_on_the_cpu_is_seen(tmp_path):
+    with pretended_gpu():
+        task, hooks = _on_gpu("fedvpt", tmp_path)
+        task = replace(task, data=replace(task.data, labels=task.data.labels.cpu()))
+        with pytest.raises(FedLoomError, match="index: expected all tensors on one device"):
+            train_round(task.at(1), hooks, initial_state(task, hooks))
+
+
+def test_a_generator_of_the_cpu_is_seen(tmp_path, monkeypatch):
+    def drawn(vit, count, generator):
+        return torch.rand(count, vit.width, generator=generator, device=vit.device)
+
+    monkeypatch.setattr(FrozenViT, "init_prompts", drawn)
+    with pretended_gpu():
+        task, hooks = _on_gpu("fedvpt", tmp_path)
+        with pytest.raises(FedLoomError, match="'cuda' device type for generator"):
+            initial_state(task, hooks)
+
+
+def test_numpy_reads_no_tensor_of_a_gpu():
+    with pretended_gpu():
+        tensor = torch.ones(2, device=CUDA)
+        with pytest.raises(TypeError, match="cuda:0"):
+            tensor.numpy()
+        assert tensor.cpu().numpy().sum() == 2
+
+
+def test_a_download_waits_once_however_many_clients_there_are(tmp_path):
+    with pretended_gpu() as gpu:
+        task, hooks = _on_gpu("pfedmoap", tmp_path)
+        server = initial_state(task, hooks).server
+        server = {**server, "known": torch.ones_like(server["known"])}
+        before = gpu.waits
+        hooks.download(task=task.at(1), server=server, client=2)
+        assert gpu.waits == before + 1

@@ -1,0 +1,27 @@
+"""Count the sizes of the backbones of all studies that ship.
+
+    PYTHONPATH=workflow .venv/bin/python -m pretraining.backbone_sizes
+
+writes workflow/resources/backbone_sizes.json.
+"""
+
+import json
+
+from fedloom.backbones.sizes import count
+from fedloom.commands.bundled_studies import studies
+from fedloom.commands.planning import load_plan
+from fedloom.common.io import write_text
+from fedloom.study.backbone_sizes import SHIPPED, key
+
+
+def main() -> None:
+    """Write the file."""
+    plans = [load_plan([study]) for study in studies()]
+    backbones = [backbone for plan in plans for backbone in plan.settings.backbones.values()]
+    counted = {key(backbone): count(backbone.library, backbone.settings) for backbone in backbones}
+    lines = [f"{json.dumps(name)}: {json.dumps(counted[name])}" for name in sorted(counted)]
+    write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
