@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
@@ -163,6 +164,14 @@ def test_a_device_that_a_job_cannot_have_is_an_error(machine, monkeypatch, asked
         monkeypatch.setenv(gpus.VISIBLE, shown)
     with refused(*words):
         prepare_torch(1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_the_log_of_a_job_names_its_device(machine, caplog):
+    machine(None)
+    with caplog.at_level("DEBUG"):
+        prepare_torch(1)
+    assert "device: 1 CPU core(s)" in caplog.messages
 
 
 def test_every_rule_with_the_resource_hands_it_to_its_job():

@@ -33,7 +33,7 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        log.info("device: %s", torch.cuda.get_device_name(device))
+        log.debug("device: %s", torch.cuda.get_device_name(device))
     elif unusable := gpus.visible():
         raise FedLoomError(
             f"GPU {', '.join(unusable.values())}: torch {torch.__version__}, built for CUDA "
@@ -41,7 +41,7 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
             f"{gpus.VISIBLE}= to compute on CPU cores"
         )
     else:
-        log.info("device: %d CPU core(s)", threads)
+        log.debug("device: %d CPU core(s)", threads)
     # On a GPU an operation without a deterministic form stops the run: only so does torch choose
     # fused attention whose backward pass gives the same bits twice.
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")
