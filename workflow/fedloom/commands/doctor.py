@@ -62,11 +62,12 @@ def devices() -> Iterator[Finding]:
     named = "" if shown is None else f"; {gpus.VISIBLE} is '{shown}'"
     yield f"GPUs: {len(gpus.installed())}, of which jobs may take {len(visible)}{named}", True
     if visible:
-        import torch  # takes seconds
+        from fedloom.common.device import check_gpus  # imports torch, which takes seconds
 
-        if not torch.cuda.is_available():
-            text = f"torch {torch.__version__}: cannot use these GPUs; see whether it was built "
-            yield f"{text}for CUDA, and for a CUDA that the driver knows", False
+        try:
+            check_gpus()
+        except FedLoomError as error:
+            yield str(error), False
 
 
 def disk() -> Iterator[Finding]:

@@ -28,29 +28,42 @@ def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
     none computes on the first that torch finds.
     """
     gpus.take()
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
+    prepare_cpu(threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    check_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
+        # An operation without a deterministic form stops the run: only so does torch choose fused
+        # attention whose backward pass gives the same bits twice.
+        torch.use_deterministic_algorithms(True)
         log.debug("device: %s", torch.cuda.get_device_name(device))
-    elif unusable := gpus.visible():
+    else:
+        log.debug("device: %d CPU core(s)", threads)
+    if precision == "tf32" and device.type == "cpu":
+        raise FedLoomError("study.precision: tf32 needs a GPU; use float32 or bf16")
+    _allow_tf32(precision == "tf32")
+    return device
+
+
+def prepare_cpu(threads: int) -> None:
+    """Fix threads and arithmetic of a job that computes on CPU cores alone."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic: Any = torch.utils.deterministic  # its attributes are made at run time
+    deterministic.fill_uninitialized_memory = False  # or all results are written twice
+
+
+def check_gpus() -> None:
+    """Check that torch can use the GPUs that are visible, if there are any."""
+    if torch.cuda.is_available():
+        return
+    if unusable := gpus.visible():
         raise FedLoomError(
             f"GPU {', '.join(unusable.values())}: torch {torch.__version__}, built for CUDA "
             f"{torch.version.cuda}, cannot use it; install a driver or a torch that fits, or set "
             f"{gpus.VISIBLE}= to compute on CPU cores"
         )
-    else:
-        log.debug("device: %d CPU core(s)", threads)
-    # On a GPU an operation without a deterministic form stops the run: only so does torch choose
-    # fused attention whose backward pass gives the same bits twice.
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cpu")
-    deterministic: Any = torch.utils.deterministic  # its attributes are made at run time
-    deterministic.fill_uninitialized_memory = False  # or all results are written twice
-    if precision == "tf32" and device.type == "cpu":
-        raise FedLoomError("study.precision: tf32 needs a GPU; use float32 or bf16")
-    _allow_tf32(precision == "tf32")
-    return device
 
 
 def _allow_tf32(allowed: bool) -> None:

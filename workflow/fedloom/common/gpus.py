@@ -80,7 +80,10 @@ def visible() -> dict[str, str]:
     Like CUDA, ignore the names after the first that is not a device. Where nvidia-smi is missing,
     an index stands in for the UUID.
     """
-    gpus, names = installed(), os.environ.get(VISIBLE)
+    names = os.environ.get(VISIBLE)
+    if names is not None and not names.strip():
+        return {}
+    gpus = installed()
     if names is None:
         return {device: device for devices in gpus for device in devices}
     found: dict[str, str] = {}
@@ -105,8 +108,9 @@ def installed() -> list[list[str]]:
         return []
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     if done.returncode and "No devices" not in done.stdout + done.stderr:
-        reason = one_line(done.stderr or done.stdout)
-        raise FedLoomError(f"nvidia-smi -L: {reason or f'exit status {done.returncode}'}")
+        reason = one_line(done.stderr or done.stdout) or f"exit status {done.returncode}"
+        cure = f"repair the driver, or set {VISIBLE}= to compute on CPU cores"
+        raise FedLoomError(f"nvidia-smi -L: {reason}; {cure}")
     uuids = [
         re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in re.split(r"^GPU", done.stdout, flags=re.M)
     ]

@@ -1,6 +1,6 @@
 """Measure how well the frozen class token tells classes apart at every block."""
 
-from fedloom.common.device import prepare_torch
+from fedloom.common.device import prepare_cpu
 from fedloom.common.receipts import check_receipt
 from fedloom.data.store import ImageStore
 from fedloom.report import block_accuracy
@@ -12,6 +12,6 @@ def run(job: BlockAccuracyJob, threads: int) -> None:
     """Write the accuracy by block as Parquet."""
     files = paths.inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])
-    prepare_torch(threads)
+    prepare_cpu(threads)
     out = paths.at(paths.BLOCK_ACCURACY, **vars(job))
     block_accuracy.write(ImageStore(files["store"]), files["features"], out)

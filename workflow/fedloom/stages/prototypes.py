@@ -3,7 +3,7 @@
 import torch
 
 from fedloom.common import tensor_files
-from fedloom.common.device import prepare_torch
+from fedloom.common.device import prepare_cpu
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
@@ -18,7 +18,7 @@ def run(job: PrototypesJob, threads: int) -> None:
     files = paths.inputs("prototypes", **vars(job))
     check_receipt(files["partition"])
     check_receipt(files["features"])
-    prepare_torch(threads)
+    prepare_cpu(threads)
     facts = read_receipt(files["store"])
     images, cpu = ImageStore(files["store"], facts), torch.device("cpu")
     data = federation.load(images, files["partition"], facts["classes"], cpu)
