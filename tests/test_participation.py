@@ -18,6 +18,7 @@ from fedloom.federated.task import cohort
 from fedloom.hooks import loader, manifest
 from fedloom.report import metrics
 from fedloom.toolbox import cross_entropy, linear, stack, train_locally
+from refusals import refused
 
 DROPOUT = manifest.find("dropout", kind="wrapper")
 
@@ -108,6 +109,18 @@ def test_a_trace_says_who_can_be_selected(run):
     _, rows = rounds(task, hooks, 6)
     found = rows.groupby("round")["client_id"].apply(list).tolist()
     assert found == [[1, 2], [3, 4, 5], [5], [1, 2], [3, 4, 5], [5]], "client 0 is held out"
+
+
+def test_a_selection_may_change_its_list_and_is_checked_nevertheless(tiny, monkeypatch):
+    task, hooks = tiny("fedvpt")
+
+    def select(available, **_):
+        available += [available[0], 99]
+        return available
+
+    monkeypatch.setattr(hooks, "select_clients", select)
+    with refused("select_clients", "twice"):
+        train_round(task.at(1), hooks, initial_state(task, hooks))
 
 
 GREEDY = """

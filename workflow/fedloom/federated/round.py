@@ -144,7 +144,8 @@ def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     checks.check_ids(task, "available_clients", available, task.data.participating, words)
     available = sorted(available)
     history = History(task.data, state.participation)
-    chosen = hooks.select_clients(task=task, available=available, history=history)
+    # a copy, which the hook may change
+    chosen = hooks.select_clients(task=task, available=[*available], history=history)
     words = "available clients (its argument `available`)"
     checks.check_ids(task, "select_clients", chosen, available, words)
     return sorted(chosen)
