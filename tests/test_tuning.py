@@ -165,6 +165,7 @@ def test_a_study_of_another_name_tunes_nothing_unless_it_says_so(tune, tmp_path)
     included = merge([default, protocol, (tmp_path / "mine.yaml", mine)])
     assert included["study"]["tune"] == protocol[1]["study"]["tune"] | (tune or {})
     assert merge([default], {"study": {"rounds": 3}})["study"]["tune"] == own
+    assert merge([(file, {"study": 5}), (file, mine)])["study"] == mine["study"]
     off = merge([default], {"study": {"tune": None}})
     assert resolve(off).trials == {}
 

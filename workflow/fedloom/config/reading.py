@@ -139,7 +139,8 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
                     target[label] = deepcopy(meaning)
             else:
                 merged[section] = _merged(merged.get(section), value)
-                if section == "study" and content is contents[0] and names[:1] != names[-1:]:
+                first = section == "study" and content is contents[0] and isinstance(value, dict)
+                if first and names and value.get("name", names[-1]) != names[-1]:
                     merged[section].pop("tune", None)
     return _merged(merged, overrides or {})
 
