@@ -266,7 +266,7 @@ def load(spec: dict, device: torch.device | str = "cpu") -> FrozenViT:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`."""
     name, weights = spec["name"], spec["weights"]
     if not timm.is_model(name):
-        hint = shortened(suggestion(name.split(".")[0], timm.list_models("*vit*")))
+        hint = shortened(suggestion(name.split(".")[0], timm.list_models()))
         raise FedLoomError(f"backbone {name}: timm {timm.__version__} has no such model; {hint}")
     path = None if weights in ("hub", "none") else resource(weights)
     if path:
