@@ -54,11 +54,15 @@ def sentences(heading: str, said: Mapping[str, str], shared: set[tuple[str, str]
     return [f"{heading}:\n\n" + "\n".join(own)] if own else []
 
 
+# of the folders that are not a paper's
+TITLES = {"micro": "Micro studies", "real": "Studies of photographs"}
+
+
 def chapter(folder: str, paths: list[Path]) -> str:
     """Return the studies of a folder, after the facts that all studies of a paper share."""
     protocol = paths[0].parent / bundled_studies.PROTOCOL
-    if not protocol.is_file():
-        title, parts, known = "Micro studies", [], set[tuple[str, str]]()
+    if folder in TITLES:
+        title, parts, known = TITLES[folder], [], set[tuple[str, str]]()
     else:
         ((_, content),) = read_all([protocol])
         keys = ("deviations", "open_questions")
@@ -74,11 +78,12 @@ def studies_page() -> str:
     """Return the page of all studies in workflow/studies."""
     intro = (
         "# Bundled studies\n\nEach is one file, `workflow/studies/<folder>/<name>.yaml`. Those in"
-        " the folder `micro` need no download and run in minutes on two cores. Every other study is"
-        " a table or a figure of a paper at its scale: it needs the paper's data, a real backbone"
-        " and a GPU, and we have only done dry runs of it.\n\nHours are estimates: operations"
-        " counted by `fedloom plan`, at the rate that it assumes for a GPU. States take additional"
-        " disk space."
+        " the folder `micro` need no download and run in minutes on two cores. Those in `real`"
+        " train a ViT-S/14 on photographs, with a GPU; `make real` runs them smaller on two cores."
+        " Every other study is a table or a figure of a paper at its scale: it needs the paper's"
+        " data, a real backbone and a GPU, and we have only done dry runs of it.\n\nHours are"
+        " estimates: operations counted by `fedloom plan`, at the rate that it assumes for a GPU."
+        " States take additional disk space."
     )
     groups = groupby(bundled_studies.studies(), lambda path: path.parent.name)
     return "\n\n".join([intro, *(chapter(folder, list(paths)) for folder, paths in groups)])

@@ -35,7 +35,8 @@ class Pixels:
     ):
         """Set up the conversion by the library's `mean` and `std`, and its `interpolation`.
 
-        The first two are a number, or one per channel. Any third but "bilinear" stands for bicubic.
+        Mean and standard deviation are a number, or one per channel. An interpolation other than
+        "bilinear" is taken as bicubic.
         """
         self.size, self.channels = (size[0], size[1]), channels
         bilinear = preprocessing["interpolation"] == "bilinear"

@@ -1,4 +1,4 @@
-"""The studies that ship: workflow/studies/<paper>/<artefact>.yaml, and workflow/studies/micro."""
+"""The studies that ship: workflow/studies/<paper>/<artefact>.yaml, and those of micro and real."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ def tensor_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 def on_device(tree: Tree, device: torch.device) -> Tree:
     """Return the tree with its tensors on the device; those that are there are not copied."""
-    ahead = device.type == "cuda"  # to read what the host gets, all work must have ended
+    ahead = device.type == "cuda"  # a copy to the host must be whole before it is read
     return tensor_map(lambda value: value.to(device, non_blocking=ahead), tree)
 
 

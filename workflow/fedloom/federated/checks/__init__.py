@@ -32,7 +32,11 @@ LARGEST_INT = 2**53  # that a float64 holds exactly
 
 
 def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], words: str) -> None:
-    """Check that a hook returns different client ids among `allowed` (ascending: `words`)."""
+    """Check that a hook returns different client ids among `allowed`, which are ascending.
+
+    Args:
+        words: names `allowed` in the error.
+    """
     if ids is allowed:
         return
     where = call_of(task, hook)
