@@ -42,6 +42,24 @@ def test_every_caption_is_whole_markup(section, name):
     assert page.count("a|b_ *c `d`") == len(keys)
 
 
+@pytest.mark.parametrize(
+    ("section", "keys", "shown"),
+    [
+        ("tables", {"kind": "accuracy"}, None),
+        ("tables", {"kind": "accuracy", "personalized": False}, "personalized: false"),
+        (
+            "figures",
+            {"kind": "lines", "artefact": "prompt_history", "x": "round", "y": "norm", "log": True},
+            "artefact: prompt_history, x: round, y: norm, log: true",
+        ),
+    ],
+)
+def test_a_caption_shows_the_values_other_than_defaults_as_in_yaml(section, keys, shown):
+    kind = planning.KINDS[section][keys.pop("kind")]
+    text = f"{kind.__doc__} Here {shown}." if shown else kind.__doc__
+    assert kind(**keys).caption == as_rst(text)
+
+
 def test_no_title_ends_the_script_that_the_report_holds_it_in():
     method = PlottedMethod("m", "</script><!--", {})
     assert "<" not in to_json(method)

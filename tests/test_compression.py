@@ -147,6 +147,14 @@ def test_levels_are_next_to_the_entry_and_right_in_expectation():
     assert len(np.unique(levels[:, 0])) == 2, "else it rounds"
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 8, 13])
+def test_codes_are_packed_to_the_bit(bits):
+    codes = torch.randint(2**bits, (37,), generator=torch.Generator().manual_seed(1))
+    packed = module("quantize").pack(codes, bits)
+    assert packed.dtype == torch.uint8 and len(packed) == math.ceil(37 * bits / 8)
+    assert torch.equal(module("quantize").unpack(packed, bits, 37), codes)
+
+
 def test_what_the_server_gets_lies_on_the_levels_of_the_bucket(run):
     task, hooks, plain = run("quantize", bits=3, bucket=10)
     state, task, ids = initial_state(task, hooks), task.at(1), [1, 2, 3]

@@ -332,12 +332,12 @@ def test_what_a_table_and_a_figure_are_made_of():
         for k in (0, 1)
         for name in ("evaluation", "rounds")
     ]
-    assert plan.shown_files("tables", _label("main")) == both
-    assert plan.shown_files("figures", _label("accuracy")) == both
+    assert plan.shown_files("table", _label("main")) == both
+    assert plan.shown_files("figure", _label("accuracy")) == both
     blocks_file = "results/block_accuracy/digits/micro_vit.parquet"
-    assert plan.shown_files("figures", _label("blocks")) == [blocks_file]
+    assert plan.shown_files("figure", _label("blocks")) == [blocks_file]
     first = f"{folder}/pep_fedpt/seed0/artefacts/class_prompts.parquet"
-    assert plan.shown_files("figures", _label("prompts")) == [first], "the first seed alone"
+    assert plan.shown_files("figure", _label("prompts")) == [first], "the first seed alone"
 
 
 def test_a_figure_of_shots_is_given_those_of_its_partitions():
@@ -360,7 +360,7 @@ def test_artefacts_of_all_seeds_where_the_kind_says_so():
     plan = _resolved(changed, {"methods": ["pfpt"], "figures": ["own"]})
     folder = "results/runs/digits/pathological/micro_vit/pfpt"
     every = [f"{folder}/seed{k}/artefacts/pool_sizes.parquet" for k in (0, 1)]
-    assert plan.shown_files("figures", _label("own")) == every
+    assert plan.shown_files("figure", _label("own")) == every
 
 
 def test_lines_average_the_rows_of_one_x_and_bars_go_by_method(tmp_path):

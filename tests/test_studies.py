@@ -83,15 +83,15 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         _travels(plan.job("evaluate", asked))
         for artefact in method.artefacts:
             _travels(plan.job("artefact", Wildcards(**vars(run), artefact=artefact)))
-    for section, labels in (("tables", select.tables), ("figures", select.figures)):
+    outputs = (("table", "tables", select.tables), ("figure", "figures", select.figures))
+    for rule, section, labels in outputs:
         for label in labels:
             asked = Wildcards(label=label)
-            job = plan.job("table", asked) if section == "tables" else plan.job("figure", asked)
-            files = plan.shown_files(section, asked)
+            job, files = plan.job(rule, asked), plan.shown_files(rule, asked)
             of_files = planning.KINDS[section][job.kind].shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
             assert bool(files) == of_files
-            assert plan.sources(section.removesuffix("s"), job) and plan.caption(section, asked)
+            assert plan.sources(rule, job) and plan.caption(rule, asked)
 
 
 def _traits(plan):

@@ -50,7 +50,7 @@ def _cells(job, tmp_path):
 def test_they_need_no_run(kind):
     plan = _plan(kind=kind)
     assert runs.runs(plan.settings) == []
-    files = plan.shown_files("tables", T)
+    files = plan.shown_files("table", T)
     stores = [f"results/datasets/{name}/images.json" for name in ("digits", "other")]
     assert files == (stores if kind == "sizes" else [])
 

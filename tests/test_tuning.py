@@ -400,7 +400,7 @@ def test_the_footnote_says_the_budget_and_what_was_chosen(tmp_path, monkeypatch)
         "lr 0.3; FedVPT: lr 0.3, prompts 4."
     )
     trials = str(paths.at(paths.TRIALS, **vars(_of("fedvpt"))))
-    assert trials in plan.shown_files("tables", Wildcards(label="main"))
+    assert trials in plan.shown_files("table", Wildcards(label="main"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ FIGURE = paths.FIGURE.replace("{study}", PLAN.name)
 rule table:
     """Numbers of the runs by method, over seeds."""
     input:
-        results=lambda w: PLAN.shown_files("tables", w),
+        results=lambda w: PLAN.shown_files("table", w),
     output:
         **{f: TABLE.replace(".md", f".{f}") for f in ("md", "csv", "tex", "parquet")},
         html=report(
@@ -24,7 +24,7 @@ rule table:
         runtime=30,
     params:
         **described("table"),
-        caption=lambda w: PLAN.caption("tables", w),
+        caption=lambda w: PLAN.caption("table", w),
     shell:
         stage("table")
 
@@ -32,7 +32,7 @@ rule table:
 rule figure:
     """A figure as PDF (vector) and PNG."""
     input:
-        results=lambda w: PLAN.shown_files("figures", w),
+        results=lambda w: PLAN.shown_files("figure", w),
     output:
         pdf=FIGURE,
         png=report(
@@ -49,7 +49,7 @@ rule figure:
         runtime=60,
     params:
         **described("figure"),
-        caption=lambda w: PLAN.caption("figures", w),
+        caption=lambda w: PLAN.caption("figure", w),
     shell:
         stage("figure")
 

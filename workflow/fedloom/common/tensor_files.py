@@ -88,10 +88,14 @@ def load(
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such checkpoint") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
-        line = f"truncated or not a FedLoom checkpoint ({one_line(error)}); delete it and run again"
-        raise FedLoomError(f"{path}: {line}") from None
+        reason = one_line(error)
+        raise FedLoomError(
+            f"{path}: truncated or not a FedLoom checkpoint ({reason}); delete it and run again"
+        ) from None
     if _digest(tensors, content) != written or sha256 not in (None, written):
-        line = "its numbers do not match its sha256); delete it and run again"
-        raise FedLoomError(f"{path}: damaged since it was written ({line}")
+        raise FedLoomError(
+            f"{path}: damaged since it was written (its numbers do not match its sha256); delete "
+            "it and run again"
+        )
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

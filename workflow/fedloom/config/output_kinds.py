@@ -1,10 +1,12 @@
 """What the kinds of tables and figures have in common: keys, captions, and what they need."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import yaml
 from pydantic import Field
 
 from fedloom.common.checkout import resource
@@ -43,9 +45,18 @@ class OutputKind(Keys):
 
     @property
     def caption(self) -> str:
-        """The text in the report: the description of its kind, and its keys' values."""
-        values = [f"{key} = {v!r}" for key, v in self.own.items() if not isinstance(v, dict)]
-        return as_rst(f"{self.__doc__} Here {', '.join(values)}." if values else self.__doc__ or "")
+        """The text in the report: the description of its kind, and its values other than defaults.
+
+        They are spelt as in YAML; mappings are left out.
+        """
+        values = self.model_dump(exclude=SHARED, exclude_none=True, exclude_defaults=True)
+        values = {key: value for key, value in values.items() if not isinstance(value, dict)}
+        if not values:
+            return as_rst(self.__doc__ or "")
+        shown = yaml.safe_dump(
+            values, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
+        )
+        return as_rst(f"{self.__doc__} Here {shown.strip()[1:-1]}.")
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files (`extra`)."""

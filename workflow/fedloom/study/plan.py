@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.common.receipts import digest, sha256
 from fedloom.config.rounds import job_ends
-from fedloom.config.settings import Settings, local_weights
+from fedloom.config.settings import Output, Settings, local_weights
 from fedloom.config.study import Study
 from fedloom.study import estimates, jobs, make_jobs, paths, plot_inputs, selected, staleness
 from fedloom.study.resources import Resources, request
@@ -133,14 +133,18 @@ class Plan:
         path = local_weights(self.settings.backbones[wildcards.backbone])
         return [] if path is None else staleness.relative([path])
 
-    def shown_files(self, section: str, wildcards: Any) -> list[str]:
+    def shown_files(self, rule: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
-        job = self.job(section.removesuffix("s"), wildcards)
-        return plot_inputs.files(job, getattr(self.settings, section)[wildcards.label].keys)
+        return plot_inputs.files(self.job(rule, wildcards), self._output(rule, wildcards).keys)
 
-    def caption(self, section: str, wildcards: Any) -> str:
+    def caption(self, rule: str, wildcards: Any) -> str:
         """Return what the report says below a table or figure."""
-        return getattr(self.settings, section)[wildcards.label].keys.caption
+        return self._output(rule, wildcards).keys.caption
+
+    def _output(self, rule: str, wildcards: Any) -> Output:
+        """Return the table or figure that a job of this rule makes."""
+        outputs = {"table": self.settings.tables, "figure": self.settings.figures}
+        return outputs[rule][wildcards.label]
 
 
 def _files(wildcards: Any, pattern: str, ends: Iterable[int]) -> list[str]:
