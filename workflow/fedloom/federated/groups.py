@@ -11,7 +11,7 @@ import numpy as np
 
 from fedloom.common import memory
 from fedloom.common.memory import ClientStep
-from fedloom.common.tensors import Tree, count_bytes, leaves
+from fedloom.common.tensors import Tree, count_bytes
 from fedloom.data import federation
 from fedloom.data.federation import Batch, read_ahead
 from fedloom.federated.task import Task
@@ -36,7 +36,7 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
         task.backbone.training_bytes,
         _text_floats(task),
         memory.prompts_of(vars(task.options)) * task.backbone.width,
-        any("." in path for state in states for path, _ in leaves(state)),
+        task.trains_weights,
     )
     return memory.clients_at_once(step, _room(task, step))
 
