@@ -28,17 +28,22 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
         return 1
     if task.whole_cohorts:
         return task.data.num_clients
+    step = client_step(task, *states)
+    return memory.clients_at_once(step, _room(task, step))
+
+
+def client_step(task: Task[Any], *states: Tree) -> ClientStep:
+    """Return the sizes of a client's step of training; it receives and keeps `states`."""
     batch, micro_batch = task.training.batch_size, task.training.micro_batch
-    step = ClientStep(
+    return ClientStep(
         sum(count_bytes(state) for state in states),
         min(batch, micro_batch or batch) if "images" in task.forward_inputs else 0,
         task.backbone.image_floats,
         task.backbone.training_bytes,
         _text_floats(task),
-        memory.prompts_of(vars(task.options)) * task.backbone.width,
+        task.prompts * task.backbone.width,
         task.trains_weights,
     )
-    return memory.clients_at_once(step, _room(task, step))
 
 
 def _room(task: Task[Any], step: ClientStep) -> float | None:
