@@ -52,7 +52,8 @@ def _room(task: Task[Any], step: ClientStep) -> float | None:
     if gpu_bytes is None:
         return None
     weights = sum(value.nbytes for value in task.backbone.model.parameters())
-    images = task.data.image_bytes if step.images else task.data.patch_bytes
+    of_images = task.data.image_bytes if step.images else 0
+    images = of_images if task.data.patches is None else task.data.patch_bytes
     return memory.activation_bytes(gpu_bytes, weights, step.states(task.clients_per_round), images)
 
 
