@@ -137,7 +137,8 @@ def usual(task: Task, learner: Learner, received: Tensor) -> Baseline:
 def careful(task: Task, learner: Learner, received: Tensor) -> Baseline:
     """Return the loop as a researcher writes it who looks at the time (see the module)."""
     model, data = task.backbone.model, task.data
-    cached = data.tokens(None) if learner.cache == "features" else data.patches()
+    assert data.patches is not None or learner.cache == "features"
+    cached = data.patches() if data.patches and learner.cache != "features" else data.tokens(None)
     tokens, _ = tokenized(model, len(received), tuple(data.classes))
     longest = int(tokens.argmax(1).max()) + 1
 

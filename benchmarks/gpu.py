@@ -115,6 +115,8 @@ def task_of(name: str, backbone, data: Federation, epochs: int, batch: int) -> t
         features_only=method.features_only,
         aggregation=method.aggregation_with(method.options({}, name)),
         forward_inputs=method.forward_inputs,
+        trains_weights=method.trains_weights(method.options({}, name)),
+        prompts=method.prompts_of_a_block(method.options({}, name)),
         warm_start=prototypes,
     )
     return task, loader.load_hooks(method)

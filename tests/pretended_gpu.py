@@ -139,6 +139,7 @@ def pretended_gpu() -> Iterator[GPU]:
         patch.setattr(functional, "one_hot", lambda x, n: torch.eye(n, device=x.device).long()[x])
         patch.setattr(torch.accelerator, "current_stream", lambda: stream)
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
+        patch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         memory = SimpleNamespace(total_memory=80 * 10**9)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
         torch.__future__.set_overwrite_module_params_on_conversion(True)

@@ -1,13 +1,10 @@
 """On a GPU: the same bytes twice, whatever the precision, and no step that waits for it."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 import pytest
 import torch
 
-from fedloom.backbones.clip.model import FrozenCLIP
-from fedloom.backbones.vit import FrozenViT
 from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.tensors import leaves
@@ -16,9 +13,9 @@ from fedloom.data.federation import Federation
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
-from fedloom.federated.task import WarmStart
 from fedloom.hooks import manifest
 from fedloom.toolbox import transport
+from on_device import on_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 METHODS = sorted(name for name, m in manifest.discover().items() if m.kind == "method")
@@ -31,24 +28,7 @@ def on_gpu(tiny):
     def make(name: str, precision: str = "float32"):
         gpu = prepare_torch(1, precision)
         task, hooks = tiny(name)
-        data, old, warm = task.data, task.backbone, task.warm_start
-        if isinstance(old, FrozenViT):
-            backbone = FrozenViT(old.model, gpu, precision)
-        else:
-            backbone = FrozenCLIP(old.model, old._text._tokenizer, "tiny", gpu, precision)
-        data = replace(
-            data,
-            device=gpu,
-            labels=data.labels.to(gpu),
-            priors=data.priors.to(gpu),
-            tokens=lru_cache(lambda place: task.data.tokens(place).to(gpu)),
-            patches=lru_cache(lambda: task.data.patches().to(gpu))
-            if "patches" in manifest.find(name).needs
-            else data.patches,
-        )
-        if warm is not None:
-            warm = WarmStart(**{name: value.to(gpu) for name, value in vars(warm).items()})
-        return replace(task, data=data, backbone=backbone, warm_start=warm), hooks
+        return on_device(task, gpu, precision), hooks
 
     yield make
     prepare_torch(1)

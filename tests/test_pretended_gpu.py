@@ -1,27 +1,27 @@
 """Every method on tensors that say that they are on a GPU: see `pretended_gpu`."""
 
 from dataclasses import replace
-from functools import lru_cache
 from threading import get_ident
 
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.backbones.vit import FrozenViT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import leaves
 from fedloom.contract.tiny import tiny_task, tiny_vit
 from fedloom.federated.augmentation import AugmentedBatch
-from fedloom.federated.evaluate import evaluate
+from fedloom.federated.evaluate import artefact, evaluate
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.task import WarmStart
 from fedloom.hooks import loader, manifest
+from on_device import on_device
 from pretended_gpu import CUDA, OnGPU, pretended_gpu
 
 METHODS = sorted(name for name, m in manifest.discover().items() if m.kind == "method")
+WRAPPERS = sorted(name for name, m in manifest.discover().items() if m.kind == "wrapper")
+TABLES = [(name, table) for name in METHODS for table in manifest.find(name).artefacts]
 DEEP = ("pep_fedpt", "sgpt")  # whose options name blocks of twelve
 FEWER = {  # steps of the server
     "creff": {"features": 2, "matching_steps": 2, "retraining_epochs": 2},
@@ -37,31 +37,14 @@ IMAGES = 120 * 16 * 16  # bytes of the tiny task's images
 ASKING = ("fedotp", "fedpha", "pfpt")
 
 
-def _on_gpu(name, folder, backbone=None, **options):
+def _on_gpu(name, folder, backbone=None, around=(), **options):
     """Return a method's tiny task on the GPU, and its hooks."""
     method = manifest.find(name)
     if backbone is None and method.family == "vit" and name not in DEEP:
         sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
         backbone = FrozenViT(VisionTransformer(**sizes, mlp_ratio=1, num_classes=0))
-    task = tiny_task(method, folder, backbone=backbone, **options)
-    data, old, warm = task.data, task.backbone, task.warm_start
-    if isinstance(old, FrozenViT):
-        moved = FrozenViT(old.model, CUDA)
-    else:
-        moved = FrozenCLIP(old.model, old._text._tokenizer, "tiny", CUDA)
-    data = replace(
-        data,
-        device=CUDA,
-        labels=data.labels.to(CUDA),
-        priors=data.priors.to(CUDA),
-        tokens=lru_cache(lambda place: task.data.tokens(place).to(CUDA)),
-        patches=lru_cache(lambda: task.data.patches().to(CUDA))
-        if "patches" in manifest.find(name).needs
-        else data.patches,
-    )
-    if warm is not None:
-        warm = WarmStart(**{name: value.to(CUDA) for name, value in vars(warm).items()})
-    return replace(task, data=data, backbone=moved, warm_start=warm), loader.load_hooks(method)
+    task = tiny_task(method, folder, wrappers=around, backbone=backbone, **options)
+    return on_device(task, CUDA), loader.load_hooks(method, wrappers=around)
 
 
 def _steps(task, number):
@@ -89,6 +72,30 @@ def test_a_method_computes_on_the_gpu_alone(tmp_path, name, options):
     assert gpu.uploads.count(IMAGES) == (0 if task.features_only else 1)
     if name not in ASKING or (not options and name == "fedpha"):
         assert waits[0] == waits[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_computes_on_the_gpu_alone(tmp_path, name):
+    """In two rounds: some keep what they did to the first update."""
+    around = manifest.find(name)
+    method = "pep_fedpt" if name == "dp_laplace" else "head_tuning"  # it needs prototypes
+    with pretended_gpu():
+        task, hooks = _on_gpu(method, tmp_path, around=(around,))
+        state = initial_state(task, hooks)
+        for number in (1, 2):
+            state, _ = train_round(_steps(task, 1).at(number), hooks, state)
+        evaluate(task.at(2), hooks, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "table"), TABLES)
+def test_an_artefact_is_computed_on_the_gpu_alone(tmp_path, name, table):
+    options = manifest.find(name).artefacts[table].options
+    with pretended_gpu():
+        task, hooks = _on_gpu(name, tmp_path, **options)
+        state, _ = train_round(_steps(task, 1).at(1), hooks, initial_state(task, hooks))
+        artefact(task.at(1), hooks, state, table)
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "kept", "frozen"])

@@ -171,6 +171,29 @@ def test_planning_and_the_runtime_train_as_many_clients_at_once(ask, tmp_path, n
     assert planned == min(5, groups.clients_at_once(task, received))
 
 
+@pytest.mark.parametrize(
+    ("name", "prompts", "trains"),
+    [
+        ("fedvpt", 1, False),
+        ("pep_fedpt", 1 + 1, False),  # shared, and a mixed one
+        ("sgpt", 1 + 1, False),  # shared, and the group's
+        ("centralised", 10, False),
+        ("fedbabu", 0, True),  # train: prompts would have ten
+        ("head_tuning", 0, False),
+    ],
+)
+def test_planning_and_the_runtime_count_the_same_prompts_and_weights(
+    ask, tmp_path, name, prompts, trains
+):
+    ask("train", backbone=MICRO, method=name)
+    labels = SimpleNamespace(**LABELS, backbone="b")
+    planned = workload(ask.plan.settings, labels, "m").step()
+    task = tiny_task(manifest.find(name), tmp_path, backbone=base.load("vit", MICRO))
+    for step in (planned, groups.client_step(task)):
+        assert step.prompt_floats == prompts * task.backbone.width
+        assert step.trains_weights == trains
+
+
 def test_a_clip_method_does_not_ask_for_the_patches_of_all_images(ask):
     """FedOTP's jobs held all 10 GB of them; they are read by row."""
     small, large = (ask("train", images=n, backbone=CLIP, method="fedotp") for n in (5000, 500_000))
@@ -284,11 +307,13 @@ def test_training_before_every_evaluation_takes_its_time(ask):
     assert ask("train", method="fedbabu", **options).runtime > 2 * plain
 
 
-def test_a_cost_names_an_option(tmp_path):
+@pytest.mark.parametrize("wrong", ["tunning_epochs", "prommpts"])
+def test_a_cost_names_an_option(tmp_path, wrong):
     shutil.copytree(ROOT / "plugins/fedbabu", tmp_path / "fedbabu")
     toml = tmp_path / "fedbabu/method.toml"
-    toml.write_text(toml.read_text().replace('"tuning_epochs"', '"tunning_epochs"'))
-    with refused("method.toml", "cost", "'tunning_epochs'", "'tuning_epochs'"):
+    right = re.sub(r"(.)\1", r"\1", wrong)
+    toml.write_text(toml.read_text().replace(f'"{right}"', f'"{wrong}"'))
+    with refused("method.toml", "cost", repr(wrong), repr(right)):
         manifest.discover(tmp_path)["fedbabu"]
 
 

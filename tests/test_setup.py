@@ -72,7 +72,8 @@ def test_a_task_made_of_files_trains_as_the_task_that_they_are_of(files, name, w
     """Data, caches, prototypes, options, wrappers and training values."""
     task, hooks, spec = files(name, wrapper)
     made, own = _built(spec)
-    for field in ("options", "training", "wrappers", "clients_per_round", "stacked", "method"):
+    same = "options", "training", "wrappers", "clients_per_round", "stacked", "method", "prompts"
+    for field in same:
         assert getattr(made, field) == getattr(task, field), field
     assert made.features_only == task.features_only and made.seed == task.seed
     states = [

@@ -5,9 +5,7 @@ it takes. The answers follow from sizes and the kind of device alone (of a GPU, 
 not the free part), so that a run is divided alike on all machines of a kind.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 # Numbers of four bytes per token, feature and block that wait for the backward pass, and one for
 # the rest: a ViT-B/16 at 224 px keeps 10.0, in bf16 6.6. Where its weights train, it keeps 18.0 and
@@ -91,12 +89,6 @@ class ClientStep:
         """
         at_once = max(self.state_bytes, min(BYTES_AT_ONCE, clients * self.state_bytes))
         return COPIES * at_once + clients * self.state_bytes
-
-
-def prompts_of(options: Mapping[str, Any]) -> int:
-    """Return how many prompts a block has beside an image's tokens, by a method's options."""
-    number = options.get("prompts")
-    return number if isinstance(number, int) else 0
 
 
 def images_at_once(image_floats: int, on_gpu: bool = False) -> int:

@@ -143,6 +143,8 @@ def tiny_task(
         features_only=method.features_only,
         forward_inputs=method.forward_inputs,
         whole_cohorts=method.needs_whole_cohorts(given),
+        trains_weights=method.trains_weights(given),
+        prompts=method.prompts_of_a_block(given),
         method=method.name,
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
         aggregation=method.aggregation_with(given),

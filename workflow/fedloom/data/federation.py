@@ -30,9 +30,6 @@ def unasked(cache: str) -> Callable[..., torch.Tensor]:
     return read
 
 
-NO_PATCHES = unasked("patches")
-
-
 @dataclass
 class Federation:
     """All clients' data.
@@ -46,8 +43,8 @@ class Federation:
             (PEP-FedPT, Eq. 14).
         tokens: returns the class tokens [N, d] of the unprompted backbone at the input of a block
             (from 1), or the final ones for None, from the cache; of a CLIP, image features.
-        patches: returns a CLIP's projected patch tokens [N, T, d], from the cache. Both are in its
-            format, and a batch's are float32.
+        patches: returns a CLIP's projected patch tokens [N, T, d], from the cache; None if the
+            method does not need them. Both are in its format, and a batch's are float32.
         domains: name of every client's domain; of several, joined by +.
         classes: names of the C classes.
         device: of a batch's tensors.
@@ -61,7 +58,7 @@ class Federation:
     priors: torch.Tensor
     domains: list[str]
     tokens: Callable[[int | None], torch.Tensor] = field(default=unasked("features"))
-    patches: Callable[[], torch.Tensor] = field(default=NO_PATCHES)
+    patches: Callable[[], torch.Tensor] | None = None
     classes: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -73,7 +70,7 @@ class Federation:
     @property
     def patch_bytes(self) -> int:
         """Return the bytes of all patches, none if the method does not need them."""
-        return 0 if self.patches is NO_PATCHES else self.patches().nbytes
+        return 0 if self.patches is None else self.patches().nbytes
 
     @property
     def num_clients(self) -> int:
@@ -241,7 +238,7 @@ class Batch:
     @cached_property
     def patches(self) -> torch.Tensor:
         """Return the projected patch tokens [K, B, T, d] of a CLIP, from the cache."""
-        stored = self.source.patches()
+        stored = (self.source.patches or unasked("patches"))()
         if stored.device != self.rows.device:  # in a file on disk, whose rows a GPU cannot read
             rows = pinned(stored[torch.from_numpy(self.index)], self.rows.device)
             return rows.to(self.rows.device, non_blocking=True).float()
@@ -313,7 +310,7 @@ def load(
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens or unasked("features"),
-        patches=patches or NO_PATCHES,
+        patches=patches,
         classes=tuple(classes),
         device=device,
     )

@@ -53,6 +53,8 @@ def build_task(
         features_only=method.features_only,
         forward_inputs=method.forward_inputs,
         whole_cohorts=method.needs_whole_cohorts(spec.method.options),
+        trains_weights=method.trains_weights(spec.method.options),
+        prompts=method.prompts_of_a_block(spec.method.options),
         method=method.name,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         aggregation=method.aggregation_with(spec.method.options),

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedloom.common import memory
 from fedloom.common.memory import ClientStep
-from fedloom.common.tensors import Tree, count_bytes, leaves
+from fedloom.common.tensors import Tree, count_bytes
 from fedloom.data import federation
 from fedloom.data.federation import Batch, read_ahead
 from fedloom.federated.task import Task
@@ -28,17 +28,22 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
         return 1
     if task.whole_cohorts:
         return task.data.num_clients
+    step = client_step(task, *states)
+    return memory.clients_at_once(step, _room(task, step))
+
+
+def client_step(task: Task[Any], *states: Tree) -> ClientStep:
+    """Return the sizes of a client's step of training; it receives and keeps `states`."""
     batch, micro_batch = task.training.batch_size, task.training.micro_batch
-    step = ClientStep(
+    return ClientStep(
         sum(count_bytes(state) for state in states),
         min(batch, micro_batch or batch) if "images" in task.forward_inputs else 0,
         task.backbone.image_floats,
         task.backbone.training_bytes,
         _text_floats(task),
-        memory.prompts_of(vars(task.options)) * task.backbone.width,
-        any("." in path for state in states for path, _ in leaves(state)),
+        task.prompts * task.backbone.width,
+        task.trains_weights,
     )
-    return memory.clients_at_once(step, _room(task, step))
 
 
 def _room(task: Task[Any], step: ClientStep) -> float | None:
@@ -47,7 +52,8 @@ def _room(task: Task[Any], step: ClientStep) -> float | None:
     if gpu_bytes is None:
         return None
     weights = sum(value.nbytes for value in task.backbone.model.parameters())
-    images = task.data.image_bytes if step.images else task.data.patch_bytes
+    of_images = task.data.image_bytes if step.images else 0
+    images = of_images if task.data.patches is None else task.data.patch_bytes
     return memory.activation_bytes(gpu_bytes, weights, step.states(task.clients_per_round), images)
 
 

@@ -62,6 +62,8 @@ class Task(Generic[FrozenBackbone]):
         features_only: True if the method never reads pixels or patches, only cached features.
         forward_inputs: what it runs through the backbone in a training step: "images", "texts".
         whole_cohorts: True if all clients of a round must train as one cohort.
+        trains_weights: True if clients may train all of the backbone's weights.
+        prompts: how many a block of a ViT has beside an image's tokens, by method.toml.
         wrappers: options of each of the method's wrappers, by the wrapper's name.
         aggregation: the mean of the updates that the method's server takes, "plain" or "weighted"
             by training images; None if it uses each update.
@@ -85,6 +87,8 @@ class Task(Generic[FrozenBackbone]):
     features_only: bool = False
     forward_inputs: tuple[str, ...] = ("images",)
     whole_cohorts: bool = False
+    trains_weights: bool = False
+    prompts: int = 0
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     aggregation: str | None = None
     warm_start: WarmStart | None = None

@@ -59,6 +59,10 @@ class Look(Keys):
 class Cost(Keys):
     """What memory and time of a job follow from, beside images, backbone and clients."""
 
+    prompts: Items[Identifier | int] = ()
+    """The prompts that a block of a ViT has beside an image's tokens: options that hold their
+    numbers, and numbers, which are added. Where trains_weights names an option, it has them if that
+    is prompts."""
     trains_weights: str | None = None
     """The option that says by a regular expression which of the backbone's own weights a client
     trains; empty: all, prompts or head: none."""
@@ -168,14 +172,15 @@ class Plugin(Located):
             "couples_images": self.couples_images,
             "whole_cohorts": self.whole_cohorts,
             "cost.no_server_model": self.cost.no_server_model,
+            "cost.prompts": tuple(name for name in self.cost.prompts if isinstance(name, str)),
             "cost.trains_weights": self.cost.trains_weights,
             "cost.personalize_epochs": self.cost.personalize_epochs,
             **{f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()},
             **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
         }
         for key, value in named.items():
-            names = [value] if isinstance(value, str) else value if isinstance(value, dict) else ()
-            for option in names:
+            names = (value,) if isinstance(value, str) else value
+            for option in names if isinstance(names, dict | tuple) else ():
                 check_known(option, options, f"{key}: no option")
         check_schemas(options, "options", required=("default",))
 
@@ -252,6 +257,13 @@ class Plugin(Located):
         """Return True if clients may train all of the backbone's weights."""
         pattern = self.cost.trains_weights
         return pattern is not None and options[pattern] not in NO_WEIGHTS
+
+    def prompts_of_a_block(self, options: dict) -> int:
+        """Return how many prompts a block of a ViT has beside an image's tokens."""
+        pattern = self.cost.trains_weights
+        if pattern is not None and options[pattern] != "prompts":
+            return 0
+        return sum(options[n] if isinstance(n, str) else n for n in self.cost.prompts)
 
     def trained_part(self, options: dict) -> str:
         """Return what clients train, in a table's words; "" if unknown."""

@@ -23,7 +23,6 @@ from fedloom.common.memory import (
     clients_at_once,
     gpu_request,
     images_at_once,
-    prompts_of,
 )
 from fedloom.common.receipts import read_receipt
 from fedloom.config.settings import Backbone, Dataset, Method, Partition
@@ -169,6 +168,7 @@ class Workload:
     def step(self) -> ClientStep:
         """Return the sizes of a client's step of training."""
         size, encoded = self.size, self.plugin.forward_inputs
+        options = dict(self.method.options)
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
         return ClientStep(
             state_bytes=1e6 * self.weights_of_a_client(),
@@ -176,7 +176,7 @@ class Workload:
             image_floats=size.image_floats,
             image_bytes=size.training_bytes,
             text_floats=prompts if "texts" in encoded else 0,
-            prompt_floats=prompts_of(self.method.options) * size.width,
+            prompt_floats=self.plugin.prompts_of_a_block(options) * size.width,
             trains_weights=bool(self.weights_of_a_client()),
         )
 
