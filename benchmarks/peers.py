@@ -8,9 +8,8 @@ all with the same batches and first parameters. The ViT is the micro ViT, or a V
 weights at 98 pixels; with it, FedLoom and the plain loop also train in bfloat16. Every arm is a
 separate process, and all are bound to the same core with one thread. They take turns round by
 round, so that what else the machine does meets all of them. After every round the parameters of all
-arms are compared. Printed are medians over the rounds after the first, processor seconds of the
-arm's process and of all that it starts, the median of the ratios to FedLoom's in the same round,
-and the largest memory.
+arms are compared. The script prints medians over the rounds after the first: processor seconds of
+an arm's process and its children, the ratio to FedLoom's in the same round, and the largest memory.
 
 Flower and pfl-research need an environment of their own (`make peers`); without it they are left
 out, and the script says so.
