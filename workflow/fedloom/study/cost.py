@@ -17,7 +17,7 @@ from fedloom.study.backbone_sizes import sizes
 from fedloom.study.make_jobs import study_of_run, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import plotted_runs
-from fedloom.study.resources import RATE, UNKNOWN_SIDE, contents
+from fedloom.study.resources import RATE, contents, image_megabytes
 from fedloom.study.runs import Run
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
@@ -132,8 +132,7 @@ def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
     datasets, backbones = settings.datasets, settings.backbones
     megabytes: defaultdict[str, float] = defaultdict(float)
     for job in jobs["dataset"].values():
-        side = datasets[job.dataset].settings.get("image_size", UNKNOWN_SIDE)
-        megabytes["images"] += contents(datasets[job.dataset]).images * side**2 * 3 / 1e6
+        megabytes["images"] += image_megabytes(datasets[job.dataset])
     for job in jobs["cache"].values():
         images, size = contents(datasets[job.dataset]).images, sizes(backbones[job.backbone])
         rows = size.depth + 1 if job.cache == "features" else size.tokens / 2

@@ -115,6 +115,12 @@ def contents(dataset: Dataset) -> Contents:
     return Contents(min(images, training + test), classes or UNKNOWN_CLASSES, training, test)
 
 
+def image_megabytes(dataset: Dataset) -> float:
+    """Return the megabytes of all images of a dataset in three colours."""
+    side = dataset.settings.get("image_size", UNKNOWN_SIDE)
+    return contents(dataset).images * 3 * side**2 / 1e6
+
+
 def of_dataset(dataset: Dataset) -> Work:
     """Estimate the making of a store, image by image."""
     return Work(500, seconds=60 * contents(dataset).images / READ_PER_MINUTE)
@@ -186,8 +192,7 @@ class Workload:
             return self.data.images * self.size.tokens * self.size.text_width * FLOAT / 2
         if "images" not in self.plugin.forward_inputs:
             return 0
-        side = self.dataset.settings.get("image_size", UNKNOWN_SIDE)
-        return self.data.images * 3 * side**2 / 1e6
+        return image_megabytes(self.dataset)
 
     def images_of_a_step(self) -> int:
         """Return the number of a client's images in memory at once while it trains."""
