@@ -64,7 +64,7 @@ def test_gpus(look, program, monkeypatch):
     program('for i in 0 1 2; do echo "GPU $i: H100 (UUID: GPU-doctor-$i)"; done')
     monkeypatch.setenv(gpus.VISIBLE, "0,2")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert "GPUs: 3, of which jobs may take 2; CUDA_VISIBLE_DEVICES is '0,2'" in look()[1]
+    assert "GPUs: 3; jobs may take 2; CUDA_VISIBLE_DEVICES is '0,2'" in look()[1]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     (line,) = look()[0]
     assert line.startswith("GPU 0, 2: torch ")

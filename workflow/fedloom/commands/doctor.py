@@ -60,7 +60,7 @@ def devices() -> Iterator[Finding]:
     yield f"cores: {len(os.sched_getaffinity(0))}, memory: {memory / 1e9:.1f} GB", True
     visible, shown = gpus.visible(), os.environ.get(gpus.VISIBLE)
     named = "" if shown is None else f"; {gpus.VISIBLE} is '{shown}'"
-    yield f"GPUs: {len(gpus.installed())}, of which jobs may take {len(visible)}{named}", True
+    yield f"GPUs: {len(gpus.installed())}; jobs may take {len(visible)}{named}", True
     if visible:
         from fedloom.common.device import check_gpus  # imports torch, which takes seconds
 

@@ -16,8 +16,8 @@ def walk(
 ) -> Iterator[tuple[str, list[str], list[os.DirEntry]]]:
     """Yield `folder` and every folder below it, each with its subfolders and its other entries.
 
-    Names are sorted and hidden ones left out; links are followed, unless one leads back to a folder
-    that leads here, of which `above` holds device and inode.
+    Names are sorted and hidden ones left out. Links are followed, unless one leads back to a folder
+    that leads here; `above` holds the devices and inodes of these folders.
     """
     folders, others, path = [], [], folder
     try:

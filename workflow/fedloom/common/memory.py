@@ -7,9 +7,9 @@ not the free part), so that a run is divided alike on all machines of a kind.
 
 from dataclasses import dataclass
 
-# Numbers of four bytes per token, feature and block that wait for the backward pass, and one for
-# the rest: a ViT-B/16 at 224 px keeps 10.0, in bf16 6.6. Where its weights train, it keeps 18.0 and
-# 12.0, TRAINED times as many.
+# Numbers of four bytes that wait for the backward pass, per token, feature and block. A ViT-B/16 at
+# 224 px keeps 10.0, in bf16 6.6; these are a little more. If its weights train, it keeps 18.0 and
+# 12.0, about TRAINED times as many.
 SAVED, SAVED_BF16 = 11, 8
 TRAINED = 1.7
 
@@ -30,8 +30,8 @@ IMAGES_AT_ONCE = 256  # of a pass without training
 CACHED_AT_ONCE = 128  # images whose features are computed at once for a cache
 
 RESIDENT = 0.5  # of a GPU's memory, which images, or their patches, may take
-# Of what weights, states and images leave, for the activations that wait for the backward pass. A
-# step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
+# Activations that wait for the backward pass take this share of the memory that weights, states and
+# images leave. A step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
 GPU_SHARE = 0.5
 
 

@@ -154,8 +154,9 @@ def decide(
     """Decide whether every difference lies between two ends: above zero, or within a bound.
 
     The claim holds if every 95 % interval lies between them. It does not hold if an interval lies
-    outside whose probability of error is divided by the number of rivals (Bonferroni), one of which
-    may be ahead by chance. One seed decides nothing but counts, which no seed changes.
+    outside; since one of several rivals may be ahead by chance, the probability of error of these
+    intervals is divided by the number of rivals (Bonferroni). One seed decides nothing but counts,
+    which no seed changes.
 
     Args:
         rivals: the terms of each comparison.

@@ -177,7 +177,7 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
-    """Return the colours of the numbers from `low` to `high`, of which a bar can be drawn."""
+    """Return the colours of the numbers from `low` to `high`, as a colour bar takes them."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 

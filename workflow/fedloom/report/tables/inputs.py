@@ -42,7 +42,7 @@ class Protocol(RunsTable):
     shows = "settings"
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the table with a row per scenario and method, none of which it needs a run of."""
+        """Return the table with a row per scenario and method; it needs no runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):
             study = study_of(settings, scenario.partition, label)
