@@ -15,7 +15,7 @@ from fedloom.study import paths
 from fedloom.study.plan import Plan
 from fedloom.study.runs import scenarios
 
-# what is kept or deleted as a whole: a folder, or a file with its receipt; logs are kept
+# patterns of the folders and files that are deleted as a whole; logs are never deleted
 CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
 PARENTS = (paths.STORE, paths.PROTOTYPES, paths.TRIALS, paths.TABLE, paths.FIGURE)
 UNITS = [

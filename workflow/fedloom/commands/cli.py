@@ -24,14 +24,14 @@ class Study(click.ParamType):
     name = "study"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return the file of a study; a name that is none is an error before imports of seconds."""
+        """Return the file of a study; an unknown name is an error before any slow import."""
         from fedloom.commands.bundled_studies import file_of
 
         return file_of(value)
 
 
 class Launching(click.Command):
-    """A command that hands what stands behind `--` on to Snakemake."""
+    """A command that hands the words after `--` on to Snakemake."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep the others as the context's object."""

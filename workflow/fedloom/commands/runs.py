@@ -24,7 +24,7 @@ from fedloom.study.runs import Run
 
 WIDTH = 40  # characters of a value
 ROWS = 12  # of a curve, at most
-# keys of `study` that describe it, or that are no single value of a run
+# keys of `study` that describe it, and those that are shown elsewhere
 NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
 NOT_OF_A_RUN |= {"report", "tune", "fixed_seeds"}
 
