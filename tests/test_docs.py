@@ -18,9 +18,10 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import checkout
+import command_line
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands import bundled_studies, cli
+from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import ROOMS
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
@@ -141,7 +142,7 @@ def _commands(page: Path) -> list[str]:
     return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
 
 
-QUICK = {"methods", "datasets", "data"}  # commands of `fedloom`; other tests run the others
+QUICK = {"methods", "datasets", "data", "new"}  # commands of `fedloom`; other tests run the others
 
 
 def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
@@ -149,11 +150,11 @@ def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     defaults = (folder / "plugins",)
     monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
     manifest.discover.cache_clear()
-    args = cli.parser().parse_args(words)
-    if getattr(args, "method", None):
-        manifest.find(args.method)
+    context = command_line.parsed(*words)
+    if method := context.params.get("method"):
+        manifest.find(method)
     if words[0] in QUICK:
-        args.function(args)
+        context.command.invoke(context)
 
 
 def _check_make(command: str, folder: Path, dry_run: bool) -> None:
@@ -199,7 +200,7 @@ def test_the_commands_of_a_page_work(page, folder, monkeypatch):
                 get_argument_parser().parse_args(arguments)
             case [".venv/bin/fedloom", *arguments]:
                 _fedloom(arguments, folder, monkeypatch)
-            case ["cp", "-r", *_] | ["sed", "-i", *_]:
+            case ["cp", "-r", *_]:
                 subprocess.run(words, check=True)
             case [".venv/bin/python", "-m", "pretraining", model]:
                 assert model in MODELS
