@@ -16,9 +16,11 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from snakemake.api import resolve_snakefile
 from snakemake.cli import get_argument_parser, parse_config
 
 from fedloom.commands.planning import LAUNCHER, load_plan
+from fedloom.common.checkout import ROOT, SNAKEFILE
 from fedloom.common.locks import held
 from fedloom.study import paths
 from fedloom.study.endings import summary
@@ -63,7 +65,9 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
 
 def snakemake(arguments: list[str]) -> int:
     """Run Snakemake and return its exit status."""
-    command = [sys.executable, "-m", "snakemake", *arguments]
+    here = resolve_snakefile(None, allow_missing=True)
+    snakefile = [] if here else ["--snakefile", str(SNAKEFILE)]
+    command = [sys.executable, "-m", "snakemake", *snakefile, *arguments]
     environment = os.environ | {LAUNCHER: "1"} | _cache()
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
@@ -122,7 +126,7 @@ def report(study: Plan, arguments: list[str]) -> int:
     """Write the study's report and return Snakemake's exit status."""
     path = paths.at(paths.REPORT, study=study.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    style = ["--report-stylesheet", "workflow/captions/style.css"]
+    style = ["--report-stylesheet", str(ROOT / "workflow/captions/style.css")]
     status = snakemake(["--report", str(path), *style, *arguments])
     if status == 0:
         print(f"report  {path}")

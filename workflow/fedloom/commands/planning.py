@@ -26,6 +26,7 @@ from fedloom.study import paths, staleness
 from fedloom.study.plan import Plan
 
 CONFIG = ROOT / "config.yaml"
+OWN = Path("config.yaml")  # of the current folder; in a checkout it is the default
 LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 KINDS: Catalogue = {
     "datasets": SOURCES,
@@ -36,15 +37,18 @@ KINDS: Catalogue = {
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
-    """Read config.yaml and the study's files over it, then `overrides` (--config).
+    """Read the default study, config.yaml of the current folder, the study's files, `overrides`.
 
-    Files that a file includes are read before it. An error that a person can mend ends the process
-    with one line.
+    Each over those before it, and after the files that it includes. A bundled study is read without
+    that config.yaml, so that it is the same everywhere. An error that a person can mend ends the
+    process with one line.
     """
+    bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
+    base = [CONFIG] if bundled or not OWN.exists() else [CONFIG, OWN]
     try:
         check_usable(Path(paths.RESULTS))
         _warn_of_broken_plugins()
-        contents = read_all([CONFIG, *map(Path, files)])
+        contents = read_all([*base, *map(Path, files)])
         settings = resolve(merge(contents, dict(overrides or {})), [path for path, _ in contents])
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
