@@ -5,6 +5,7 @@ What a command needs is imported when it runs, so that help and a mistyped name 
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -53,6 +54,17 @@ def launching(function: Any) -> Any:
     ):  # fmt: skip
         function = decorate(function)
     return function
+
+
+@fedloom.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Make a folder for your own studies: a config to change, a Snakefile, profiles."""
+    from fedloom.commands.init import init
+
+    for file in init(folder):
+        print(file)
+    print(f"next: cd {folder} && fedloom run")
 
 
 @fedloom.command(cls=Launching)
