@@ -10,6 +10,7 @@ from typing import Any
 from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.common.extras import require
 from fedloom.common.folders import check_usable
 from fedloom.config import data_plugins
 from fedloom.config.changes import Change, origin, read_change
@@ -53,6 +54,8 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
         settings = resolve(merge(contents, given), [path for path, _ in contents], changes)
+        for label in settings.select.backbones:
+            require(settings.backbones[label].library)
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
