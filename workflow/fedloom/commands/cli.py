@@ -138,6 +138,10 @@ def studies() -> None:
 @click.argument("name", required=False)
 def methods(name: str | None) -> None:
     """Print every method in a line, or all facts of one."""
+    from fedloom.hooks import manifest
+
+    if name:
+        manifest.find(name)  # before the library, which takes a second
     from fedloom.commands import describe
 
     print(describe.method(name) if name else describe.methods())

@@ -53,7 +53,9 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         changes = [read_change(text) for text in given.pop(SET, ())]
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
-        settings = resolve(merge(contents, given), [path for path, _ in contents], changes)
+        own = merge(contents[1:], given) if contents[1:] or given else None
+        read = [path for path, _ in contents]
+        settings = resolve(merge(contents, given), read, changes, own)
         for label in settings.select.backbones:
             require(settings.backbones[label].library)
         for label in settings.select.methods:  # a file that is not Python is an error here
@@ -74,14 +76,18 @@ def _below(files: Sequence[Path]) -> list[Path]:
 
 
 def resolve(
-    merged: dict[str, Any], files: Iterable[Path] = (), changes: Iterable[Change] = ()
+    merged: dict[str, Any],
+    files: Iterable[Path] = (),
+    changes: Iterable[Change] = (),
+    own: dict[str, Any] | None = None,
 ) -> Settings:
     """Check a merged config, and return its labels with the settings behind them.
 
     An error names the place in the files that the config was read from, or the change of a key.
+    `own` is what the study sets itself, by default all.
     """
     try:
-        return resolve_with(merged, KINDS)
+        return resolve_with(merged, KINDS, own)
     except FedLoomError as error:
         raise FedLoomError(f"{error}{origin(error, files, changes)}") from None
 
