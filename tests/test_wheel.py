@@ -1,4 +1,4 @@
-"""FedLoom as an installed package: a study in a folder of its own, without the checkout."""
+"""FedLoom as an installed package: a study in a new folder, without the checkout."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`fedloom init`: a folder for studies of one's own."""
+"""`fedloom init`: a folder for a user's studies."""
 
 import shutil
 from pathlib import Path
