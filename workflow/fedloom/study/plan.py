@@ -134,8 +134,9 @@ class Plan:
     def weights(self, wildcards: Any) -> list[str]:
         """Return the backbone's local weights file, unless it ships and so is always there."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
-        shipped = path is None or path.is_relative_to(ROOT / "workflow")
-        return [] if shipped else staleness.relative([path])
+        if path is None or path.is_relative_to(ROOT / "workflow"):
+            return []
+        return staleness.relative([path])
 
     def shown_files(self, rule: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
