@@ -171,6 +171,16 @@ def _check_make(command: str, folder: Path, dry_run: bool) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout}"
 
 
+def _check_packages(names: list[str]) -> None:
+    """Check the name of the wheel, and that the extras exist."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wheel = f"fedloom-{project['version']}-py3-none-any.whl"
+    for name in names:
+        extras = re.fullmatch(r"fedloom\[([\w,-]+)\]", name)
+        known = extras and set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+        assert name == wheel or known, name
+
+
 CHECKED = set()  # commands of make: one that two pages show is checked once
 
 
@@ -198,9 +208,13 @@ def test_the_commands_of_a_page_work(page, folder, monkeypatch):
                     _check_make(command, folder, dry_run)
             case [".venv/bin/snakemake", *arguments]:
                 get_argument_parser().parse_args(arguments)
-            case [".venv/bin/fedloom", *arguments]:
+            case [".venv/bin/fedloom" | "fedloom", *arguments]:
                 _fedloom(arguments, folder, monkeypatch)
-            case ["cp", "-r", *_]:
+            case ["pip", "install", *packages]:
+                _check_packages(packages)
+            case ["cd", "my-study"]:
+                assert "fedloom init my-study" in _commands(page)
+            case ["cp", "-r", *_] | ["sed", "-i", *_]:
                 subprocess.run(words, check=True)
             case [".venv/bin/python", "-m", "pretraining", model]:
                 assert model in MODELS

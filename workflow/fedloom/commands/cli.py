@@ -86,6 +86,17 @@ for name, about in {
 
 
 @fedloom.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Make a folder for your studies: a config to change, a Snakefile, profiles."""
+    from fedloom.commands.init import init
+
+    for file in init(folder):
+        print(file)
+    print(f"next: cd {folder} && fedloom run")
+
+
+@fedloom.command()
 @click.argument("studies", nargs=-1, type=Study(), metavar="[STUDY]...")
 @click.option("--rate", type=float, metavar="TERA", help="Of your GPU: 10^12 operations a second.")
 def plan(studies: tuple[Path, ...], rate: float | None) -> None:

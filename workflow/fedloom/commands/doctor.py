@@ -14,7 +14,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.study import paths
 
-PACKAGES = ("torch", "torchvision", "timm", "open_clip_torch", "snakemake")
+PACKAGES = ("torch", "torchvision", "timm", "snakemake")
+OF_EXTRAS = ("open_clip_torch", "opacus")
 PLUGIN = "snakemake-executor-plugin-"
 LITTLE = 1e9  # bytes of free disk, which few jobs fill
 Finding = tuple[str, bool]  # a fact with what to do, and True if nothing is to be done
@@ -36,7 +37,7 @@ def findings() -> int:
 def versions() -> Iterator[Finding]:
     """Yield the versions of Python, of the libraries of jobs, and of Snakemake's executors."""
     installed = {d.name: d.version for d in distributions()}
-    known = [f"{name} {installed[name]}" for name in PACKAGES if name in installed]
+    known = [f"{name} {installed[name]}" for name in (*PACKAGES, *OF_EXTRAS) if name in installed]
     yield ", ".join([f"Python {python_version()}", *known]), True
     if missing := ", ".join(name for name in PACKAGES if name not in installed):
         yield f"{missing}: not installed; make venv installs what constraints.txt pins", False

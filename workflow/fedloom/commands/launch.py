@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from fedloom.commands.planning import LAUNCHER, SET, load_plan
+from fedloom.common.checkout import ROOT, SNAKEFILE
 from fedloom.common.locks import held
 from fedloom.study import paths
 from fedloom.study.endings import summary
@@ -65,7 +66,8 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
 
 def snakemake(arguments: list[str]) -> int:
     """Run Snakemake and return its exit status."""
-    command = [sys.executable, "-m", "snakemake", *arguments]
+    snakefile = [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
+    command = [sys.executable, "-m", "snakemake", *snakefile, *arguments]
     environment = os.environ | {LAUNCHER: "1"} | _cache()
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
@@ -124,7 +126,7 @@ def report(study: Plan, arguments: list[str]) -> int:
     """Write the study's report and return Snakemake's exit status."""
     path = paths.at(paths.REPORT, study=study.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    style = ["--report-stylesheet", "workflow/captions/style.css"]
+    style = ["--report-stylesheet", str(ROOT / "workflow/captions/style.css")]
     status = snakemake(["--report", str(path), *style, *arguments])
     if status == 0:
         print(f"report  {path}")

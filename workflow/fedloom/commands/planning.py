@@ -10,6 +10,7 @@ from typing import Any
 from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.common.extras import require
 from fedloom.common.folders import check_usable
 from fedloom.config import data_plugins
 from fedloom.config.changes import Change, origin, read_change
@@ -27,6 +28,7 @@ from fedloom.study import paths, staleness
 from fedloom.study.plan import Plan
 
 CONFIG = ROOT / "config.yaml"
+OWN = Path("config.yaml")  # of the current folder; in a checkout it is the default
 SET = "set"  # the key of `overrides` that holds "key=value" for each change
 LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 KINDS: Catalogue = {
@@ -47,19 +49,30 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     try:
         check_usable(Path(paths.RESULTS))
         _warn_of_broken_plugins()
-        contents, given = read_all([CONFIG, *map(Path, files)]), dict(overrides or {})
+        contents, given = read_all([*_below(files), *map(Path, files)]), dict(overrides or {})
         changes = [read_change(text) for text in given.pop(SET, ())]
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
         own = given or merge(contents[1:]) or None
         read = [path for path, _ in contents]
         settings = resolve(merge(contents, given), read, changes, own)
+        for label in settings.select.backbones:
+            require(settings.backbones[label].library)
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
         return Plan(settings, files=tuple(read))
     except FedLoomError as error:
         sys.exit(f"error: {error}")
+
+
+def _below(files: Sequence[Path]) -> list[Path]:
+    """Return the files that a study's files are read over: the default study and OWN.
+
+    A bundled study is read without OWN, so that it is the same everywhere.
+    """
+    bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
+    return [CONFIG] if bundled or not OWN.exists() else [CONFIG, OWN]
 
 
 def resolve(
