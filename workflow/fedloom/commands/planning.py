@@ -45,11 +45,12 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         check_usable(Path(paths.RESULTS))
         _warn_of_broken_plugins()
         contents = read_all([CONFIG, *map(Path, files)])
-        settings = resolve(merge(contents, dict(overrides or {})), [path for path, _ in contents])
+        merged = merge(contents, dict(overrides or {}))
+        settings = resolve(merged, [path for path, _ in contents])
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
-        return Plan(settings)
+        return Plan(settings, merged)
     except FedLoomError as error:
         sys.exit(f"error: {error}")
 

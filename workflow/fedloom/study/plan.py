@@ -24,6 +24,7 @@ class Plan:
     """
 
     settings: Settings
+    config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
     _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
 
     @property
