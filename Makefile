@@ -12,7 +12,6 @@
 PYTHON ?= python3.11
 # a name that `fedloom studies` prints
 STUDY ?=
-FILE = $(if $(STUDY),--configfile workflow/studies/$(STUDY).yaml)
 VENV := .venv/bin/python
 # the files whose English is checked by the patterns in .prose (Perl's regular expressions)
 PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!workflow/claims' \
@@ -26,10 +25,10 @@ STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo
 .PHONY: run report test fast lint docs bench peers real kills venv
 
 run: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch $(FILE) $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom run $(STUDY) -- $(ARGS)
 
 report: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch report $(FILE) $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom report $(STUDY) -- $(ARGS)
 
 test: lint
 	$(VENV) -m snakemake --lint
@@ -70,8 +69,8 @@ peers: venv
 # Killed, it goes on where it was.
 real: venv
 	PYTHONPATH=workflow $(VENV) benchmarks/real/get.py
-	for study in cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch \
-	  --configfile benchmarks/real/$$study.yaml $(ARGS) || exit; done
+	for study in cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom run \
+	  benchmarks/real/$$study.yaml -- $(ARGS) || exit; done
 
 kills: venv
 	PYTHONPATH=workflow $(VENV) tests/cluster/kills.py $(ARGS)

@@ -18,9 +18,10 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import checkout
+import command_line
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands import bundled_studies, cli
+from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import ROOMS
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
@@ -149,11 +150,11 @@ def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     defaults = (folder / "plugins",)
     monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
     manifest.discover.cache_clear()
-    args = cli.parser().parse_args(words)
-    if getattr(args, "method", None):
-        manifest.find(args.method)
+    context = command_line.parsed(*words)
+    if method := context.params.get("method"):
+        manifest.find(method)
     if words[0] in QUICK:
-        args.function(args)
+        context.command.invoke(context)
 
 
 def _check_make(command: str, folder: Path, dry_run: bool) -> None:

@@ -15,8 +15,8 @@ ROWS = "results.parquet"
 README = """\
 # Results of the study {study}
 
-`{file}` holds {rows:,} rows of {runs:,} runs, without tuning trials: a row per run, evaluated round, client and
-group. Read it with pandas, R's `arrow` or DuckDB, as `pandas.read_parquet("{file}")`.
+`{file}` holds {rows:,} rows of {runs:,} runs, without tuning trials: a row per run, evaluated
+round, client and group. Read it with pandas, R's `arrow` or DuckDB, as `pandas.read_parquet("{file}")`.
 
 | column | meaning |
 |---|---|

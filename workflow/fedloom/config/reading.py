@@ -1,6 +1,6 @@
 """Read the config's files strictly, and merge them into one mapping."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from itertools import count
@@ -69,7 +69,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
+def _plain(value: Any, path: Path | str, values: Iterator[int]) -> Any:
     """Return a value without ruamel's classes; `values` counts them, and aliases each time."""
     if next(values) > MOST_VALUES:
         line = f"more than {MOST_VALUES} values, each alias (*) written out; use fewer of them"
@@ -94,8 +94,24 @@ def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
     return value
 
 
-def locate(paths: Iterable[Path], keys: list) -> str:
-    """Return " (file, line n)" of the last file that has the key path, or of its nearest parent."""
+def parse(text: str, where: str) -> Any:
+    """Return the value that a text of YAML stands for; errors begin with `where`."""
+    try:
+        return _plain(YAML(typ="rt").load(text), where, count(1))
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise FedLoomError(f"{where}: {one_line(error)}") from None
+
+
+def within(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
+    """Return True if a key path begins with another."""
+    return list(keys[: len(above)]) == list(above)
+
+
+def locate(paths: Iterable[Path], keys: Sequence[str | int], names: Sequence[str] = ()) -> str:
+    """Return " (file, line n)" of the last file that has the key path, or of its nearest parent.
+
+    Of a list, it is the line of the first item that is one of `names`.
+    """
     best, depth = "", 0
     for path in paths:
         node: Any = YAML(typ="rt").load(Path(path))
@@ -108,6 +124,8 @@ def locate(paths: Iterable[Path], keys: list) -> str:
             except (KeyError, IndexError, TypeError, AttributeError):
                 break
             reached += 1
+        found = [node.index(name) for name in names if isinstance(node, list) and name in node]
+        line = node.lc.item(found[0])[0] if found else line
         if reached and reached >= depth:
             best, depth = f" ({path}, line {line + 1})", reached
     return best
@@ -138,15 +156,15 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
                     origin[section, label] = path
                     target[label] = deepcopy(meaning)
             else:
-                merged[section] = _merged(merged.get(section), value)
+                merged[section] = merge_values(merged.get(section), value)
                 first = section == "study" and content is contents[0] and isinstance(value, dict)
                 if first and names and value.get("name", names[-1]) != names[-1]:
                     merged[section].pop("tune", None)
-    return _merged(merged, overrides or {})
+    return merge_values(merged, overrides or {})
 
 
-def _merged(old: Any, new: Any) -> Any:
+def merge_values(old: Any, new: Any) -> Any:
     """Return `new` over `old`: mappings merged, anything else replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return deepcopy(new)
-    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+    return old | {key: merge_values(old.get(key), value) for key, value in new.items()}

@@ -1,21 +1,19 @@
 """From the merged config to settings: checked, and every default filled in. Imports no torch."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import SchemaError, checked
+from fedloom.common.schema import checked
 from fedloom.config import data_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs
 from fedloom.config.published import read_paper
-from fedloom.config.reading import CONFIG, locate
+from fedloom.config.reading import CONFIG
 from fedloom.config.settings import (
     Backbone,
     Dataset,
@@ -35,23 +33,19 @@ Entries = dict[str, dict[str, Entry]]  # by section and label
 GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or of several
 
 
-def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
+def resolve_with(config: dict[str, Any], kinds: Catalogue) -> Settings:
     """Check the merged config, and return what its labels stand for.
 
-    Args:
-        kinds: of data sets, partitions, tables and figures; those of backbones are known here.
-        files: where the config was read from, so that an error can name file and line.
+    `kinds` are those of data sets, partitions, tables and figures; those of backbones are known
+    here.
     """
-    try:
-        keys = checked(Config, config, CONFIG + " ")
-        protocols = {}
-        for label, entry in keys.partitions.items():  # the keys of its scheme are left
-            path = ["partitions", label, "protocol"]
-            protocol, where = entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}"
-            protocols[label] = checked(Protocol, protocol, where, path)
-        entries = _entries(keys, kinds)
-    except SchemaError as error:
-        raise FedLoomError(f"{error}{locate(files, error.keys)}") from None
+    keys = checked(Config, config, CONFIG + " ")
+    protocols = {}
+    for label, entry in keys.partitions.items():  # the keys of its scheme are left
+        path = ["partitions", label, "protocol"]
+        protocol, where = entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}"
+        protocols[label] = checked(Protocol, protocol, where, path)
+    entries = _entries(keys, kinds)
     methods, grids = method_labels.resolve_methods(
         method_labels.implied(keys.select.methods, keys.methods) | keys.methods, keys.study.training
     )
