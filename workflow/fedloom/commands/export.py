@@ -16,7 +16,7 @@ README = """\
 # Results of the study {study}
 
 `{file}` holds {rows:,} rows of {runs:,} runs, without tuning trials: a row per run, evaluated
-round, client and group. Read it with pandas, R's `arrow` or DuckDB, as `pandas.read_parquet("{file}")`.
+round, client and group. `pandas.read_parquet("{file}")` reads it, and so do R's arrow and DuckDB.
 
 | column | meaning |
 |---|---|
