@@ -140,6 +140,10 @@ def export(study: str, folder: str | None) -> None:
 @click.argument("name", required=False)
 def methods(name: str | None) -> None:
     """Print every method in a line, or all facts of one."""
+    from fedloom.hooks import manifest
+
+    if name:
+        manifest.find(name)  # before the library, which takes a second
     from fedloom.commands import describe
 
     print(describe.method(name) if name else describe.methods())

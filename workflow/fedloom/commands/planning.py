@@ -51,8 +51,9 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         changes = [read_change(text) for text in given.pop(SET, ())]
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
-        merged = merge(contents, given)
-        settings = resolve(merged, [path for path, _ in contents], changes)
+        own = merge(contents[1:], given) if contents[1:] or given else None
+        merged, read = merge(contents, given), [path for path, _ in contents]
+        settings = resolve(merged, read, changes, own)
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
@@ -62,14 +63,18 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
 
 
 def resolve(
-    merged: dict[str, Any], files: Iterable[Path] = (), changes: Iterable[Change] = ()
+    merged: dict[str, Any],
+    files: Iterable[Path] = (),
+    changes: Iterable[Change] = (),
+    own: dict[str, Any] | None = None,
 ) -> Settings:
     """Check a merged config, and return its labels with the settings behind them.
 
     An error names the place in the files that the config was read from, or the change of a key.
+    `own` is what the study sets itself, by default all.
     """
     try:
-        return resolve_with(merged, KINDS)
+        return resolve_with(merged, KINDS, own)
     except FedLoomError as error:
         raise FedLoomError(f"{error}{origin(error, files, changes)}") from None
 

@@ -12,14 +12,15 @@ or, if its rows are not the methods,
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import TableKind
-from fedloom.report.tables import layout, notes, published
-from fedloom.report.tables.summary import summarise
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
+
+if TYPE_CHECKING:
+    from fedloom.report.tables.layout import Built
 
 KINDS = Room(__name__, TableKind)
 
@@ -36,14 +37,19 @@ def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> No
     Args:
         outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
     """
+    from fedloom.report.tables import layout  # a plan imports tables for their keys alone
+
     own = kind(job)
     built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
     caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
     layout.write(built._replace(caption=caption), f"tab:{job.study}-{job.label}", outputs)
 
 
-def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> layout.Built:
+def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     """Return a row per method and scenario: means over seeds, published numbers and marks."""
+    from fedloom.report.tables import layout, notes, published
+    from fedloom.report.tables.summary import summarise
+
     extra = own.extra_of(job.settings)
     frame = summarise(runs, [own.measure(run, **extra) for run in runs])
     text = own.describe(runs) + spread(int(frame["seeds"].min()))
