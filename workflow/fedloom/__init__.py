@@ -25,7 +25,7 @@ MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: every command imports this module, and few need pandas."""
+    """Import a name when it is first used: every command imports this module, few need pandas."""
     if name not in MODULES:
         raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
     return getattr(import_module(MODULES[name]), name)

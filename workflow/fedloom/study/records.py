@@ -44,9 +44,7 @@ def write_record(plan: Plan) -> None:
         return _given(settings, Run(*labels, seed=0))
 
     rows = [vars(run) | given(*list(vars(run).values())[:-1]) for run in every]
-    text = io.StringIO()
-    YAML().dump(plan.config, text)
-    facts = {"study": plan.name, "settings": text.getvalue(), "versions": json.dumps(_versions())}
+    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": json.dumps(_versions())}
     table = pa.Table.from_pylist(rows).replace_schema_metadata(facts)
     write_table(paths.at(paths.RECORD, study=plan.name), table)
 
@@ -59,6 +57,15 @@ def read_record(study: str, folder: Path) -> "pa.Table":
         hint = f"; {suggestion(study, known)}" if known else ""
         raise FedLoomError(f"{file}: study '{study}' must have finished; run it{hint}")
     return read_table(file)
+
+
+def _as_yaml(plan: Plan) -> str:
+    """Write the merged config, in which inherited keys are as the study has them, as YAML."""
+    settings, text = plan.settings, io.StringIO()
+    shown = {"tables": list(settings.select.tables), "figures": list(settings.select.figures)}
+    study = settings.study.model_dump(mode="json", exclude_unset=True)
+    YAML().dump(plan.config | {"study": study, "select": plan.config["select"] | shown}, text)
+    return text.getvalue()
 
 
 def _trials(plan: Plan) -> list[Run]:
