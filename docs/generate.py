@@ -84,7 +84,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         if plugin is None:
             raise PluginError(f"docs/{path}: a card of no plugin; rename or remove it")
         return completed(markdown, plugin)
-    return markdown
+    return re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)  # to its page
 
 
 def completed(text: str, plugin: Plugin) -> str:

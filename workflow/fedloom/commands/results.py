@@ -48,6 +48,6 @@ def scan(
 def record_of(study: str | PathLike, folder: Path) -> pa.Table:
     """Return the record of a finished study, see fedloom.study.records."""
     name = str(study)
-    if Path(name).suffix == ".yaml" or "/" in name:
+    if "/" in name or name.endswith((".yaml", ".yml")):
         name = merge(read_all([CONFIG, file_of(name)]))["study"]["name"]
     return read_record(name, folder)

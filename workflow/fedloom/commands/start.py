@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,8 @@ ERROR = "error: "  # begins the line of an error
 
 def run(
     study: str | PathLike | Mapping[str, Any] | None = None,
-    *options: str,
     cores: int = 2,
+    options: Sequence[str] = (),
     folder: str | PathLike = ".",
 ) -> None:
     """Run a study, print what `fedloom run` prints, and return when it has finished.
@@ -29,7 +29,7 @@ def run(
     Args:
         study: its file, a name that `fedloom studies` prints, or keys of the config as a mapping,
             as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
-        options: further words for `fedloom run`, as "--set", "training.lr=0.1".
+        options: further words for `fedloom run`, as ["--set", "training.lr=0.1"].
         folder: where it runs, and keeps `results`.
 
     Raises:

@@ -69,10 +69,9 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     """
     runs = record.to_pandas().astype({"seed": "int32"})
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
-    if runs.empty:
-        raise FedLoomError(
-            f"study must have {'tuning trials (study.tune)' if trials else 'runs'}, got none"
-        )
+    if runs.empty:  # a record always has runs
+        name = record.schema.metadata[b"study"].decode()
+        raise FedLoomError(f"study '{name}' must have tuning trials, got none; set study.tune")
     labels = zip(*(runs[name] for name in Run.__dataclass_fields__), strict=True)
     runs["filename"] = [str(folder / paths.at(paths.EVALUATION, Run(*each))) for each in labels]
     for label in OF_RUNS:

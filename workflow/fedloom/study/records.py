@@ -36,8 +36,8 @@ def write_record(plan: Plan) -> None:
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
     settings, every = plan.settings, [*plan.runs, *_trials(plan)]
-    if not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
-        return  # other targets than the study's tables were asked for
+    if not every or not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
+        return  # its tables need no run, or only some of them were asked for
 
     @cache
     def given(*labels: str) -> dict[str, Any]:
