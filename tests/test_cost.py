@@ -10,7 +10,7 @@ import pytest
 from snakemake.cli import main as snakemake
 
 from command_line import invoked
-from fedloom.commands import bundled_studies, cli
+from fedloom.commands import bundled_studies
 from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.study.cost import FORK, study_cost
@@ -86,14 +86,6 @@ def test_a_global_test_without_a_model_of_the_server_is_one_of_every_clients(tmp
     )
     clients = 20
     assert once - without == pytest.approx(clients * 100 * 12 * 4 / 2 * OF_AN_IMAGE)
-
-
-@pytest.mark.parametrize("rate", ["0", "-3", "nan", "inf", "fast"])
-def test_a_rate_is_above_zero(rate, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["fedloom", "plan", f"--rate={rate}"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "--rate" in capsys.readouterr().err
 
 
 def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch, capsys):

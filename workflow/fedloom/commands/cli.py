@@ -5,6 +5,7 @@ What a command needs is imported when it runs, so that help and a mistyped name 
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,18 @@ from fedloom.common.logs import log_to
 
 HELP = {"help_option_names": ["-h", "--help"]}
 PLENTY = click.IntRange(min=1)
-method_name = click.option("--method", required=True, help="Name of a method.")
+
+
+class Study(click.ParamType):
+    """A file, or the name of a study that ships, which becomes its file."""
+
+    name = "study"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Return the file of a study; a name that is none is an error before imports of seconds."""
+        from fedloom.commands.bundled_studies import file_of
+
+        return file_of(value)
 
 
 class Launching(click.Command):
@@ -27,88 +39,62 @@ class Launching(click.Command):
         ctx.obj = args[cut + 1 :]
         return super().parse_args(ctx, args[:cut])
 
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return what the first line of the help shows."""
-        return [*super().collect_usage_pieces(ctx), "[-- SNAKEMAKE'S OPTIONS]"]
-
 
 @click.group(context_settings=HELP)
 @click.version_option(package_name="fedloom", message="%(prog)s %(version)s")
 def fedloom() -> None:
-    """Federated prompt tuning as one Snakemake workflow."""
+    """Federated prompt tuning as one Snakemake workflow.
+
+    A STUDY is a file, or a name that `fedloom studies` prints; without one, it is config.yaml. A
+    RUN is a folder below results/runs.
+    """
 
 
 # ---- studies -------------------------------------------------------------------------------------
 
 
-def launching(function: Any) -> Any:
-    """Add the arguments of `run` and `report`."""
-    for decorate in (
-        click.pass_obj,
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE ...",
-                     help="Keys of the config, as study.rounds=4; `study.` may be left out."),
-        click.option("-n", "--dry-run", is_flag=True, help="Show what would run."),
-        click.option("--cores", type=PLENTY, help="Default: all of this machine."),
-        click.argument("words", nargs=-1, metavar="[STUDY]"),
-    ):  # fmt: skip
-        function = decorate(function)
-    return function
-
-
-@fedloom.command(cls=Launching)
-@launching
-def run(options: list[str], **given: Any) -> int:
-    """Run a study and print its first table.
-
-    STUDY is a file, or a name that `fedloom studies` prints; default: config.yaml.
-    """
-    return _launch(options, **given)
-
-
-@fedloom.command(cls=Launching)
-@launching
-def report(options: list[str], **given: Any) -> int:
-    """Run a study, and write its tables and figures into one HTML file."""
-    return _launch(options, **given, reporting=True)
-
-
-def _launch(
-    options: list[str],
-    words: tuple[str, ...],
-    cores: int | None,
-    dry_run: bool,
-    settings: tuple[str, ...],
-    reporting: bool = False,
-) -> int:
+def launch(words: tuple[str, ...], settings: tuple[str, ...], **given: Any) -> int:
     """Run Snakemake on a study; words with = are settings, as `--set` may have several."""
-    from fedloom.commands.bundled_studies import file_of
-
     named = [word for word in words if "=" not in word]
     if len(named) > 1:
         raise FedLoomError(f"must be one study, got {' and '.join(named)}; run one at a time")
-    files = [file_of(name) for name in named]
+    files = [Study().convert(name, None, None) for name in named]
     changes = [*settings, *(word for word in words if "=" in word)]
     from fedloom.commands import launch
 
-    return launch.run(files, changes, cores, dry_run, options, reporting)
+    context = click.get_current_context()
+    reporting = context.info_name == "report"
+    return launch.run(files, changes, options=context.obj, reporting=reporting, **given)
+
+
+LAUNCHING = [
+    click.Argument(["words"], nargs=-1, metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"),
+    click.Option(["--cores"], type=PLENTY, help="Default: all of this machine."),
+    click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
+    click.Option(
+        ["--set", "settings"],
+        multiple=True,
+        metavar="KEY=VALUE ...",
+        help="Keys of the config, as study.rounds=4; `study.` may be left out.",
+    ),
+]
+for name, about in {
+    "run": "Run a study and print its first table.",
+    "report": "Run a study; write its tables and figures into an HTML file.",
+}.items():
+    fedloom.add_command(Launching(name, params=LAUNCHING, callback=launch, help=about))
 
 
 @fedloom.command()
-@click.argument("studies", nargs=-1, metavar="[STUDY]...")
+@click.argument("studies", nargs=-1, type=Study(), metavar="[STUDY]...")
 @click.option("--rate", type=float, metavar="TERA", help="Of your GPU: 10^12 operations a second.")
-def plan(studies: tuple[str, ...], rate: float | None) -> None:
-    """Print what a study costs before it runs: jobs, hours, disk, bytes.
-
-    STUDY is a file, or a name that `fedloom studies` prints; default: config.yaml.
-    """
+def plan(studies: tuple[Path, ...], rate: float | None) -> None:
+    """Print what a study costs: jobs, hours, disk, bytes."""
     if rate is not None and not 0 < rate < float("inf"):
         raise FedLoomError(f"--rate: must be a number above 0, got '{rate}'")
-    from fedloom.commands.bundled_studies import file_of
-
-    files = [file_of(study) for study in studies]
     from fedloom.commands.plan import text
 
-    print(text(files, rate))
+    print(text(studies, rate))
 
 
 @fedloom.command()
@@ -133,6 +119,51 @@ def export(study: str, folder: str | None) -> None:
     print(export(study, folder))
 
 
+# ---- runs ----------------------------------------------------------------------------------------
+
+study_option = click.option("--study", "files", type=Study(), multiple=True, help="The run's.")
+
+
+@fedloom.command()
+@click.argument("run")
+@study_option
+def show(run: str, files: tuple[Path, ...]) -> None:
+    """Print a run's accuracy by round, and where each setting is from."""
+    from fedloom.commands import planning, runs
+
+    print(runs.show(planning.load_plan(files), run))
+
+
+@fedloom.command()
+@click.argument("first", metavar="RUN")
+@click.argument("second", metavar="RUN")
+@study_option
+def diff(first: str, second: str, files: tuple[Path, ...]) -> None:
+    """Print how two runs differ in settings and accuracy.
+
+    With two --study, each run has its own.
+    """
+    from fedloom.commands import planning, runs
+
+    plans = [planning.load_plan([file]) for file in files] or [planning.load_plan()]
+    print(runs.diff((plans[0], plans[-1]), (first, second)))
+
+
+@fedloom.command()
+@click.argument("studies", nargs=-1, required=True, type=Study(), metavar="STUDY...")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def clean(studies: tuple[Path, ...], yes: bool) -> None:
+    """List the results of no STUDY named here; delete them if you agree."""
+    from fedloom.commands import clean, launch, planning
+
+    plans = [planning.load_plan([file]) for file in studies]
+    with launch.alone():
+        found = clean.unused(plans)
+        print(clean.listing(found))
+        if found and (yes or click.confirm("Delete all of these?")):
+            clean.delete(found)
+
+
 # ---- methods and data ----------------------------------------------------------------------------
 
 
@@ -150,6 +181,15 @@ def methods(name: str | None) -> None:
 
 
 @fedloom.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Make plugins/NAME, a method that runs, for you to change."""
+    from fedloom.commands.new import new_method
+
+    print(f"{new_method(name)}\nnext: fedloom check --method {name}")
+
+
+@fedloom.command()
 @click.option("--method", help="Name of a method; default: every one.")
 @click.option("--threads", type=PLENTY, default=1, help="Of torch.")
 def check(method: str | None, threads: int) -> None:
@@ -158,23 +198,23 @@ def check(method: str | None, threads: int) -> None:
 
     known = manifest.discover()
     names = [method] if method else sorted(known.keys() | known.broken.keys())
-    plugins = {name: manifest.find(name) for name in names[:1]}  # before torch, which takes seconds
+    manifest.find(names[0])  # before torch, which takes seconds
     from fedloom.common.device import prepare_torch
     from fedloom.contract import driver
 
     prepare_torch(threads)
     for name in names:
-        done = driver.check(plugins.get(name) or manifest.find(name), list(known.values()))
+        done = driver.check(manifest.find(name), list(known.values()))
         click.echo(f"{name} keeps the contract ({done})", err=True)
 
 
 @fedloom.command()
-@method_name
+@click.option("--method", required=True, help="Name of a method.")
 @click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
 @click.option("--classes", type=PLENTY, required=True, help="Number of classes.")
 @click.option("--options", type=json.loads, default="{}", help="The method's, as JSON.")
 def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
-    """Print the floats that a method sends one client in one round, by kind; needs no weights."""
+    """Print the floats that a client is sent in one round, by kind."""
     from fedloom.hooks import manifest
 
     manifest.find(method, kind="method")  # before torch, which takes seconds
@@ -187,7 +227,7 @@ def communication(method: str, backbone: str, classes: int, options: dict[str, A
 
 @fedloom.command()
 def datasets() -> None:
-    """Print the recipes and sources of datasets and the schemes of partitions, with their keys."""
+    """Print recipes, sources and schemes, with their keys."""
     from fedloom.commands import describe
 
     print(describe.datasets())
@@ -198,23 +238,22 @@ def data() -> None:
     """List, download and check the data sets of the papers."""
 
 
-recipe_name = click.argument("name")
 root_folder = click.option("--root", help="Folder of its files; default: data/<name>.")
 
 
 @data.command("list")
 def list_recipes() -> None:
-    """Print every recipe: its papers, its counts, how it is got, and whether it is there."""
+    """Print every recipe in a line."""
     from fedloom.commands import data
 
     print(data.listing())
 
 
 @data.command("get")
-@recipe_name
+@click.argument("name")
 @root_folder
 def get_data(name: str, root: str | None) -> None:
-    """Download a data set's files as its recipe says; what is there already is not fetched again.
+    """Download a data set; what is there already is not fetched again.
 
     NAME is that of a recipe, or the path of its .yaml file. What no program can download is printed
     as steps to do by hand, and the exit status is then 2.
@@ -225,11 +264,11 @@ def get_data(name: str, root: str | None) -> None:
 
 
 @data.command("check")
-@recipe_name
+@click.argument("name")
 @root_folder
 @click.option("--pixels", is_flag=True, help="Also read every image.")
 def check_data(name: str, root: str | None, pixels: bool) -> int:
-    """Compare a data set's files with its recipe: images of each split, domain and class.
+    """Compare a data set's files with its recipe.
 
     NAME is that of a recipe, or the path of its .yaml file. Every difference is a line, and the
     exit status is then 2. If nothing differs, the line that says so names the images that no count
@@ -245,9 +284,9 @@ def check_data(name: str, root: str | None, pixels: bool) -> int:
 
 @fedloom.command()
 def doctor() -> int:
-    """Check versions, GPUs and disks of this machine; the exit status is 1 if one is to be mended.
+    """Check versions, GPUs and disks of this machine.
 
-    Prints a line per finding, with what to do where something is wrong.
+    Prints a line per finding, with what to do; the exit status is 1 if anything is to be done.
     """
     from fedloom.commands.doctor import findings
 
@@ -256,7 +295,7 @@ def doctor() -> int:
 
 @fedloom.command()
 def schema() -> None:
-    """Print the keys of the config as JSON Schema, by which an editor completes and checks them."""
+    """Print the config's keys as JSON Schema, for an editor."""
     from fedloom.commands import config_schema
 
     print(json.dumps(config_schema.config_schema(), indent=2, ensure_ascii=False))
@@ -272,13 +311,7 @@ def main() -> None:
             status = error.exit_code
             error.show()
         except click.ClickException as error:
-            raise FedLoomError(f"{error.format_message()} See `{_path(error)} --help`") from None
+            raise FedLoomError(error.format_message()) from None
         except click.Abort:
             raise KeyboardInterrupt from None
     sys.exit(status or 0)
-
-
-def _path(error: click.ClickException) -> str:
-    """Return the words of the command that refuses its arguments."""
-    context = getattr(error, "ctx", None)
-    return context.command_path if context else "fedloom"

@@ -52,10 +52,7 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
 
 
 def get(name: str, root: str | None) -> None:
-    """Download a data set's files as its recipe says; what is there already is not fetched again.
-
-    What no program can download is printed as steps to do by hand, and the exit status is then 2.
-    """
+    """Download a data set's files as its recipe says; steps to do by hand are an error."""
     from fedloom.data import download
 
     recipe = recipes.find(name)
@@ -95,11 +92,7 @@ def _listed(recipe: Recipe, name: str, root: str | None) -> tuple["Prepared", di
 
 
 def check(name: str, root: str | None, pixels: bool) -> int:
-    """Compare a data set's files with its recipe: images of each split, domain and class.
-
-    Every difference is a line, and the status returned is then 2. If nothing differs, the line
-    that says so names the images that no count of the recipe covers.
-    """
+    """Print in what a data set's files differ from its recipe, and return 2 if they do."""
     from fedloom.data import expected_counts
     from fedloom.data.images import unreadable
 

@@ -51,13 +51,13 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         changes = [read_change(text) for text in given.pop(SET, ())]
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
-        own = merge(contents[1:], given) if contents[1:] or given else None
+        own = given or merge(contents[1:]) or None
         merged, read = merge(contents, given), [path for path, _ in contents]
         settings = resolve(merged, read, changes, own)
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
-        return Plan(settings, merged)
+        return Plan(settings, merged, tuple(read))
     except FedLoomError as error:
         sys.exit(f"error: {error}")
 
@@ -71,7 +71,7 @@ def resolve(
     """Check a merged config, and return its labels with the settings behind them.
 
     An error names the place in the files that the config was read from, or the change of a key.
-    `own` is what the study sets itself, by default all.
+    `own` is what the study sets itself, or the command line; by default all.
     """
     try:
         return resolve_with(merged, KINDS, own)

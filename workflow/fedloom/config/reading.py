@@ -28,7 +28,7 @@ def read(path: Path) -> dict[str, Any]:
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     """Parse a file; the cache saves most of the time of a plan."""
     try:
-        plain = _plain(YAML(typ="rt").load(text), path, count(1))
+        plain = _plain(_tree(text), path, count(1))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -40,6 +40,12 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
         kind = "nothing" if plain is None else type(plain).__name__
         raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
     return plain
+
+
+@lru_cache(maxsize=256)
+def _tree(text: str) -> Any:
+    """Parse a text of YAML into values that know their lines."""
+    return YAML(typ="rt").load(text)
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
@@ -97,7 +103,7 @@ def _plain(value: Any, path: Path | str, values: Iterator[int]) -> Any:
 def parse(text: str, where: str) -> Any:
     """Return the value that a text of YAML stands for; errors begin with `where`."""
     try:
-        return _plain(YAML(typ="rt").load(text), where, count(1))
+        return _plain(_tree(text), where, count(1))
     except (YAMLError, ValueError, RecursionError) as error:
         raise FedLoomError(f"{where}: {one_line(error)}") from None
 
@@ -114,21 +120,34 @@ def locate(paths: Iterable[Path], keys: Sequence[str | int], names: Sequence[str
     """
     best, depth = "", 0
     for path in paths:
-        node: Any = YAML(typ="rt").load(Path(path))
-        line = reached = 0
-        for key in keys:
-            try:
-                marks = node.lc
-                line = (marks.item if isinstance(node, list) else marks.key)(key)[0]
-                node = node[key]
-            except (KeyError, IndexError, TypeError, AttributeError):
-                break
-            reached += 1
-        found = [node.index(name) for name in names if isinstance(node, list) and name in node]
-        line = node.lc.item(found[0])[0] if found else line
+        node, line, reached = _walk(path, keys)
+        if hasattr(node, "append"):  # a list
+            items = [node.index(name) for name in names if name in node]
+            line = node.lc.item(items[0])[0] if items else line
         if reached and reached >= depth:
             best, depth = f" ({path}, line {line + 1})", reached
     return best
+
+
+def written(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
+    """Return "file, line n" of the last file that has a key, and its value; None if none has it."""
+    found = None
+    for path in paths:
+        node, line, reached = _walk(path, keys)
+        found = (f"{path}, line {line + 1}", node) if reached == len(keys) else found
+    return found
+
+
+def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
+    """Return how far a file has a key path: the value there, its line, and the number of keys."""
+    node, line = _tree(read_text(path)), 0
+    for reached, key in enumerate(keys):
+        try:
+            line = (node.lc.item if hasattr(node, "append") else node.lc.key)(key)[0]
+            node = node[key]
+        except (KeyError, IndexError, TypeError, AttributeError):
+            return node, line, reached
+    return node, line, len(keys)
 
 
 def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
