@@ -21,6 +21,7 @@ PARENTS = (paths.STORE, paths.PROTOTYPES, paths.TRIALS, paths.TABLE, paths.FIGUR
 UNITS = [
     paths.RUN,
     paths.REPORT,
+    paths.RECORD,
     paths.BLOCK_ACCURACY,
     str(Path(paths.PARTITION).parent),
     *(str(Path(pattern).parent) for pattern in PARENTS),

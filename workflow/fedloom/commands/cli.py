@@ -116,6 +116,20 @@ def studies() -> None:
     print(describe.studies())
 
 
+@fedloom.command()
+@click.argument("study", default="default")
+@click.argument("folder", required=False, type=click.Path(file_okay=False))
+def export(study: str, folder: str | None) -> None:
+    """Write all evaluations of a finished study into one Parquet file, with a README, for a paper.
+
+    STUDY is its name, its file, or a name that `fedloom studies` prints. FOLDER is made; default:
+    results/export/<study>.
+    """
+    from fedloom.commands.export import export
+
+    print(export(study, folder))
+
+
 # ---- runs ----------------------------------------------------------------------------------------
 
 study_option = click.option("--study", "files", type=Study(), multiple=True, help="The run's.")

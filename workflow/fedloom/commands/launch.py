@@ -24,6 +24,7 @@ from fedloom.common.locks import held
 from fedloom.study import paths
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
+from fedloom.study.records import write_record
 
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
@@ -183,5 +184,6 @@ def run(
         status = (locked and unlock(arguments)) or snakemake(arguments)
     if status != 0:
         return status
+    write_record(study)
     print(f"\n{summary(study)}")
     return report(study, arguments) if reporting else status

@@ -25,6 +25,7 @@ class Plan:
     """
 
     settings: Settings
+    config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
     files: tuple[Path, ...] = ()  # that the settings were read from, later ones over earlier ones
     _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
 
