@@ -72,6 +72,14 @@ def report(options: list[str], **given: Any) -> int:
     return _launch(options, **given, reporting=True)
 
 
+@fedloom.command()
+def watch() -> None:
+    """Show how far the run in this folder is, from another terminal."""
+    from fedloom.commands import display
+
+    display.watch()
+
+
 def _launch(
     options: list[str],
     words: tuple[str, ...],

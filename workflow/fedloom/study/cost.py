@@ -60,14 +60,8 @@ class Cost:
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""
     finals, settings = plan.runs, plan.settings
-    tune = settings.study.tune
-    trials = {
-        replace(run, partition=run.partition + VALIDATION, method=trial.label, seed=tune.seed)
-        for run in finals
-        for trial in trials_of(settings, run)
-        if tune
-    }
-    every = [*finals, *sorted(trials)]
+    trials = _trials(plan)
+    every = [*finals, *trials]
     jobs = _jobs(plan, finals, every)
     takes = [
         estimates.of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()
@@ -84,6 +78,31 @@ def study_cost(plan: Plan) -> Cost:
         disk=_disk(settings, jobs),
         precision=settings.study.precision,
     )
+
+
+def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
+    """Return the seconds of one core that a study's jobs take, by rule and file, if estimated."""
+    jobs = _jobs(plan, plan.runs, [*plan.runs, *_trials(plan)])
+    seconds: dict[str, dict[Path, float]] = {}
+    for rule in (*ESTIMATED, "train"):
+        for file, labels in jobs[rule].items():
+            work = estimates.of_job(plan.settings, rule, labels)
+            whole = FORK + work.seconds + work.operations / RATE
+            seconds.setdefault(rule, {})[file] = whole
+    return seconds
+
+
+def _trials(plan: Plan) -> list[Run]:
+    """Return the runs that are trained to choose options (study.tune)."""
+    settings = plan.settings
+    tune = settings.study.tune
+    trials = {
+        replace(run, partition=run.partition + VALIDATION, method=trial.label, seed=tune.seed)
+        for run in plan.runs
+        for trial in trials_of(settings, run)
+        if tune
+    }
+    return sorted(trials)
 
 
 def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
