@@ -10,10 +10,9 @@ from typing import Any
 from tabulate import tabulate
 
 from fedloom.commands.plan import megabytes
-from fedloom.config.settings import VALIDATION
 from fedloom.study import paths
 from fedloom.study.plan import Plan
-from fedloom.study.runs import scenarios
+from fedloom.study.runs import scenarios, trial_runs
 
 # patterns of the folders and files that are deleted as a whole; logs are never deleted
 CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
@@ -40,12 +39,8 @@ def unused(plans: Sequence[Plan]) -> dict[Path, int]:
 
 def _used(plan: Plan) -> Iterator[Path]:
     """Yield the units of a study: those of its runs, their trials, and its frozen backbones."""
-    settings, tune = plan.settings, plan.settings.study.tune
-    every: list[dict[str, Any]] = [vars(run) for run in plan.runs]
-    for run in plan.runs:
-        for trial in settings.trials.get(run.method, ()):
-            changes = {"partition": run.partition + VALIDATION, "method": trial.label}
-            every.append(vars(run) | changes | {"seed": tune and tune.seed})
+    settings = plan.settings
+    every: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
     for scenario, backbone in product(scenarios(settings), settings.select.backbones):
         every.append(vars(scenario) | {"backbone": backbone})
     for pattern, labels in product(UNITS, every):

@@ -86,6 +86,14 @@ for name, about in {
 
 
 @fedloom.command()
+def watch() -> None:
+    """Show how far the run in this folder is, in another terminal."""
+    from fedloom.commands import display
+
+    display.watch()
+
+
+@fedloom.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def init(folder: Path) -> None:
     """Make a folder for your studies: a config to change, a Snakefile, profiles."""

@@ -17,10 +17,13 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from rich.console import Console
 
+from fedloom.commands import course
 from fedloom.commands.planning import LAUNCHER, SET, load_plan
 from fedloom.common.checkout import ROOT, SNAKEFILE
 from fedloom.common.locks import held
+from fedloom.common.logs import QUIET
 from fedloom.study import paths
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
@@ -65,16 +68,25 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
     return load_plan(options.configfile, overrides), bool(options.dryrun)
 
 
-def snakemake(arguments: list[str]) -> int:
-    """Run Snakemake and return its exit status."""
+def snakemake(arguments: list[str], shown: bool = False) -> int:
+    """Run Snakemake and return its exit status.
+
+    Args:
+        shown: the course of its jobs is displayed, in place of its own lines and theirs.
+    """
     snakefile = [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
     command = [sys.executable, "-m", "snakemake", *snakefile, *arguments]
-    environment = os.environ | {LAUNCHER: "1"} | _cache()
+    command += ["--logger", "fedloom"] if shown else []
+    environment = os.environ | {LAUNCHER: "1"} | ({QUIET: "1"} if shown else {}) | _cache()
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
         subprocess.Popen(command, process_group=0, env=environment) as process,
         _handing_on(process),
     ):
+        if shown:
+            from fedloom.commands.display import follow  # takes a tenth of a second
+
+            follow(lambda: process.poll() is not None, Console(stderr=True))
         status = process.wait()
         return status if status >= 0 else 128 - status  # as a shell has it
 
@@ -181,7 +193,8 @@ def run(
         return snakemake(arguments)
     with alone():
         locked = any(Path(".snakemake/locks").glob("*"))
-        status = (locked and unlock(arguments)) or snakemake(arguments)
+        course.begin(study)
+        status = (locked and unlock(arguments)) or snakemake(arguments, shown=True)
     if status != 0:
         return status
     write_record(study)

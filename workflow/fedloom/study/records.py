@@ -18,7 +18,7 @@ from fedloom.common.io import canonical, read_table, write_table
 from fedloom.config.settings import VALIDATION, Settings
 from fedloom.study import make_jobs, paths, selected
 from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
+from fedloom.study.runs import Run, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ def write_record(plan: Plan) -> None:
     """
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
-    settings, every = plan.settings, [*plan.runs, *_trials(plan)]
+    settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
     if not every or not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
         return  # its tables need no run, or only some of them were asked for
 
@@ -66,18 +66,6 @@ def _as_yaml(plan: Plan) -> str:
     study = settings.study.model_dump(mode="json", exclude_unset=True)
     YAML().dump(plan.config | {"study": study, "select": plan.config["select"] | shown}, text)
     return text.getvalue()
-
-
-def _trials(plan: Plan) -> list[Run]:
-    """List the tuning trials of a study's runs."""
-    found: dict[Run, None] = {}
-    for run in plan.runs:
-        if make_jobs.trials_of(plan.settings, run):
-            job = plan.job("choose", run)
-            for trial in job.trials:
-                labels = run.dataset, run.partition + VALIDATION, run.backbone, trial.label
-                found[Run(*labels, job.seed)] = None
-    return list(found)
 
 
 def _given(settings: Settings, run: Run) -> dict[str, Any]:
