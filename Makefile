@@ -49,7 +49,7 @@ fast: lint
 lint: for-test
 	$(VENV) -m ruff check .
 	$(VENV) -m ruff format --check .
-	.venv/bin/snakefmt --check Snakefile workflow/rules
+	.venv/bin/snakefmt --check Snakefile workflow/rules workflow/new_study/Snakefile
 	.venv/bin/codespell $$(git ls-files '*.py' '*.md' '*.yaml' '*.toml' '*.smk')
 	git grep -nP -f .prose -- $(PROSE); test $$? -eq 1 || { \
 	  echo "error: reword these lines in plain English; .prose has the patterns" >&2; exit 1; }
