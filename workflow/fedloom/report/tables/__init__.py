@@ -30,16 +30,20 @@ def kind(job: TableJob) -> Any:
     return found.model_construct(**job.settings)
 
 
+def build(job: TableJob, runs: list[PlottedRun]) -> layout.Built:
+    """Return a table: its numbers, its text, and its whole caption."""
+    own = kind(job)
+    built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
+    return built._replace(caption=f"{job.title or f'Study {job.study}'}: {built.caption}")
+
+
 def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table.
 
     Args:
         outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
     """
-    own = kind(job)
-    built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
-    caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
-    layout.write(built._replace(caption=caption), f"tab:{job.study}-{job.label}", outputs)
+    layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
 
 def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> layout.Built:
