@@ -4,8 +4,10 @@ import contextlib
 import faulthandler
 import logging
 import os
+import platform
 import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tqdm import tqdm
 log = logging.getLogger(__name__)
 
 # variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
+PACKAGES = ("fedloom", "torch", "timm", "numpy")  # whose versions numbers may depend on
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
@@ -58,9 +61,9 @@ class _File(logging.FileHandler):
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and with more detail to the file `path`.
 
-    The file begins with the host and a scheduler's job id. It alone gets debug lines, which show
-    tracebacks of plugins and the hook at which a plugin ended the process, and the stack of a
-    crashed interpreter.
+    The file begins with the host, a scheduler's job id, and versions, which the report shows. It
+    alone gets debug lines, which show tracebacks of plugins and the hook at which a plugin ended
+    the process, and the stack of a crashed interpreter.
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.INFO)
@@ -76,3 +79,6 @@ def log_to(path: Path | None) -> None:
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
     ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
     log.debug("on %s", ", ".join([socket.gethostname(), *ids]))
+    if path is not None:
+        versions = (f"{name} {version(name)}" for name in PACKAGES)
+        log.debug("with %s", ", ".join([f"Python {platform.python_version()}", *versions]))
