@@ -19,8 +19,8 @@ import psutil
 from snakemake.cli import get_argument_parser, parse_config
 
 from fedloom.commands.planning import LAUNCHER, load_plan
+from fedloom.common.errors import FedLoomError
 from fedloom.common.locks import held
-from fedloom.study import paths
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
 
@@ -118,15 +118,14 @@ def _handles_sigterm(process: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def report(study: Plan, arguments: list[str]) -> int:
-    """Write the study's report and return Snakemake's exit status."""
-    path = paths.at(paths.REPORT, study=study.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    style = ["--report-stylesheet", "workflow/captions/style.css"]
-    status = snakemake(["--report", str(path), *style, *arguments])
-    if status == 0:
-        print(f"report  {path}")
-    return status
+def report(study: Plan) -> None:
+    """Write the report of a study that has finished."""
+    from fedloom.report import page  # slow to import, and a run needs none of it
+
+    try:
+        print(f"report  {page.write(study)}")
+    except FedLoomError as error:
+        sys.exit(f"error: {error}")
 
 
 def unlock(arguments: list[str]) -> int:
@@ -164,7 +163,9 @@ def main() -> int:
     if status != 0:
         return status
     print(f"\n{summary(study)}")
-    return report(study, arguments) if reporting else status
+    if reporting:
+        report(study)
+    return status
 
 
 if __name__ == "__main__":
