@@ -7,12 +7,16 @@
 # make bench  timings relative to other tools, and a roofline: minutes on idle cores
 # make real   the studies on photographs with a ViT-S/14: a night on two cores
 # make kills  30 kills at random moments, here and on a single-node Slurm, with equal results
-# Each first makes .venv if it is missing or older than the versions pinned in constraints.txt.
+# make wheel  the package, tried in an environment and a folder outside the checkout: minutes
+# Each first makes .venv if it is missing or older than the versions pinned in constraints.txt; test, fast,
+# lint, docs and kills add their tools to it. With TORCH=cpu it has torch without CUDA, 4.8 GB less, from
+# the index of such builds that PIP_EXTRA_INDEX_URL names; PyTorch's installation page has its address.
 
 PYTHON ?= python3.11
+# the build of torch, as the version behind its +
+TORCH ?=
 # a name that `fedloom studies` prints
 STUDY ?=
-FILE = $(if $(STUDY),--configfile workflow/studies/$(STUDY).yaml)
 VENV := .venv/bin/python
 # the files whose English is checked by the patterns in .prose (Perl's regular expressions)
 PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!workflow/claims' \
@@ -20,16 +24,20 @@ PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!
 # The digest of the inputs of .venv, which is stale when this changes or the folder moves. Each digest
 # has a separate folder, which is built first and then linked, so that a failed build leaves the old
 # one in place and a running study keeps its own. The last two are kept.
-STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR); \
+STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR) $(TORCH); \
   } | sha256sum | cut -c1-12)
 
-.PHONY: run report test fast lint docs bench peers real kills venv
+HINT := $(if $(TORCH),; does PIP_EXTRA_INDEX_URL name the index of PyTorch for $(TORCH)?)
+PINS := .venvs/$(STAMP)/constraints.txt
+INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --editable
+
+.PHONY: run report test fast lint docs bench peers real kills wheel venv for-test for-docs
 
 run: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch $(FILE) $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom run $(STUDY) -- $(ARGS)
 
 report: venv
-	@PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch report $(FILE) $(ARGS)
+	@PYTHONPATH=workflow $(VENV) -m fedloom report $(STUDY) -- $(ARGS)
 
 test: lint
 	$(VENV) -m snakemake --lint
@@ -38,7 +46,7 @@ test: lint
 fast: lint
 	$(VENV) -m pytest --numprocesses auto --dist loadfile -m "not slow" $(ARGS)
 
-lint: venv
+lint: for-test
 	$(VENV) -m ruff check .
 	$(VENV) -m ruff format --check .
 	.venv/bin/snakefmt --check Snakefile workflow/rules
@@ -48,7 +56,7 @@ lint: venv
 	PYTHONPATH=workflow .venv/bin/lint-imports --no-cache
 	PYTHONPATH=workflow .venv/bin/basedpyright --pythonpath $(VENV)
 
-docs: venv
+docs: for-docs
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=workflow $(VENV) -m mkdocs build --strict
 
 bench: peers
@@ -70,19 +78,27 @@ peers: venv
 # Killed, it goes on where it was.
 real: venv
 	PYTHONPATH=workflow $(VENV) benchmarks/real/get.py
-	for study in cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom.commands.launch \
-	  --configfile benchmarks/real/$$study.yaml $(ARGS) || exit; done
+	for study in cifar10 pacs; do PYTHONPATH=workflow $(VENV) -m fedloom run \
+	  benchmarks/real/$$study.yaml -- $(ARGS) || exit; done
 
-kills: venv
+kills: for-test
 	PYTHONPATH=workflow $(VENV) tests/cluster/kills.py $(ARGS)
+
+wheel:
+	$(PYTHON) tests/installed.py build/wheel
+
+# the extras `test` and `docs`, added to .venv
+for-test for-docs: for-%: venv
+	@test -f .venv/$@ || { echo "adding the tools of \`make $*\` to .venv" && \
+	  $(VENV) $(INSTALL) '.[$*]' && touch .venv/$@; }
 
 venv:
 	@test -x .venvs/$(STAMP)/bin/python -a "$$(readlink .venv)" = .venvs/$(STAMP) || { \
 	  $(PYTHON) --version >/dev/null || { echo "error: no $(PYTHON); set PYTHON" >&2; exit 1; }; \
-	  echo "making .venv from constraints.txt (about 6 GB; some minutes)" && \
+	  echo "making .venv from constraints.txt ($(if $(TORCH),1.6,6.4) GB; some minutes)" && \
 	  { $(PYTHON) -m venv --clear .venvs/$(STAMP) && \
-	    .venvs/$(STAMP)/bin/python -m pip install --quiet --quiet --disable-pip-version-check \
-	      --constraint constraints.txt --editable '.[test]' || \
-	    { rm -rf .venvs/$(STAMP); echo "error: .venv is as it was" >&2; exit 1; }; } && \
+	    sed -E '$(if $(TORCH),s/^torch(vision)?==.*/&+$(TORCH)/)' constraints.txt > $(PINS) && \
+	    .venvs/$(STAMP)/bin/python $(INSTALL) '.[clip,privacy,slurm,cluster-generic]' || \
+	    { rm -rf .venvs/$(STAMP); echo "error: .venv is as it was$(HINT)" >&2; exit 1; }; } && \
 	  { test -L .venv || rm -rf .venv; } && ln -sfn .venvs/$(STAMP) .venv && \
 	  ls -dt .venvs/* | tail -n +3 | xargs rm -rf; }

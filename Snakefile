@@ -7,7 +7,7 @@ from pathlib import Path
 
 from snakemake.settings.types import DeploymentMethod
 
-ROOT = Path(workflow.basedir)
+ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus

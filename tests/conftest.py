@@ -4,6 +4,7 @@ import hypothesis
 import pytest
 import torch
 
+from fedloom.common import checkout
 from fedloom.config import data_plugins
 from fedloom.contract.tiny import tiny_task
 from fedloom.hooks import loader, manifest
@@ -56,13 +57,20 @@ def forget_plugins() -> None:
 
 def plugin_places() -> list:
     """Return the folders in which plugins are looked for."""
-    return [*sys.path, *(finder.__wrapped__.__defaults__ for finder in FINDERS)]
+    folders = checkout.plugin_folders()
+    return [*sys.path, *folders, *(finder.__wrapped__.__defaults__ for finder in FINDERS)]
 
 
 class Patch(pytest.MonkeyPatch):
     def syspath_prepend(self, path: object) -> None:
         super().syspath_prepend(path)
         forget_plugins()
+
+    def chdir(self, path: object) -> None:
+        before = plugin_places()
+        super().chdir(path)
+        if plugin_places() != before:
+            forget_plugins()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from fedloom.study.plan import Plan
 
 
 def run(stage: str, job: object) -> None:
-    """Run a stage as `python -m fedloom <stage>` does."""
+    """Run a stage as `python -m fedloom.stages <stage>` does."""
     importlib.import_module(f"fedloom.stages.{stage}").run(job, threads=1)
 
 

@@ -1,37 +1,102 @@
 """The command line: `fedloom <command>`, and what the launcher reads of Snakemake's arguments."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from fedloom.commands import cli, launch
+from fedloom.commands import cli, describe, launch
 from fedloom.common.checkout import ROOT
 
 
-def _complaint(capsys, *words: str) -> str:
+def _main(monkeypatch, *words: str) -> int:
+    """Run a command as the console script does, and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["fedloom", *words])
     with pytest.raises(SystemExit) as end:
-        cli.parser().parse_args(words)
-    assert end.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
+        cli.main()
+    return end.value.code
 
 
-def test_a_number_of_classes_is_at_least_one(capsys):
-    words = ("communication", "--method", "fedvpt", "--backbone", "x", "--classes")
-    for text in ("-3", "0", "ten"):
-        assert f"got '{text}'" in _complaint(capsys, *words, text)
-    assert cli.parser().parse_args([*words, "3"]).classes == 3
-
-
-def test_the_list_of_methods_says_what_each_does(capsys):
-    cli.methods(cli.parser().parse_args(["methods"]))
+def test_the_list_of_methods_says_what_each_does(monkeypatch, capsys):
+    assert _main(monkeypatch, "methods") == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["head_tuning"].endswith(
         "Federated averaging of a linear head on the frozen backbone's class token."
     )
     assert "Matches" not in lines["pfpt"] and "PFPT" in lines["pfpt"]
+
+
+TYPOS = {  # a command line, and what its error holds
+    "mehtods": "No such command 'mehtods'. Did you mean 'methods'?",
+    "methods pep_fedptt": "no method 'pep_fedptt'; did you mean 'pep_fedpt'?",
+    "check --method fedvptt": "no method 'fedvptt'; did you mean 'fedvpt'?",
+    "communication --method fedvptt --backbone x --classes 3": "did you mean 'fedvpt'?",
+    "run table44": "did you mean fedpha/table4 or pep_fedpt/table4 or",
+    "run pep_fedpt/tabel4": "did you mean pep_fedpt/table4?",
+    "run tpyo.yaml": "did you mean typo.yaml?",
+    "run typo.yaml": "'fedvptt'; did you mean 'fedvpt'? (typo.yaml, line 3)",
+    "run --set stdy.rounds=2": "did you mean 'study'? (--set stdy.rounds=2)",
+    "run --corse 2": "No such option '--corse'. (Did you mean one of: '--cores', '--set'?)",
+    "run a b": "must be one study, got a and b",
+    "plan --rate=nan": "--rate: must be a number above 0, got 'nan'",
+}
+NAMED = f"""
+import contextlib, io, sys
+from fedloom.commands import cli
+for words in {list(TYPOS)}:
+    sys.argv = ["fedloom", *words.split()]
+    try:
+        cli.main()
+    except SystemExit as end:
+        print(str(end.code).replace("error: ", ""), file=sys.stderr)
+sys.argv = ["fedloom", "--help"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    cli.main()
+heavy = {{"torch", "pandas", "matplotlib", "snakemake"}} & sys.modules.keys()
+print(heavy or "light")
+"""
+
+
+def test_a_mistyped_name_is_named_with_the_nearest_before_any_import_of_seconds(tmp_path):
+    (tmp_path / "typo.yaml").write_text("select:\n  methods:\n    - fedvptt\n")
+    done = subprocess.run(
+        [sys.executable, "-c", NAMED], capture_output=True, text=True, cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT / "workflow")},
+    )  # fmt: skip
+    for line in TYPOS.values():
+        assert line in done.stderr
+    assert done.stdout == "light\n"
+
+
+def test_the_version_is_that_of_the_project(monkeypatch, capsys):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert _main(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fedloom {project['version']}\n"
+
+
+def _launched(monkeypatch, *words: str) -> list[str]:
+    """Return the arguments that Snakemake would be run with."""
+    started = []
+    monkeypatch.setattr(launch, "snakemake", lambda words: started.append(words) or 3)
+    assert _main(monkeypatch, *words) == 3, "Snakemake's exit status"
+    return started[0]
+
+
+def test_a_run_is_a_command_of_snakemake(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    changes = ["rounds=4", 'study.shows=["a, {b}"]']
+    given = ["micro/micro_vit", "--set", *changes, "--cores", "2", "--", "-R", "train"]
+    words = _launched(monkeypatch, "run", *given)
+    file = str(ROOT / "workflow/studies/micro/micro_vit.yaml")
+    assert words[:4] == ["-R", "train", "--configfile", file]
+    assert words[4:] == ["--config", f"set={json.dumps(changes)}", "--cores", "2"]
+    study = launch.study_of(words)[0].settings.study  # as the Snakefile reads it, in all jobs
+    assert (study.name, study.rounds, study.shows) == ("micro_vit", 4, ["a, {b}"])
+    assert _launched(monkeypatch, "report", "-n") == ["--dry-run"]
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():
@@ -43,25 +108,19 @@ def test_a_reader_that_stops_early_gets_no_traceback():
     assert not done.stderr
 
 
-def _main(monkeypatch, does):
-    monkeypatch.setattr(sys, "argv", ["fedloom", "studies"])
-    monkeypatch.setattr("fedloom.commands.describe.studies", does)
-    cli.main()
-
-
 def test_a_plugin_may_take_the_output_away(monkeypatch):
     monkeypatch.setattr(sys, "stdout", sys.stdout)
-    _main(monkeypatch, lambda: setattr(sys, "stdout", None))
+    monkeypatch.setattr(describe, "studies", lambda: setattr(sys, "stdout", None))
+    assert _main(monkeypatch, "studies") == 0
 
 
 def test_an_interrupt_is_one_word(monkeypatch, capsys):
     def interrupted():
         raise KeyboardInterrupt
 
-    with pytest.raises(SystemExit) as end:
-        _main(monkeypatch, interrupted)
-    assert end.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    monkeypatch.setattr(describe, "studies", interrupted)
+    assert _main(monkeypatch, "studies") == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"  # below the ^C of a terminal
 
 
 def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):

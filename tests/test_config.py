@@ -16,6 +16,7 @@ from fedloom.commands.planning import CONFIG, load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import sha256
+from fedloom.config.changes import read_change
 from fedloom.config.reading import merge, read
 from fedloom.config.rounds import Reported, evaluated_rounds, job_ends, reported
 from fedloom.study.plan import Plan
@@ -30,7 +31,8 @@ BAD = [  # a study, and what its error holds
     ("study: {training: {lr: .nan}}", "training.lr: must be a finite number, got nan"),
     ("study: {rounds: 10000}", "study.rounds: must be "),
     ("study: {rounds: 3, rounds: 4}", 'yaml, line 1, column 20: found duplicate key "rounds"'),
-    ("study: {rounds: 4}", "study.report.last_evaluations: 3, but only 2 rounds are evaluated"),
+    ("study: {rounds: 4, report: {last_evaluations: 3}}",
+     "study.report.last_evaluations: 3, but only 2 rounds are evaluated"),
     ('tables: {new: {kind: accuracy, title: "\\ud800"}}', "bad.yaml: '\\ud800' holds half"),
     ("datasets: {new: {source: [sklearn_digits]}}", "datasets.new.source: no source '['sklearn_"),
     ("datasets: {new: {source: folder, root: x, domain: true}}", "new.domain: unknown key"),
@@ -94,7 +96,7 @@ def test_one_clear_line(text, line, tmp_path, monkeypatch):
 
 
 def test_snakemake_ends_with_that_line_alone(tmp_path):
-    (tmp_path / "bad.yaml").write_text("study: {rounds: 4}")
+    (tmp_path / "bad.yaml").write_text("study: {report: {last_evaluations: 30}}")
     command = [sys.executable, "-m", "snakemake", "-n", "-s", ROOT / "Snakefile"]
     done = subprocess.run(
         [*command, "--configfile", tmp_path / "bad.yaml", "--directory", tmp_path / "work"],
@@ -110,11 +112,72 @@ def test_snakemake_ends_with_that_line_alone(tmp_path):
     assert not (tmp_path / "work" / "results").exists()
 
 
-def test_an_error_of_the_schema_names_file_and_line(tmp_path):
+PLACED = [  # a study, and the line of the value that its error names
+    ("# a study\nstudy:\n  rounds: 5\n  clients_per_round: many\n", 4),
+    ("select:\n  methods:\n    - fedvpt\n    - fedvptt\n", 4),
+    ("methods:\n  new:\n    plugin: fedvpt\n    options: {prompt: 3}\n", 4),
+    ("tables:\n  new:\n    kind: accuracy\n    methods: [fedvptt]\nselect: {tables: [new]}\n", 4),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), PLACED)
+def test_an_error_names_file_and_line(text, line, tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text("# a study\nstudy:\n  rounds: 5\n  clients_per_round: many\n")
-    with pytest.raises(FedLoomError, match=r"\(.*mine.yaml, line 4\)$"):
-        resolve(merge([(CONFIG, DEFAULT), (path, read(path))]), [CONFIG, path])
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=rf"\(.*mine.yaml, line {line}\)$"):
+        load_plan([path])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("rounds=many", "study.rounds: must be an integer, got 'many'"),
+        ("study.training.lrr=0.1", "study.training.lrr: unknown key; did you mean 'lr'?"),
+        ("select.methods=[fedvptt]", "select.methods: no label 'fedvptt'"),
+        ("report.last_evaluations=9", "study.report.last_evaluations: 9, but only 6 rounds"),
+    ],
+)
+def test_an_error_of_a_change_names_the_argument_and_no_file(change, said):
+    with pytest.raises(SystemExit) as end:
+        load_plan(overrides={"set": [change]})
+    assert said in str(end.value.code)
+    assert str(end.value.code).endswith(f" (--set {change})")
+
+
+def test_changes_are_read_as_yaml_is_and_lie_over_the_files():
+    changes = ["rounds=4", "training.lr=1e-2", "select.methods=[fedvpt]", "study.tune=null"]
+    settings = load_plan(overrides={"set": changes}).settings
+    assert (settings.study.rounds, settings.study.training.lr) == (4, 0.01)
+    assert settings.select.methods == ("fedvpt",) and settings.study.tune is None
+    with refused("--set must be <key>=<value>, got 'rounds'"):
+        read_change("rounds")
+
+
+SHORT = "select: {datasets: [digits], partitions: [six]}\n"
+INHERITED = [  # a study, and what it inherits of evaluations, clients and rounds of trials
+    ("study: {rounds: 4}", (2, 18, 4)),
+    ("study: {rounds: 1, name: mine}", (1, 18, None)),
+    ("study: {evaluate_every: 12}", (1, 18, 6)),
+    ("partitions: {six: {scheme: iid, clients: 6, protocol: {rounds: 2}}}\n" + SHORT, (1, 6, 6)),
+    ("methods: {short: {plugin: fedvpt, rounds: 2}}\nselect: {methods: [short]}", (1, 18, 6)),
+    ("methods: {all: {plugin: fedvpt, grid: {prompts: [1, 2]}}}\nselect: {methods: [all]}",
+     (3, 18, None)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "values"), INHERITED)
+def test_what_a_study_inherits_fits_what_it_sets(text, values, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    study = load_plan([tmp_path / "mine.yaml"]).settings.study
+    trials = study.tune and study.tune.rounds
+    assert (study.report.last_evaluations, study.clients_per_round, trials) == values
+
+
+def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(tmp_path):
+    (tmp_path / "mine.yaml").write_text("study: {evaluate_clients: 3}\nselect: {methods: [fedvpt]}")
+    select = load_plan([tmp_path / "mine.yaml"]).settings.select
+    assert select.tables == ("main", "domains"), "none that looks for a target"
+    assert select.figures == ("accuracy", "loss", "blocks"), "none of another method"
 
 
 def test_both_files_of_a_label_with_two_meanings_are_named():

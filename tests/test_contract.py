@@ -6,10 +6,12 @@ import textwrap
 
 import pytest
 
+from fedloom.commands.new import new_method
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
 from fedloom.hooks import hookspecs, loader, manifest
+from refusals import refused
 
 pytestmark = pytest.mark.slow
 
@@ -115,12 +117,18 @@ def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(nam
         assert name in line and method in line
 
 
-def test_the_template_runs_when_copied_and_renamed(tmp_path):
-    folder = _copy("_template", tmp_path / "plugins" / "mine")
-    toml = folder / "method.toml"
-    toml.write_text(toml.read_text().replace('name = "template"', 'name = "mine"'))
-    method = manifest.discover(tmp_path / "plugins")["mine"]
+def test_a_new_method_is_made_of_the_template_and_keeps_the_contract(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new_method("my_method")
+    method = manifest.discover(tmp_path / "plugins")["my_method"]
+    assert method.title == "My method"
     assert driver.check(method, [method]) == "12 checks"
+    for taken in ("my_method", "fedvpt"):
+        with refused(f"'{taken}' is there already"):
+            new_method(taken)
+    for name in ("My_method", "1st", "a/b"):
+        with refused(f"begin with a letter, got '{name}'"):
+            new_method(name)
 
 
 @pytest.mark.parametrize("check", [checks.resumes, checks.keeps_rules])

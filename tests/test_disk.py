@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom.backbones import cache
-from fedloom.commands import cli, launch
+from fedloom.commands import launch
 from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
@@ -21,6 +21,7 @@ from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
 from fedloom.hooks import manifest
+from fedloom.stages import __main__ as stages
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_a_log_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
         sys, "argv", ["fedloom", "table", "--job", "{}", "--log", f"{tmp_path}/results/x/y.log"]
     )
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        stages.main()
     assert end.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"error: {tmp_path}/results/x: Not a directory"
@@ -170,7 +171,7 @@ def test_a_log_on_a_full_disk_hides_no_error(full, monkeypatch, capsys):
         sys, "argv", ["fedloom", "train", "--job", job_text, "--log", f"{full}/x.log"]
     )
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        stages.main()
     captured = capsys.readouterr().err
     assert end.value.code == 2
     assert "error: --job" in captured

@@ -18,9 +18,10 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import checkout
+import command_line
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
-from fedloom.commands import bundled_studies, cli
+from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import ROOMS
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
@@ -149,11 +150,11 @@ def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     defaults = (folder / "plugins",)
     monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
     manifest.discover.cache_clear()
-    args = cli.parser().parse_args(words)
-    if getattr(args, "method", None):
-        manifest.find(args.method)
+    context = command_line.parsed(*words)
+    if method := context.params.get("method"):
+        manifest.find(method)
     if words[0] in QUICK:
-        args.function(args)
+        context.command.invoke(context)
 
 
 def _check_make(command: str, folder: Path, dry_run: bool) -> None:
@@ -168,6 +169,16 @@ def _check_make(command: str, folder: Path, dry_run: bool) -> None:
         text=True,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
+
+
+def _check_packages(names: list[str]) -> None:
+    """Check the name of the wheel, and that the extras exist."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wheel = f"fedloom-{project['version']}-py3-none-any.whl"
+    for name in names:
+        extras = re.fullmatch(r"fedloom\[([\w,-]+)\]", name)
+        known = extras and set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+        assert name == wheel or known, name
 
 
 CHECKED = set()  # commands of make: one that two pages show is checked once
@@ -197,8 +208,12 @@ def test_the_commands_of_a_page_work(page, folder, monkeypatch):
                     _check_make(command, folder, dry_run)
             case [".venv/bin/snakemake", *arguments]:
                 get_argument_parser().parse_args(arguments)
-            case [".venv/bin/fedloom", *arguments]:
+            case [".venv/bin/fedloom" | "fedloom", *arguments]:
                 _fedloom(arguments, folder, monkeypatch)
+            case ["pip", "install", *packages]:
+                _check_packages(packages)
+            case ["cd", "my-study"]:
+                assert "fedloom init my-study" in _commands(page)
             case ["cp", "-r", *_] | ["sed", "-i", *_]:
                 subprocess.run(words, check=True)
             case [".venv/bin/python", "-m", "pretraining", model]:

@@ -3,8 +3,8 @@
 import pytest
 
 import raw_layouts
+from command_line import invoked
 from fedloom.commands import data
-from fedloom.commands.cli import parser
 from fedloom.common.errors import FedLoomError
 from fedloom.config import recipes
 from fedloom.data import expected_counts, sources
@@ -40,12 +40,8 @@ def tree(tmp_path, monkeypatch):
 
 def check(root, name, capsys, *options):
     """Exit status and lines of `fedloom data check`, as main() has them."""
-    args = parser().parse_args(["data", "check", name, "--root", str(root), *options])
     try:
-        args.function(args)
-        status = 0
-    except SystemExit as stop:
-        status = stop.code
+        status = invoked("data", "check", name, "--root", str(root), *options)
     except FedLoomError as error:
         return 2, [f"error: {error}"]
     return status, capsys.readouterr().out.splitlines()
@@ -198,8 +194,7 @@ def test_a_part_is_looked_for_where_its_recipe_has_its_files(tmp_path):
 
 
 def test_the_list_names_every_recipe(capsys):
-    args = parser().parse_args(["data", "list"])
-    args.function(args)
+    assert invoked("data", "list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == list(recipes.names())
     cifar = next(line for line in lines if line.startswith("cifar100 "))

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom.commands import cli
 from fedloom.common.errors import StoppedError
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
+from fedloom.stages import __main__ as stages
 
 SIGNALS = [signal.SIGTERM, signal.SIGUSR1]
 FILES = ("state", "evaluation", "clients")
@@ -79,9 +79,9 @@ def test_the_command_says_so_in_a_line_and_with_a_status_of_its_own(monkeypatch,
     def stopped(args):
         raise StoppedError("run: stopped by SIGTERM")
 
-    monkeypatch.setattr(cli, "stage", stopped)
+    monkeypatch.setattr(stages, "stage", stopped)
     monkeypatch.setattr(sys, "argv", ["fedloom", "train", "--job", "{}"])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        stages.main()
     assert end.value.code == StoppedError.status == 75
     assert capsys.readouterr().err == "error: run: stopped by SIGTERM\n"

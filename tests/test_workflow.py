@@ -56,11 +56,14 @@ def _study(folder: Path, rounds: int) -> None:
     (folder / "small.yaml").write_text(STUDY.format(rounds=rounds))
 
 
+LAUNCH = ("fedloom", "run", "--")
+
+
 def _start(
-    folder: Path, module: str, *arguments: str, extra: tuple = (), **options
+    folder: Path, words: tuple[str, ...] = LAUNCH, extra: tuple = (), **options
 ) -> subprocess.Popen:
     configs = ("--configfile", "small.yaml", *extra)
-    command = [sys.executable, "-m", module, *arguments, *configs]
+    command = [sys.executable, "-m", *words, *configs]
     environment = os.environ | {"PYTHONPATH": str(folder / "workflow")}
     return subprocess.Popen(
         command,
@@ -79,8 +82,8 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _run(folder: Path, module: str = "fedloom.commands.launch", *arguments: str) -> str:
-    process = _start(folder, module, *arguments)
+def _run(folder: Path, *words: str) -> str:
+    process = _start(folder, words or LAUNCH)
     output, _ = process.communicate()
     assert process.returncode == 0, output
     return output
@@ -121,7 +124,7 @@ def test_one_command_ends_with_the_table(finished):
 
 def test_the_report_holds_every_table_and_figure_and_needs_no_network(finished):
     folder, _ = finished
-    output = _run(folder, "fedloom.commands.launch", "report")
+    output = _run(folder, "fedloom", "report", "--")
     assert output.splitlines()[-1] == "report  results/report/small.html"
     text = (folder / "results/report/small.html").read_text()
     for path in (
@@ -186,7 +189,7 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
 ):
     folder, _ = finished
     _study(folder, rounds=3)
-    output = _run(folder, "fedloom.commands.launch", "-n")
+    output = _run(folder, *LAUNCH, "-n")
     assert re.search(r"^train +2$", output, re.MULTILINE), "a round of each method"
     assert len(output.splitlines()) < 60, "counts, and no list of jobs"
     before = {
@@ -194,7 +197,7 @@ def test_extending_runs_only_the_new_rounds_and_a_kill_costs_nothing(
         for path in folder.glob("results/runs/*/*/*/*/*/rounds/000[12].*")
     }
 
-    process = _start(folder, "fedloom.commands.launch")
+    process = _start(folder)
     run = folder / "results/runs/digits/six/micro_vit"
     _wait_for(run, "*/seed0/rounds/0003.safetensors", process)
     children = subprocess.run(
@@ -234,7 +237,7 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     folder = tmp_path / "untrained"  # data and caches are there
     shutil.copytree(finished[0], folder, ignore=RUNS)
     _study(folder, rounds=1)
-    process = _start(folder, "fedloom.commands.launch", start_new_session=True)
+    process = _start(folder, start_new_session=True)
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     output, _ = process.communicate(timeout=90)
@@ -251,7 +254,7 @@ def test_a_nan_stops_the_run_and_is_named(finished):
         "methods: {hot: {plugin: head_tuning, training: {lr: 1.0e+38, epochs: 3}}}\n"
         "select: {methods: [hot]}\n"
     )
-    process = _start(folder, "fedloom.commands.launch", extra=("hot.yaml",))
+    process = _start(folder, extra=("hot.yaml",))
     output, _ = process.communicate()
     assert process.returncode != 0
     line = r"error: head_tuning: client_update, round \d, client \d: upload 'params/head' is not"

@@ -1,151 +1,314 @@
-"""`fedloom <command>`: the stages that the rules call, and commands for people."""
+"""`fedloom <command>`: what people type; rules have `python -m fedloom.stages`.
 
-import argparse
-import ast
-import errno
-import importlib
+What a command needs is imported when it runs, so that help and a mistyped name answer at once.
+"""
+
 import json
-import logging
-import os
-import resource
-import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any
 
-from fedloom.commands import config_schema, data, describe, doctor, plan
+import click
+
 from fedloom.common.errors import FedLoomError
+from fedloom.common.exits import one_line_errors
 from fedloom.common.logs import log_to
-from fedloom.study.jobs import from_json
 
-log = logging.getLogger("fedloom")
-
-# errors of files that a person can mend: a full disk, no permission, a file in place of a folder
-MENDABLE = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
-}
-
-STAGES = sorted((Path(__file__).parents[1] / "stages").glob("[a-z]*.py"))
+HELP = {"help_option_names": ["-h", "--help"]}
+PLENTY = click.IntRange(min=1)
 
 
-def stage(args: argparse.Namespace) -> None:
-    """Run a stage on its job."""
-    module = importlib.import_module(f"fedloom.stages.{args.command}")
-    job = from_json(args.job, get_type_hints(module.run)["job"])
-    started = time.perf_counter()
-    module.run(job, args.threads)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    log.debug(
-        "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most",
-        time.perf_counter() - started,
-        used.ru_utime + used.ru_stime,
-        used.ru_maxrss / 1024,
-    )
+class Study(click.ParamType):
+    """A file, or the name of a study that ships, which becomes its file."""
+
+    name = "study"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Return the file of a study; a name that is none is an error before imports of seconds."""
+        from fedloom.commands.bundled_studies import file_of
+
+        return file_of(value)
 
 
-def communication(args: argparse.Namespace) -> None:
-    """Print the floats that a method sends one client in one round, by kind; needs no weights."""
+class Launching(click.Command):
+    """A command that hands what stands behind `--` on to Snakemake."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before `--`, and keep the others as the context's object."""
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[cut + 1 :]
+        return super().parse_args(ctx, args[:cut])
+
+
+@click.group(context_settings=HELP)
+@click.version_option(package_name="fedloom", message="%(prog)s %(version)s")
+def fedloom() -> None:
+    """Federated prompt tuning as one Snakemake workflow.
+
+    A STUDY is a file, or a name that `fedloom studies` prints; without one, it is config.yaml. A
+    RUN is a folder below results/runs.
+    """
+
+
+# ---- studies -------------------------------------------------------------------------------------
+
+
+def launch(words: tuple[str, ...], settings: tuple[str, ...], **given: Any) -> int:
+    """Run Snakemake on a study; words with = are settings, as `--set` may have several."""
+    named = [word for word in words if "=" not in word]
+    if len(named) > 1:
+        raise FedLoomError(f"must be one study, got {' and '.join(named)}; run one at a time")
+    files = [Study().convert(name, None, None) for name in named]
+    changes = [*settings, *(word for word in words if "=" in word)]
+    from fedloom.commands import launch
+
+    context = click.get_current_context()
+    reporting = context.info_name == "report"
+    return launch.run(files, changes, options=context.obj, reporting=reporting, **given)
+
+
+LAUNCHING = [
+    click.Argument(["words"], nargs=-1, metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"),
+    click.Option(["--cores"], type=PLENTY, help="Default: all of this machine."),
+    click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
+    click.Option(
+        ["--set", "settings"],
+        multiple=True,
+        metavar="KEY=VALUE ...",
+        help="Keys of the config, as study.rounds=4; `study.` may be left out.",
+    ),
+]
+for name, about in {
+    "run": "Run a study and print its first table.",
+    "report": "Run a study; write its tables and figures into an HTML file.",
+}.items():
+    fedloom.add_command(Launching(name, params=LAUNCHING, callback=launch, help=about))
+
+
+@fedloom.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Make a folder for your studies: a config to change, a Snakefile, profiles."""
+    from fedloom.commands.init import init
+
+    for file in init(folder):
+        print(file)
+    print(f"next: cd {folder} && fedloom run")
+
+
+@fedloom.command()
+@click.argument("studies", nargs=-1, type=Study(), metavar="[STUDY]...")
+@click.option("--rate", type=float, metavar="TERA", help="Of your GPU: 10^12 operations a second.")
+def plan(studies: tuple[Path, ...], rate: float | None) -> None:
+    """Print what a study costs: jobs, hours, disk, bytes."""
+    if rate is not None and not 0 < rate < float("inf"):
+        raise FedLoomError(f"--rate: must be a number above 0, got '{rate}'")
+    from fedloom.commands.plan import text
+
+    print(text(studies, rate))
+
+
+@fedloom.command()
+def studies() -> None:
+    """Print the studies that ship, with what each shows."""
+    from fedloom.commands import describe
+
+    print(describe.studies())
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+study_option = click.option("--study", "files", type=Study(), multiple=True, help="The run's.")
+
+
+@fedloom.command()
+@click.argument("run")
+@study_option
+def show(run: str, files: tuple[Path, ...]) -> None:
+    """Print a run's accuracy by round, and where each setting is from."""
+    from fedloom.commands import planning, runs
+
+    print(runs.show(planning.load_plan(files), run))
+
+
+@fedloom.command()
+@click.argument("first", metavar="RUN")
+@click.argument("second", metavar="RUN")
+@study_option
+def diff(first: str, second: str, files: tuple[Path, ...]) -> None:
+    """Print how two runs differ in settings and accuracy.
+
+    With two --study, each run has its own.
+    """
+    from fedloom.commands import planning, runs
+
+    plans = [planning.load_plan([file]) for file in files] or [planning.load_plan()]
+    print(runs.diff((plans[0], plans[-1]), (first, second)))
+
+
+@fedloom.command()
+@click.argument("studies", nargs=-1, required=True, type=Study(), metavar="STUDY...")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def clean(studies: tuple[Path, ...], yes: bool) -> None:
+    """List the results of no STUDY named here; delete them if you agree."""
+    from fedloom.commands import clean, launch, planning
+
+    plans = [planning.load_plan([file]) for file in studies]
+    with launch.alone():
+        found = clean.unused(plans)
+        print(clean.listing(found))
+        if found and (yes or click.confirm("Delete all of these?")):
+            clean.delete(found)
+
+
+# ---- methods and data ----------------------------------------------------------------------------
+
+
+@fedloom.command()
+@click.argument("name", required=False)
+def methods(name: str | None) -> None:
+    """Print every method in a line, or all facts of one."""
+    from fedloom.hooks import manifest
+
+    if name:
+        manifest.find(name)  # before the library, which takes a second
+    from fedloom.commands import describe
+
+    print(describe.method(name) if name else describe.methods())
+
+
+@fedloom.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Make plugins/NAME, a method that runs, for you to change."""
+    from fedloom.commands.new import new_method
+
+    print(f"{new_method(name)}\nnext: fedloom check --method {name}")
+
+
+@fedloom.command()
+@click.option("--method", help="Name of a method; default: every one.")
+@click.option("--threads", type=PLENTY, default=1, help="Of torch.")
+def check(method: str | None, threads: int) -> None:
+    """Hold a method to the contract: yours, or every one."""
+    from fedloom.hooks import manifest
+
+    known = manifest.discover()
+    names = [method] if method else sorted(known.keys() | known.broken.keys())
+    manifest.find(names[0])  # before torch, which takes seconds
+    from fedloom.common.device import prepare_torch
+    from fedloom.contract import driver
+
+    prepare_torch(threads)
+    for name in names:
+        done = driver.check(manifest.find(name), list(known.values()))
+        click.echo(f"{name} keeps the contract ({done})", err=True)
+
+
+@fedloom.command()
+@click.option("--method", required=True, help="Name of a method.")
+@click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
+@click.option("--classes", type=PLENTY, required=True, help="Number of classes.")
+@click.option("--options", type=json.loads, default="{}", help="The method's, as JSON.")
+def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
+    """Print the floats that a client is sent in one round, by kind."""
+    from fedloom.hooks import manifest
+
+    manifest.find(method, kind="method")  # before torch, which takes seconds
     from fedloom.commands.downlink import downlink_floats
 
-    counts = downlink_floats(args.method, args.backbone, args.classes, args.options)
+    counts = downlink_floats(method, backbone, classes, options)
     for name, count in [*sorted(counts.items()), ("total", sum(counts.values()))]:
         print(f"{name:<16}{count:>12,}")
 
 
-def check(args: argparse.Namespace) -> None:
-    """Hold a method to the contract: yours, or every one."""
-    from fedloom.common.device import prepare_torch
-    from fedloom.contract import driver
-    from fedloom.hooks import manifest
+@fedloom.command()
+def datasets() -> None:
+    """Print recipes, sources and schemes, with their keys."""
+    from fedloom.commands import describe
 
-    prepare_torch(args.threads)
-    known = manifest.discover()
-    for name in [args.method] if args.method else sorted(known.keys() | known.broken.keys()):
-        done = driver.check(manifest.find(name), list(known.values()))
-        log.info("%s keeps the contract (%s)", name, done)
-
-
-def methods(args: argparse.Namespace) -> None:
-    """Print every method in a line, or all facts of one."""
-    print(describe.method(args.name) if args.name else describe.methods())
-
-
-def datasets(_: argparse.Namespace) -> None:
-    """Print the recipes and sources of datasets and the schemes of partitions, with their keys."""
     print(describe.datasets())
 
 
-def studies(_: argparse.Namespace) -> None:
-    """Print the studies that ship, with what each shows."""
-    print(describe.studies())
+@fedloom.group()
+def data() -> None:
+    """List, download and check the data sets of the papers."""
 
 
-def schema(_: argparse.Namespace) -> None:
-    """Print the keys of the config as JSON Schema, by which an editor completes and checks them."""
+root_folder = click.option("--root", help="Folder of its files; default: data/<name>.")
+
+
+@data.command("list")
+def list_recipes() -> None:
+    """Print every recipe in a line."""
+    from fedloom.commands import data
+
+    print(data.listing())
+
+
+@data.command("get")
+@click.argument("name")
+@root_folder
+def get_data(name: str, root: str | None) -> None:
+    """Download a data set; what is there already is not fetched again.
+
+    NAME is that of a recipe, or the path of its .yaml file. What no program can download is printed
+    as steps to do by hand, and the exit status is then 2.
+    """
+    from fedloom.commands import data
+
+    data.get(name, root)
+
+
+@data.command("check")
+@click.argument("name")
+@root_folder
+@click.option("--pixels", is_flag=True, help="Also read every image.")
+def check_data(name: str, root: str | None, pixels: bool) -> int:
+    """Compare a data set's files with its recipe.
+
+    NAME is that of a recipe, or the path of its .yaml file. Every difference is a line, and the
+    exit status is then 2. If nothing differs, the line that says so names the images that no count
+    of the recipe covers.
+    """
+    from fedloom.commands import data
+
+    return data.check(name, root, pixels)
+
+
+# ---- this machine, and editors -------------------------------------------------------------------
+
+
+@fedloom.command()
+def doctor() -> int:
+    """Check versions, GPUs and disks of this machine.
+
+    Prints a line per finding, with what to do; the exit status is 1 if anything is to be done.
+    """
+    from fedloom.commands.doctor import findings
+
+    return findings()
+
+
+@fedloom.command()
+def schema() -> None:
+    """Print the config's keys as JSON Schema, for an editor."""
+    from fedloom.commands import config_schema
+
     print(json.dumps(config_schema.config_schema(), indent=2, ensure_ascii=False))
 
 
-def _positive(text: str) -> int:
-    """Return a positive integer; argparse makes one line of its error."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got '{text}'")
-    return int(text)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Build a subcommand per stage and per command for people."""
-    top = argparse.ArgumentParser(prog="fedloom", description=__doc__)
-    commands = top.add_subparsers(required=True, metavar="command", dest="command")
-
-    def add(function: Callable, name: str, doc: str | None) -> argparse.ArgumentParser:
-        about = (doc or "").splitlines()[0]
-        sub = commands.add_parser(name, help=about, description=about)
-        sub.set_defaults(function=function)
-        return sub
-
-    people = (methods, datasets, studies, schema, check, communication)
-    subs = {function: add(function, function.__name__, function.__doc__) for function in people}
-    subs[methods].add_argument("name", nargs="?", help="a method")
-    subs[check].add_argument("--method", help="name of a method; default: every one")
-    floats = subs[communication]
-    floats.add_argument("--method", required=True, help="name of a method")
-    floats.add_argument("--backbone", required=True, help="a model of timm, or of open_clip")
-    floats.add_argument("--classes", type=_positive, required=True, help="number of classes")
-    floats.add_argument("--options", type=json.loads, default={}, help="the method's, as JSON")
-    for module in (data, plan, doctor):
-        module.add_to(commands)
-    jobs = [add(stage, f.stem, ast.get_docstring(ast.parse(f.read_text()))) for f in STAGES]
-    for sub in jobs:
-        sub.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
-        sub.add_argument("--log", type=Path, help="also write the log to this file")
-    for sub in (subs[check], *jobs):
-        sub.add_argument("--threads", type=_positive, default=1, help="of torch")
-    return top
-
-
 def main() -> None:
-    """Run one command; an error that a person can mend is one line and no traceback."""
-    args, out = parser().parse_args(), sys.stdout
-    try:
-        log_to(getattr(args, "log", None))
-        args.function(args)
-        if out is not None and not out.closed:  # a plugin may replace it, or close it
-            out.flush()
-    except KeyboardInterrupt:
-        log.error("interrupted")
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # as in `fedloom methods | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except FedLoomError as error:
-        log.error("error: %s", error)
-        sys.exit(error.status)
-    except OSError as error:
-        if error.errno not in MENDABLE or error.filename is None:
-            raise
-        log.debug("", exc_info=error)
-        log.error("error: %s: %s", error.filename, error.strerror)
-        sys.exit(2)
+    """Run the command that the process's arguments name, and end with its exit status."""
+    log_to(None)
+    with one_line_errors():
+        try:
+            status = fedloom.main(prog_name="fedloom", standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as error:
+            status = error.exit_code
+            error.show()
+        except click.ClickException as error:
+            raise FedLoomError(error.format_message()) from None
+        except click.Abort:
+            raise KeyboardInterrupt from None
+    sys.exit(status or 0)

@@ -1,7 +1,5 @@
 """`fedloom data <command>`: the data sets of the papers, and whether their files are right."""
 
-import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -20,28 +18,10 @@ COUNTED = ("images", "train", "test", "classes")
 HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
 
 
-def add_to(commands: argparse._SubParsersAction) -> None:
-    """Add the group `data` to the commands of `fedloom`."""
-    group = commands.add_parser("data", help=__doc__, description=__doc__)
-    inner = group.add_subparsers(required=True, metavar="command")
-    about = "print every recipe in a line"
-    inner.add_parser("list", help=about, description=listing.__doc__).set_defaults(function=listing)
-    got = inner.add_parser("get", help="download a data set", description=get.__doc__)
-    checked = inner.add_parser(
-        "check", help="compare a data set's files with its recipe", description=check.__doc__
-    )
-    for command in (got, checked):
-        command.add_argument("name", help="of a recipe, or the path of its .yaml file")
-        command.add_argument("--root", help="folder of its files; default: data/<name>")
-    got.set_defaults(function=get)
-    checked.add_argument("--pixels", action="store_true", help="also read every image")
-    checked.set_defaults(function=check)
-
-
-def listing(args: argparse.Namespace) -> None:
-    """Print every recipe: its papers, its counts, how it is got, and whether it is there."""
+def listing() -> str:
+    """Return a line per recipe: its papers, its counts, how it is got, and whether it is there."""
     rows = [_row(recipes.find(name)) for name in recipes.names()]
-    print(tabulate(rows, HEADERS, disable_numparse=True))
+    return tabulate(rows, HEADERS, disable_numparse=True)
 
 
 def _row(recipe: Recipe) -> list[str]:
@@ -71,20 +51,16 @@ def is_there(recipe: Recipe, root: str | None = None) -> bool:
     return is_folder(folder) and any(not p.name.startswith(".") for p in folder.iterdir())
 
 
-def get(args: argparse.Namespace) -> None:
-    """Download a data set's files as its recipe says; what is there already is not fetched again.
-
-    What no program can download is printed as steps to do by hand, and the exit status is then 2.
-    """
+def get(name: str, root: str | None) -> None:
+    """Download a data set's files as its recipe says; steps to do by hand are an error."""
     from fedloom.data import download
 
-    recipe = recipes.find(args.name)
-    steps = download.get(recipe, args.root)
-    root = f" --root {args.root}" if args.root else ""
-    then = f"fedloom data check {args.name}{root}"
+    recipe = recipes.find(name)
+    steps = download.get(recipe, root)
+    then = f"fedloom data check {name}" + (f" --root {root}" if root else "")
     if not steps:
         print(f"{recipe.name}: got; now see whether it is right: {then}")
-    elif _is_right(recipe, args):
+    elif _is_right(recipe, name, root):
         print(f"{recipe.name}: all is there, and as the recipe says")
     else:
         steps.append(f"See whether all is there: {then}")
@@ -92,42 +68,38 @@ def get(args: argparse.Namespace) -> None:
         raise FedLoomError(f"{recipe.name}: the rest is to be done by hand\n{numbered}")
 
 
-def _is_right(recipe: Recipe, args: argparse.Namespace) -> bool:
+def _is_right(recipe: Recipe, name: str, root: str | None) -> bool:
     """Return True if all files are there: each split was compared, and nothing differs."""
     from fedloom.data import expected_counts
 
     try:
-        ready, _ = _listed(recipe, args)
+        ready, _ = _listed(recipe, name, root)
     except FedLoomError:
         return False
     lines = (expected_counts.uncompared, expected_counts.differences)
     return not any(of(ready, recipe.counts.plain) for of in lines)
 
 
-def _listed(recipe: Recipe, args: argparse.Namespace) -> tuple["Prepared", dict[str, Any]]:
+def _listed(recipe: Recipe, name: str, root: str | None) -> tuple["Prepared", dict[str, Any]]:
     """Return the images that a recipe makes of its files, and the settings of its source."""
     from fedloom.data import sources
     from fedloom.data.entries import dataset_entry
     from fedloom.data.preparation import prepared
 
-    given = {"recipe": args.name} | ({"root": args.root} if args.root else {})
+    given = {"recipe": name} | ({"root": root} if root else {})
     settings = dataset_entry(recipe.name, given)
     return prepared(sources.read(settings.pop("source"), settings), settings), settings
 
 
-def check(args: argparse.Namespace) -> None:
-    """Compare a data set's files with its recipe: images of each split, domain and class.
-
-    Every difference is a line, and the exit status is then 2. If nothing differs, the line that
-    says so names the images that no count of the recipe covers.
-    """
+def check(name: str, root: str | None, pixels: bool) -> int:
+    """Print in what a data set's files differ from its recipe, and return 2 if they do."""
     from fedloom.data import expected_counts
     from fedloom.data.images import unreadable
 
-    recipe = recipes.find(args.name)
-    ready, settings = _listed(recipe, args)
+    recipe = recipes.find(name)
+    ready, settings = _listed(recipe, name, root)
     lines = expected_counts.differences(ready, recipe.counts.plain)
-    if args.pixels:
+    if pixels:
         with progress(len(ready.labels), "images") as bar:
             for item in ready.items():
                 bar.update()
@@ -137,7 +109,7 @@ def check(args: argparse.Namespace) -> None:
     for line in lines:
         print(f"{recipe.name}: {line}")
     if lines:
-        sys.exit(2)
+        return 2
     uncompared = expected_counts.uncompared(ready, recipe.counts.plain)
     print(
         f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
@@ -146,3 +118,4 @@ def check(args: argparse.Namespace) -> None:
         *(f"{images}: not compared" for images in uncompared),
         sep="; ",
     )
+    return 0

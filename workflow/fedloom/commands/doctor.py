@@ -1,9 +1,7 @@
 """`fedloom doctor`: whether this machine has what jobs need, and what to do where it has not."""
 
-import argparse
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -16,37 +14,30 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.study import paths
 
-PACKAGES = ("torch", "torchvision", "timm", "open_clip_torch", "snakemake")
+PACKAGES = ("torch", "torchvision", "timm", "snakemake")
+OF_EXTRAS = ("open_clip_torch", "opacus")
 PLUGIN = "snakemake-executor-plugin-"
 LITTLE = 1e9  # bytes of free disk, which few jobs fill
 Finding = tuple[str, bool]  # a fact with what to do, and True if nothing is to be done
 
 
-def add_to(commands: argparse._SubParsersAction) -> None:
-    """Add `doctor` to the commands of `fedloom`."""
-    about = "check versions, GPUs and disks of this machine"
-    command = commands.add_parser("doctor", help=about, description=run.__doc__)
-    command.set_defaults(function=run)
-
-
-def run(_: argparse.Namespace) -> None:
-    """Print a line per finding, with what to do where something is wrong; status 1 if any is."""
-    findings = list[Finding]()
+def findings() -> int:
+    """Print a line per finding, with what to do where something is wrong; return 1 if any is."""
+    found = list[Finding]()
     for look in (versions, devices, disk):
         try:
-            findings += look()
+            found += look()
         except FedLoomError as error:
-            findings.append((str(error), False))
-    for text, well in findings:
+            found.append((str(error), False))
+    for text, well in found:
         print("ok   " if well else "MEND ", text)
-    sys.stdout.flush()
-    sys.exit(not all(well for _, well in findings))
+    return int(not all(well for _, well in found))
 
 
 def versions() -> Iterator[Finding]:
     """Yield the versions of Python, of the libraries of jobs, and of Snakemake's executors."""
     installed = {d.name: d.version for d in distributions()}
-    known = [f"{name} {installed[name]}" for name in PACKAGES if name in installed]
+    known = [f"{name} {installed[name]}" for name in (*PACKAGES, *OF_EXTRAS) if name in installed]
     yield ", ".join([f"Python {python_version()}", *known]), True
     if missing := ", ".join(name for name in PACKAGES if name not in installed):
         yield f"{missing}: not installed; make venv installs what constraints.txt pins", False

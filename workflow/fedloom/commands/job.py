@@ -5,7 +5,7 @@ server, which imports them once and forks for every job. The job's own process, 
 its folder, environment, arguments and open files, passes signals on, and ends as the fork ends.
 The server ends with its Snakemake, when a file of the library has changed, or by an error, which it
 writes to results/logs/job_server.log; queued clients then run their jobs themselves, as
-`python -m fedloom <stage> ...`.
+`python -m fedloom.stages <stage> ...`.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def main() -> None:
     except KeyboardInterrupt:
         status = -signal.SIGINT
     if status is None:
-        import_module("fedloom.commands.cli").main()
+        import_module("fedloom.stages.__main__").main()
     elif status < 0:
         if -status in FORWARDED:
             signal.signal(-status, signal.SIG_DFL)
@@ -141,7 +141,7 @@ def modules_of(stage: str, job: str) -> list[str]:
     families = import_module("fedloom.config.settings").FAMILIES
     libraries = families.keys() & re.findall(r'"library":"(\w+)"', job)
     backbones = (f"fedloom.backbones.{families[library]}" for library in libraries)
-    return ["fedloom.commands.cli", f"fedloom.stages.{stage}", *backbones]
+    return ["fedloom.stages.__main__", f"fedloom.stages.{stage}", *backbones]
 
 
 def reply(listener: socket.socket, client: socket.socket, *request: object) -> None:
@@ -169,7 +169,7 @@ def run_in_fork(opened: list[int], folder: str, environment: dict, arguments: li
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["fedloom", *arguments]
-    import_module("fedloom.commands.cli").main()
+    import_module("fedloom.stages.__main__").main()
 
 
 if __name__ == "__main__":

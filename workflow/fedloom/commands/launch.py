@@ -1,4 +1,4 @@
-"""`make run` and `make report`: Snakemake, one run at a time in a folder.
+"""`fedloom run` and `fedloom report`: Snakemake, one run at a time in a folder.
 
 This process holds the folder's lock, and also waits for a Snakemake whose launcher was killed. Jobs
 may outlive both (they take turns by the run folder's lock, see federated/training_job.py).
@@ -6,20 +6,20 @@ Snakemake's own lock is only files: it outlives a killed run and is removed then
 profiles/default, which plain `snakemake` reads too.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import psutil
-from snakemake.cli import get_argument_parser, parse_config
 
-from fedloom.commands.planning import LAUNCHER, load_plan
-from fedloom.common.errors import FedLoomError
+from fedloom.commands.planning import LAUNCHER, SET, load_plan
+from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.locks import held
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
@@ -53,6 +53,8 @@ def of_a_launcher(process: psutil.Process) -> bool:
 
 def study_of(arguments: list[str]) -> tuple[Plan, bool]:
     """Return the plan of the study that Snakemake's arguments name, and True for a dry run."""
+    from snakemake.cli import get_argument_parser, parse_config  # takes a second
+
     options, _ = get_argument_parser().parse_known_args(arguments)
     try:
         overrides = parse_config(options.config)
@@ -63,7 +65,8 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
 
 def snakemake(arguments: list[str]) -> int:
     """Run Snakemake and return its exit status."""
-    command = [sys.executable, "-m", "snakemake", *arguments]
+    snakefile = [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
+    command = [sys.executable, "-m", "snakemake", *snakefile, *arguments]
     environment = os.environ | {LAUNCHER: "1"} | _cache()
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
@@ -122,10 +125,7 @@ def report(study: Plan) -> None:
     """Write the report of a study that has finished."""
     from fedloom.report import page  # slow to import, and a run needs none of it
 
-    try:
-        print(f"report  {page.write(study)}")
-    except FedLoomError as error:
-        sys.exit(f"error: {error}")
+    print(f"report  {page.write(study)}")
 
 
 def unlock(arguments: list[str]) -> int:
@@ -149,12 +149,28 @@ def alone() -> Iterator[None]:
         yield
 
 
-def main() -> int:
-    """Run Snakemake with the command's arguments; after the word "report", write its report."""
-    arguments = sys.argv[1:]
-    reporting = arguments[:1] == ["report"]
-    arguments = arguments[reporting:]
-    study, dry = study_of(arguments)
+def run(
+    files: Sequence[Path] = (),
+    changes: Sequence[str] = (),
+    cores: int | None = None,
+    dry: bool = False,
+    options: Sequence[str] = (),
+    reporting: bool = False,
+) -> int:
+    """Run a study, or write its report too, and return Snakemake's exit status.
+
+    Args:
+        files: of the study, beside those that Snakemake's `options` name.
+        changes: keys of the config and their values, as "study.rounds=4".
+    """
+    arguments = [*options, *(["--configfile", *map(str, files)] if files else [])]
+    arguments += ["--config", f"{SET}={json.dumps(changes)}"] if changes else []
+    arguments += ["--cores", str(cores)] if cores else []
+    arguments += ["--dry-run"] if dry else []
+    if options:
+        study, dry = study_of(arguments)
+    else:
+        study = load_plan(files, {SET: list(changes)})
     if dry:
         return snakemake(arguments)
     with alone():
@@ -166,10 +182,3 @@ def main() -> int:
     if reporting:
         report(study)
     return status
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # while it waits for another run
-        sys.exit("interrupted")

@@ -1,13 +1,11 @@
 """`fedloom plan`: what a study costs before it runs, as text for the terminal."""
 
-import argparse
-import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from tabulate import tabulate
 
-from fedloom.commands import bundled_studies
 from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.hooks.manifest import find
@@ -20,32 +18,11 @@ MANY = 4  # scenarios, which are not named each
 MUCH_START_UP = 0.05  # share of the time of training jobs
 
 
-def add_to(commands: argparse._SubParsersAction) -> None:
-    """Add `plan` to the commands of `fedloom`."""
-    about = "print what a study costs before it runs: jobs, hours, disk, bytes"
-    command = commands.add_parser("plan", help=about, description=about)
-    command.add_argument(
-        "study",
-        nargs="*",
-        type=Path,
-        help="files of a study, or names that `fedloom studies` prints; default: config.yaml",
-    )
-    command.add_argument(
-        "--rate",
-        type=_rate,
-        metavar="TERA",
-        help="operations of your GPU per second, in 10^12; default: "
-        + ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in RATES.items()),
-    )
-    command.set_defaults(function=run)
-
-
-def run(args: argparse.Namespace) -> None:
-    """Print what a study costs."""
-    plan = load_plan([bundled_studies.file_of(study) for study in args.study])
+def text(files: Sequence[Path], tera: float | None = None) -> str:
+    """Return what a study costs on a GPU of `tera` times 10^12 operations per second."""
+    plan = load_plan(files)
     cost = study_cost(plan)
-    rate = RATES[cost.precision] if args.rate is None else 1e12 * args.rate
-    print(_text(plan, cost, rate))
+    return _text(plan, cost, RATES[cost.precision] if tera is None else 1e12 * tera)
 
 
 def _text(plan: Plan, cost: Cost, rate: float) -> str:
@@ -87,17 +64,6 @@ def _of_a_client(plan: Plan) -> str:
     if len(numbers) > MANY:
         return f"{min(numbers.values()):,.0f} to {max(numbers.values()):,.0f} training images"
     return "training images: " + ", ".join(f"{n:,.0f} of {name}" for name, n in numbers.items())
-
-
-def _rate(text: str) -> float:
-    """Return a positive number; argparse makes one line of its error."""
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got '{text}'")
-    return rate
 
 
 def hours(number: float) -> str:

@@ -3,19 +3,21 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
 from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
+from fedloom.common.extras import require
 from fedloom.common.folders import check_usable
 from fedloom.config import data_plugins
+from fedloom.config.changes import Change, origin, read_change
 from fedloom.config.data_plugins import WithPlugins
 from fedloom.config.kinds import Catalogue, Room
 from fedloom.config.partitions import SchemeKind
-from fedloom.config.reading import merge, read_all
+from fedloom.config.reading import merge, merge_values, read_all
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
 from fedloom.data import schemes
@@ -26,6 +28,8 @@ from fedloom.study import paths, staleness
 from fedloom.study.plan import Plan
 
 CONFIG = ROOT / "config.yaml"
+OWN = Path("config.yaml")  # of the current folder; in a checkout it is the default
+SET = "set"  # the key of `overrides` that holds "key=value" for each change
 LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 KINDS: Catalogue = {
     "datasets": SOURCES,
@@ -36,27 +40,56 @@ KINDS: Catalogue = {
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
-    """Read config.yaml and the study's files over it, then `overrides` (--config).
+    """Read config.yaml and the study's files over it, then `overrides` (Snakemake's --config).
 
-    Files that a file includes are read before it. An error that a person can mend ends the process
-    with one line.
+    Their key `set` is a list of changes, as "study.rounds=4", which Snakemake hands on to all jobs
+    unchanged, while it makes text of the numbers in a mapping. Files that a file includes are read
+    before it. An error that a person can mend ends the process with one line.
     """
     try:
         check_usable(Path(paths.RESULTS))
         _warn_of_broken_plugins()
-        contents = read_all([CONFIG, *map(Path, files)])
-        settings = resolve(merge(contents, dict(overrides or {})), [path for path, _ in contents])
+        contents, given = read_all([*_below(files), *map(Path, files)]), dict(overrides or {})
+        changes = [read_change(text) for text in given.pop(SET, ())]
+        for keys, value, _ in changes:
+            given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
+        own = given or merge(contents[1:]) or None
+        read = [path for path, _ in contents]
+        settings = resolve(merge(contents, given), read, changes, own)
+        for label in settings.select.backbones:
+            require(settings.backbones[label].library)
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
-        return Plan(settings)
+        return Plan(settings, files=tuple(read))
     except FedLoomError as error:
         sys.exit(f"error: {error}")
 
 
-def resolve(merged: dict[str, Any], files: Iterable[Path] = ()) -> Settings:
-    """Check a merged config, and return its labels with the settings behind them."""
-    return resolve_with(merged, KINDS, files)
+def _below(files: Sequence[Path]) -> list[Path]:
+    """Return the files that a study's files are read over: the default study and OWN.
+
+    A bundled study is read without OWN, so that it is the same everywhere.
+    """
+    bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
+    return [CONFIG] if bundled or not OWN.exists() else [CONFIG, OWN]
+
+
+def resolve(
+    merged: dict[str, Any],
+    files: Iterable[Path] = (),
+    changes: Iterable[Change] = (),
+    own: dict[str, Any] | None = None,
+) -> Settings:
+    """Check a merged config, and return its labels with the settings behind them.
+
+    An error names the place in the files that the config was read from, or the change of a key.
+    `own` is what the study sets itself, or the command line; by default all.
+    """
+    try:
+        return resolve_with(merged, KINDS, own)
+    except FedLoomError as error:
+        raise FedLoomError(f"{error}{origin(error, files, changes)}") from None
 
 
 def count_gpus() -> int:

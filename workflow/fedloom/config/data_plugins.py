@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
-from fedloom.common.checkout import ROOT
+from fedloom.common.checkout import LIBRARY, plugin_folders
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
 from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
@@ -113,7 +113,7 @@ class DataPlugin(Located):
 # the packages of FedLoom's own sources and schemes, whose names a plugin cannot take
 PACKAGES = {"source": "fedloom.data.sources", "scheme": "fedloom.data.schemes"}
 OWN = {
-    kind: {file.stem for file in (ROOT / "workflow" / name.replace(".", "/")).glob("*.py")}
+    kind: {file.stem for file in (LIBRARY / name.replace(".", "/")).glob("*.py")}
     for kind, name in PACKAGES.items()
 }
 
@@ -134,9 +134,9 @@ def _field(name: str, option: dict[str, Any]) -> Any:
 
 
 @cache
-def discover(kind: str, folder: Path = ROOT / "plugins") -> Found[DataPlugin]:
-    """Return the plugins of a kind, source or scheme: those of `folder` and installed ones."""
-    return gather(kind, folder, DataPlugin)
+def discover(kind: str, folder: Path | None = None) -> Found[DataPlugin]:
+    """Return the plugins of a kind, source or scheme, as `manifest.discover` does methods."""
+    return gather(kind, [folder] if folder else plugin_folders(), DataPlugin)
 
 
 def find(kind: str, name: str) -> DataPlugin:

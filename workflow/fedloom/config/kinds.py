@@ -113,7 +113,7 @@ class Timm(BackboneKind):
     name: str
     """Timm's name, or micro_vit."""
     weights: str
-    """Hub, or a .safetensors or .npz file (relative paths start at the checkout)."""
+    """Hub, or a .safetensors or .npz file."""
     image_size: ImageSize | None = None
     """Default: the model's own."""
 
@@ -127,8 +127,7 @@ class OpenClip(BackboneKind):
     name: str
     """Open_clip's name, as ViT-B-16-quickgelu, or micro_clip."""
     weights: str
-    """A tag of open_clip's (openai: downloaded from a hub), or a .safetensors file (relative paths
-    start at the checkout)."""
+    """A tag of open_clip's (openai: downloaded from a hub), or a .safetensors file."""
 
 
 class Torchvision(BackboneKind):
@@ -138,8 +137,7 @@ class Torchvision(BackboneKind):
     """Torchvision's for 224 pixels (18, 34, 50), or the small ones for 32 pixels that CIFAR is
     trained on; resnet8_wide is four times as wide (CReFF, FEDIC)."""
     weights: str
-    """None (untrained, drawn alike in all runs), or a .safetensors file in torchvision's names
-    (relative paths start at the checkout)."""
+    """None (untrained, drawn alike in all runs), or a .safetensors file in torchvision's names."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Default: 224 or 32."""
 

@@ -59,13 +59,6 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
 
 def check_runs(settings: Settings) -> None:
     """Check the clients, evaluations and jobs of all runs."""
-    if settings.study.evaluate_clients is not None:
-        for label, table in settings.tables.items():
-            if table.settings.get("target") is not None:
-                raise FedLoomError(
-                    f"{CONFIG} tables.{label}.target: a sample of clients reaches it in another "
-                    "round; remove study.evaluate_clients, or leave the table out"
-                )
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
         where = f"{CONFIG} partitions.{label}.protocol" if own else STUDY

@@ -1,11 +1,11 @@
 """Read the config's files strictly, and merge them into one mapping."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -28,7 +28,7 @@ def read(path: Path) -> dict[str, Any]:
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     """Parse a file; the cache saves most of the time of a plan."""
     try:
-        plain = _plain(YAML(typ="rt").load(text), path, count(1))
+        plain = _plain(_tree(text), path, count(1))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -40,6 +40,12 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
         kind = "nothing" if plain is None else type(plain).__name__
         raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
     return plain
+
+
+@lru_cache(maxsize=256)
+def _tree(text: str) -> Any:
+    """Parse a text of YAML into values that know their lines."""
+    return YAML(typ="rt").load(text)
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
@@ -69,7 +75,7 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
+def _plain(value: Any, path: Path | str, values: Iterator[int]) -> Any:
     """Return a value without ruamel's classes; `values` counts them, and aliases each time."""
     if next(values) > MOST_VALUES:
         line = f"more than {MOST_VALUES} values, each alias (*) written out; use fewer of them"
@@ -94,23 +100,58 @@ def _plain(value: Any, path: Path, values: Iterator[int]) -> Any:
     return value
 
 
-def locate(paths: Iterable[Path], keys: list) -> str:
-    """Return " (file, line n)" of the last file that has the key path, or of its nearest parent."""
+def parse(text: str, where: str) -> Any:
+    """Return the value that a text of YAML stands for; errors begin with `where`."""
+    try:
+        return _plain(_tree(text), where, count(1))
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise FedLoomError(f"{where}: {one_line(error)}") from None
+
+
+def within(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
+    """Return True if a key path begins with another."""
+    return list(keys[: len(above)]) == list(above)
+
+
+def locate(paths: Iterable[Path], keys: Sequence[str | int], names: Sequence[str] = ()) -> str:
+    """Return " (file, line n)" of the last file that has the key path, or of its nearest parent.
+
+    Of a list, it is the line of the first item that is one of `names`.
+    """
     best, depth = "", 0
     for path in paths:
-        node: Any = YAML(typ="rt").load(Path(path))
-        line = reached = 0
-        for key in keys:
-            try:
-                marks = node.lc
-                line = (marks.item if isinstance(node, list) else marks.key)(key)[0]
-                node = node[key]
-            except (KeyError, IndexError, TypeError, AttributeError):
-                break
-            reached += 1
+        node, line, reached = _walk(path, keys)
+        found = [node.index(name) for name in names if isinstance(node, list) and name in node]
+        line = node.lc.item(found[0])[0] if found else line
         if reached and reached >= depth:
             best, depth = f" ({path}, line {line + 1})", reached
     return best
+
+
+def written(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
+    """Return "file, line n" of the last file that has a key, and its value; None if none has it."""
+    walks = {path: _walk(path, keys) for path in paths}
+    found = [(path, walk) for path, walk in walks.items() if walk.reached == len(keys)]
+    return (f"{found[-1][0]}, line {found[-1][1].line + 1}", found[-1][1].node) if found else None
+
+
+class _Walk(NamedTuple):
+    """How far a file has a key path: the value there, its line, and the number of keys."""
+
+    node: Any
+    line: int
+    reached: int
+
+
+def _walk(path: Path, keys: Sequence[str | int]) -> _Walk:
+    node, line = _tree(read_text(path)), 0
+    for reached, key in enumerate(keys):
+        try:
+            marks = node.lc
+            line, node = (marks.item if isinstance(node, list) else marks.key)(key)[0], node[key]
+        except (KeyError, IndexError, TypeError, AttributeError):
+            return _Walk(node, line, reached)
+    return _Walk(node, line, len(keys))
 
 
 def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
@@ -138,15 +179,15 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
                     origin[section, label] = path
                     target[label] = deepcopy(meaning)
             else:
-                merged[section] = _merged(merged.get(section), value)
+                merged[section] = merge_values(merged.get(section), value)
                 first = section == "study" and content is contents[0] and isinstance(value, dict)
                 if first and names and value.get("name", names[-1]) != names[-1]:
                     merged[section].pop("tune", None)
-    return _merged(merged, overrides or {})
+    return merge_values(merged, overrides or {})
 
 
-def _merged(old: Any, new: Any) -> Any:
+def merge_values(old: Any, new: Any) -> Any:
     """Return `new` over `old`: mappings merged, anything else replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return deepcopy(new)
-    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+    return old | {key: merge_values(old.get(key), value) for key, value in new.items()}

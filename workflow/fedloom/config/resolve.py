@@ -1,21 +1,19 @@
 """From the merged config to settings: checked, and every default filled in. Imports no torch."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import SchemaError, checked
-from fedloom.config import data_plugins, method_labels, recipes
+from fedloom.common.schema import checked
+from fedloom.config import data_plugins, inherited, method_labels, recipes
 from fedloom.config.datasets import listing
-from fedloom.config.kinds import LIBRARIES, Catalogue, Entry, check_entry
+from fedloom.config.kinds import LIBRARIES, NAMED_BY, Catalogue, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs
 from fedloom.config.published import read_paper
-from fedloom.config.reading import CONFIG, locate
+from fedloom.config.reading import CONFIG
 from fedloom.config.settings import (
     Backbone,
     Dataset,
@@ -28,34 +26,34 @@ from fedloom.config.settings import (
     Settings,
     local_weights,
 )
-from fedloom.config.study import Config, Protocol, Select
+from fedloom.config.study import Config, Protocol
 from fedloom.hooks.discovery import Found
 
 Entries = dict[str, dict[str, Entry]]  # by section and label
 GRIDS = ("grid", "grids")  # what kinds show that show members of one grid, or of several
 
 
-def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path] = ()) -> Settings:
+def resolve_with(
+    config: dict[str, Any], kinds: Catalogue, own: dict[str, Any] | None = None
+) -> Settings:
     """Check the merged config, and return what its labels stand for.
 
     Args:
         kinds: of data sets, partitions, tables and figures; those of backbones are known here.
-        files: where the config was read from, so that an error can name file and line.
+        own: what the study sets itself; it inherits the rest of `config`. Default: all of it.
     """
-    try:
-        keys = checked(Config, config, CONFIG + " ")
-        protocols = {}
-        for label, entry in keys.partitions.items():  # the keys of its scheme are left
-            path = ["partitions", label, "protocol"]
-            protocol, where = entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}"
-            protocols[label] = checked(Protocol, protocol, where, path)
-        entries = _entries(keys, kinds)
-    except SchemaError as error:
-        raise FedLoomError(f"{error}{locate(files, error.keys)}") from None
+    own = config if own is None else own
+    keys = checked(Config, config, CONFIG + " ")
+    protocols = {}
+    for label, entry in keys.partitions.items():  # the keys of its scheme are left
+        path = ["partitions", label, "protocol"]
+        protocol, where = entry.pop("protocol", {}), f"{CONFIG} {'.'.join(path)}"
+        protocols[label] = checked(Protocol, protocol, where, path)
     methods, grids = method_labels.resolve_methods(
         method_labels.implied(keys.select.methods, keys.methods) | keys.methods, keys.study.training
     )
-    selected = _selection(keys.select, entries, methods, grids)
+    selected = _selection(keys, methods, grids)
+    entries = _entries(keys, kinds)  # last, since it imports the modules of all kinds
     paper, seed = keys.study.paper, keys.study.fixed_seeds.partition
     settings = Settings(
         study=keys.study,
@@ -79,15 +77,14 @@ def resolve_with(config: dict[str, Any], kinds: Catalogue, files: Iterable[Path]
         select=selected,
         citation=paper and read_paper(paper, f"{CONFIG} study.paper")["citation"],
     )
+    settings = replace(settings, study=inherited.capped(settings, own))
     check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
-        for label in getattr(selected, section):
-            output = resolve_output(settings, section, label, entries[section][label])
-            getattr(settings, section)[label] = output
+        settings = replace(settings, **_outputs(settings, section, entries[section], own))
     check_runs(settings)
-    if keys.study.tune is None:
+    if settings.study.tune is None:
         return settings
-    settings = method_labels.with_trials(settings, keys.study.tune)
+    settings = method_labels.with_trials(settings, settings.study.tune)
     check_parts(settings, [trial.label for each in settings.trials.values() for trial in each])
     return settings
 
@@ -109,17 +106,15 @@ def _entries(keys: Config, kinds: Catalogue) -> Entries:
     return entries
 
 
-def _selection(
-    select: Select, entries: Entries, methods: Found[Method], grids: dict[str, Grid]
-) -> Selection:
+def _selection(keys: Config, methods: Found[Method], grids: dict[str, Grid]) -> Selection:
     """Return the labels that the study runs, grids expanded."""
-    where = f"{CONFIG} select"
-    for section, known in entries.items():
+    select, where = keys.select, f"{CONFIG} select"
+    for section in NAMED_BY:
         for label in getattr(select, section):
-            check_known(label, known, f"{where}.{section}: no label")
+            check_known(label, getattr(keys, section), f"{where}.{section}: no label")
     scenarios = [Scenario(*labels) for labels in product(select.datasets, select.partitions)]
     if select.scenarios is not None:
-        scenarios = [_scenario(name, entries, f"{where}.scenarios") for name in select.scenarios]
+        scenarios = [_scenario(name, keys, f"{where}.scenarios") for name in select.scenarios]
     return Selection(
         scenarios=tuple(scenarios),
         backbones=tuple(select.backbones),
@@ -129,13 +124,13 @@ def _selection(
     )
 
 
-def _scenario(name: str, entries: Entries, where: str) -> Scenario:
+def _scenario(name: str, keys: Config, where: str) -> Scenario:
     """Return the scenario that "dataset/partition" names."""
     labels = name.split("/")
     if len(labels) != 2:
         raise FedLoomError(f"{where}: must be <dataset>/<partition>, got '{name}'")
     for section, label in zip(("datasets", "partitions"), labels, strict=True):
-        check_known(label, entries[section], f"{where}: '{name}': {section} has no label")
+        check_known(label, getattr(keys, section), f"{where}: '{name}': {section} has no label")
     return Scenario(*labels)
 
 
@@ -175,6 +170,27 @@ def _backbone(label: str, entry: Entry, selected: bool) -> Backbone:
 # ---- tables and figures --------------------------------------------------------------------------
 
 
+def _outputs(
+    settings: Settings, section: str, entries: dict[str, Entry], own: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of the settings that hold the selected tables, or figures.
+
+    Those that the study inherits, and that do not suit its runs, are left out; if none does, there
+    is something wrong with the runs.
+    """
+    outputs, refused = dict[str, Output](), list[FedLoomError]()
+    for label in getattr(settings.select, section):
+        try:
+            outputs[label] = resolve_output(settings, section, label, entries[label])
+        except FedLoomError as error:
+            if inherited.applies(section, label, own):
+                raise
+            refused.append(error)
+    if refused and not outputs:
+        raise refused[0]
+    return {section: outputs, "select": replace(settings.select, **{section: tuple(outputs)})}
+
+
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
     """Return a table or figure with its runs, and what its kind reads of files and papers.
 
@@ -201,6 +217,11 @@ def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -
         )
     for check in keys.requires:
         check(settings, output, where)
+    if settings.study.evaluate_clients is not None and output.settings.get("target") is not None:
+        raise FedLoomError(
+            f"{where}.target: a sample of clients reaches it in another round; remove "
+            "study.evaluate_clients, or leave it out"
+        )
     output = keys.complete(settings, output, where)
     published = getattr(keys, "published", None)
     if published is None:

@@ -17,7 +17,7 @@ def job_ends(study: Study) -> list[int]:
     return [*range(study.rounds_per_job, study.rounds, study.rounds_per_job), study.rounds]
 
 
-def _wanted_rounds(study: Study) -> list[int]:
+def wanted_rounds(study: Study) -> list[int]:
     """List the rounds that study.evaluate_every asks for, and the last."""
     return [*range(study.evaluate_every, study.rounds, study.evaluate_every), study.rounds]
 
@@ -28,7 +28,7 @@ def evaluated_rounds(study: Study) -> list[int]:
     A job's last round is always one of them, also when a later job follows: else extending a
     study would change what an earlier job was asked for, and run it again.
     """
-    return sorted({*_wanted_rounds(study), *job_ends(study)})
+    return sorted({*wanted_rounds(study), *job_ends(study)})
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Reported:
 
 def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
     """Return the evaluated rounds that the tables average, of a study as a run has it."""
-    evaluated = _wanted_rounds(study)
+    evaluated = wanted_rounds(study)
     counts = {
         "last_evaluations": study.report.last_evaluations,
         "worst_of_evaluations": study.report.worst_of_evaluations or 0,

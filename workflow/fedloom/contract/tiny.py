@@ -11,6 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from fedloom.backbones.vit import FrozenViT
+from fedloom.common.extras import require
 from fedloom.common.io import write_table
 from fedloom.config.settings import Backbone
 from fedloom.data import federation
@@ -40,6 +41,7 @@ def tiny_vit(width: int = 16) -> FrozenViT:
 
 def tiny_clip(width: int = 16):
     """Return a CLIP of two blocks for images and one for text, with random weights."""
+    require("open_clip")
     import open_clip  # takes seconds, and no ViT method needs it
     from open_clip.model import CLIPTextCfg, CLIPVisionCfg
 

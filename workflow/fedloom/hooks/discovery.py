@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -13,7 +14,7 @@ from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.folders import read_text
 from fedloom.common.schema import Identifier, Keys, checked
 
-PACKAGE = "fedloom_plugins"  # the package that stands for plugins/ of the checkout
+PACKAGE = "fedloom_plugins"  # the package that stands for a folder of plugins
 FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
 
 Item = TypeVar("Item")
@@ -59,7 +60,7 @@ class Located(Keys):
 
     @property
     def module(self) -> str | None:
-        """The dotted name of the installed package; None for a folder of the checkout."""
+        """The dotted name of the installed package; None for a folder of `plugins/`."""
         return self._module
 
     @property
@@ -113,11 +114,11 @@ def _installed(entry: EntryPoint) -> tuple[Path, str]:
 LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
 
 
-def gather(kind: str, folder: Path, model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
-    """Return the methods (or sources, or schemes) of `folder`, and installed ones."""
+def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
+    """Return the methods (or sources, or schemes) in `folders`, and installed ones."""
     found: Found[LocatedPlugin] = Found()
-    folders = [path for path in sorted(folder.iterdir()) if _is_of(kind, path)]
-    for place in (*folders, *entry_points(group=f"fedloom.{kind}s")):
+    own = [path for folder in folders for path in sorted(folder.iterdir()) if _is_of(kind, path)]
+    for place in (*own, *entry_points(group=f"fedloom.{kind}s")):
         name, path, module = place.name, None, None
         try:
             path, module = _installed(place) if isinstance(place, EntryPoint) else (place, None)

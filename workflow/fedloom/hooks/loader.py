@@ -72,7 +72,7 @@ def _forget(plugin: Located) -> None:
 
 
 def _check_imports(plugin: Located) -> None:
-    """Refuse a plugin of the checkout that imports another one, on whose files no run depends."""
+    """Refuse a plugin of `plugins/` that imports another one, on whose files no run depends."""
     for file in sorted(plugin.folder.rglob("*.py")):
         inside = len(file.relative_to(plugin.folder).parts)  # levels up to the plugin's own package
         for node in ast.walk(ast.parse(read_text(file), str(file))):

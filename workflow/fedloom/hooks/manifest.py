@@ -1,9 +1,9 @@
 """The declarations of plugins in method.toml, read without importing the plugins.
 
-A plugin is a folder with `method.toml`, `plugin.py` and any further modules: in `plugins/` of the
-checkout, or in an installed package that declares an entry point of the group `fedloom.methods`. A
-source or a scheme has `source.toml` or `scheme.toml` instead, and the group `fedloom.sources` or
-`fedloom.schemes` (see fedloom.config.data_plugins).
+A plugin is a folder with `method.toml`, `plugin.py` and any further modules. It ships with FedLoom,
+lies in `plugins/` of the current folder, or is an installed package that declares an entry point of
+the group `fedloom.methods`. A source or a scheme has `source.toml` or `scheme.toml` instead, and
+the group `fedloom.sources` or `fedloom.schemes` (see fedloom.config.data_plugins).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
-from fedloom.common.checkout import ROOT
+from fedloom.common.checkout import plugin_folders
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Identifier, Keys
 from fedloom.hooks.discovery import Found, Located, gather
@@ -298,9 +298,9 @@ def _holds(condition: Condition, options: dict) -> bool:
 
 
 @cache
-def discover(folder: Path = ROOT / "plugins") -> Found[Plugin]:
-    """Return all methods and wrappers: those of `folder` and installed ones."""
-    return gather("method", folder, Plugin)
+def discover(folder: Path | None = None) -> Found[Plugin]:
+    """Return all methods and wrappers: those of `folder` (default: all folders), installed ones."""
+    return gather("method", [folder] if folder else plugin_folders(), Plugin)
 
 
 def find(name: str, where: str = "method", kind: str | None = None) -> Plugin:

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedloom.common.checkout import ROOT
 from fedloom.common.receipts import digest, sha256
 from fedloom.config.rounds import job_ends
 from fedloom.config.settings import Output, Settings, local_weights
@@ -24,6 +25,7 @@ class Plan:
     """
 
     settings: Settings
+    files: tuple[Path, ...] = ()  # that the settings were read from, later ones over earlier ones
     _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
 
     @property
@@ -90,7 +92,8 @@ class Plan:
         if key not in known:
             files = staleness.files_of(code)
             known |= {file: sha256(Path(file)) for file in files if file not in known}
-            known[key] = digest({file: known[file] for file in files})
+            # without folders: results stay valid when a checkout or an environment moves
+            known[key] = digest(sorted([Path(file).name, known[file]] for file in files))
         return known[key]
 
     def resources(
@@ -129,9 +132,10 @@ class Plan:
         return [str(paths.at(paths.CHOICE, Run.of(wildcards)))] if tuned else []
 
     def weights(self, wildcards: Any) -> list[str]:
-        """Return the backbone's local weights file, if it has one."""
+        """Return the backbone's local weights file, unless it ships and so is always there."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
-        return [] if path is None else staleness.relative([path])
+        shipped = path is None or path.is_relative_to(ROOT / "workflow")
+        return [] if shipped else staleness.relative([path])
 
     def shown_files(self, rule: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""

@@ -12,15 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.common.checkout import ROOT
+from fedloom.common.checkout import LIBRARY
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
 from fedloom.config import data_plugins
 from fedloom.hooks.discovery import Located
 from fedloom.hooks.manifest import find
 from fedloom.study import jobs
-
-LIBRARY = ROOT / "workflow"
 
 
 class Code(NamedTuple):
@@ -99,7 +97,7 @@ def _closure(files: Iterable[Path], plugin: Located | None = None) -> set[Path]:
             seen.add(file)
             root, package = _package_of(file, plugin)
             todo += _imported(file, root, package)
-            if root != LIBRARY:  # and the packages that it lies in
+            if package != "fedloom":  # and the packages that it lies in
                 levels = len(file.relative_to(root).parts) - 1
                 inits = (folder / "__init__.py" for folder in file.parents[:levels])
                 todo += filter(Path.is_file, inits)
@@ -108,9 +106,11 @@ def _closure(files: Iterable[Path], plugin: Located | None = None) -> set[Path]:
 
 def _package_of(file: Path, plugin: Located | None) -> tuple[Path, str]:
     """Return the folder that holds a file's top-level package, and that package's name."""
-    if file.is_relative_to(LIBRARY):
+    # both may lie in one folder: that of installed packages
+    if plugin is None or (
+        file.is_relative_to(LIBRARY / "fedloom") and not file.is_relative_to(plugin.folder)
+    ):
         return LIBRARY, "fedloom"
-    assert plugin is not None, f"{file} is neither of fedloom nor of a plugin"
     if plugin.module is None:
         return plugin.folder.parent, plugin.folder.name
     levels = plugin.module.count(".") + 1

@@ -8,11 +8,13 @@ import math
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.common.extras import require
 from fedloom.federated.task import Task
 
 AT_ONCE = 1 << 16  # draws of one digest, whose length Python bounds
@@ -37,11 +39,18 @@ def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
     return torch.from_numpy((bits + 0.5) * 2.0**-52).view(tuple(shape))
 
 
+def _accountant() -> ModuleType:
+    """Import opacus's accountant, which takes seconds."""
+    require("opacus")
+    from opacus.accountants.analysis import rdp
+
+    return rdp
+
+
 @lru_cache(maxsize=64)
 def _of_one_round(noise: float, sampled: float) -> np.ndarray:
     """Compute the Renyi divergence of one round at each of ORDERS; rounds add up."""
-    from opacus.accountants.analysis import rdp  # takes seconds, and one wrapper needs it
-
+    rdp = _accountant()
     return np.array(rdp.compute_rdp(q=sampled, noise_multiplier=noise, steps=1, orders=ORDERS))
 
 
@@ -54,8 +63,7 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     """
     if rounds == 0:
         return 0.0
-    from opacus.accountants.analysis import rdp
-
+    rdp = _accountant()
     spent = rounds * _of_one_round(noise, sampled)
     with warnings.catch_warnings():  # that other orders may bound it more tightly
         warnings.filterwarnings("ignore", "Optimal order is", UserWarning)

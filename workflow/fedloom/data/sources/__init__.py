@@ -6,9 +6,10 @@ It has `read(settings)`, which returns an ImageList.
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedloom.data.image_list import ImageList
+if TYPE_CHECKING:
+    from fedloom.data.image_list import ImageList
 
 
 def build(source: str, settings: dict[str, Any], images: Path) -> None:
@@ -18,7 +19,7 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
     write_store(read(source, settings), settings, images)
 
 
-def read(source: str, settings: dict[str, Any]) -> ImageList:
+def read(source: str, settings: dict[str, Any]) -> "ImageList":
     """Return the images that a source lists.
 
     Args:

@@ -48,7 +48,7 @@ class Folder(ImageSource):
     """
 
     root: str
-    """Relative paths start at the checkout."""
+    """The folder that holds the files."""
     domains: bool = False
     """A layer of domains above classes."""
     classes_in: str | None = None

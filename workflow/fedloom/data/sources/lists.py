@@ -33,7 +33,7 @@ class Lists(ImageSource):
     """
 
     root: str
-    """Relative paths start at the checkout."""
+    """The folder that holds the files."""
     train: FileLists
     test: FileLists | None = None
     """Default: test_fraction is drawn."""

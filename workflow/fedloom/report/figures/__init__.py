@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import FigureKind
-from fedloom.report.figures import style
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
@@ -32,5 +31,7 @@ def write(
     job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone], outputs: dict[str, Path]
 ) -> None:
     """Draw a figure into the paths of its `pdf` and `png`."""
+    from fedloom.report.figures import style  # a plan imports figures for their keys alone
+
     with style.applied():
         style.save(draw(job, series), outputs)

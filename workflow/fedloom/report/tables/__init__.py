@@ -12,14 +12,15 @@ or, if its rows are not the methods,
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import TableKind
-from fedloom.report.tables import layout, notes, published
-from fedloom.report.tables.summary import summarise
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
+
+if TYPE_CHECKING:
+    from fedloom.report.tables.layout import Built
 
 KINDS = Room(__name__, TableKind)
 
@@ -30,7 +31,7 @@ def kind(job: TableJob) -> Any:
     return found.model_construct(**job.settings)
 
 
-def build(job: TableJob, runs: list[PlottedRun]) -> layout.Built:
+def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
     """Return a table: its numbers, its text, and its whole caption."""
     own = kind(job)
     built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
@@ -43,11 +44,16 @@ def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> No
     Args:
         outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
     """
+    from fedloom.report.tables import layout  # a plan imports tables for their keys alone
+
     layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
 
-def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> layout.Built:
+def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     """Return a row per method and scenario: means over seeds, published numbers and marks."""
+    from fedloom.report.tables import layout, notes, published
+    from fedloom.report.tables.summary import summarise
+
     extra = own.extra_of(job.settings)
     frame = summarise(runs, [own.measure(run, **extra) for run in runs])
     text = own.describe(runs) + spread(int(frame["seeds"].min()))

@@ -1,0 +1,19 @@
+"""The commands of `fedloom`, read in this process as a terminal's words."""
+
+import click
+
+from fedloom.commands.cli import fedloom
+
+
+def parsed(*words: str) -> click.Context:
+    """Return the command that the words name, with its arguments; `invoke` runs it."""
+    command, rest = fedloom, list(words)
+    while isinstance(command, click.Group):
+        _, command, rest = command.resolve_command(click.Context(command), rest)
+    return command.make_context(" ".join(words), rest)
+
+
+def invoked(*words: str) -> int:
+    """Run a command and return its exit status."""
+    context = parsed(*words)
+    return context.command.invoke(context) or 0

@@ -1,0 +1,86 @@
+"""Files that ship with FedLoom, and those of the folder in which a person works."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedloom.commands.init import init
+from fedloom.commands.planning import load_plan
+from fedloom.common import extras
+from fedloom.common.checkout import ROOT, resource
+from fedloom.common.errors import FedLoomError
+from fedloom.hooks import manifest
+
+WEIGHTS = "workflow/resources/micro_vit.safetensors"
+LABELS = {"dataset": "styles", "partition": "domains", "backbone": "micro_vit", "seed": 0}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _own_plugin(folder: Path, name: str) -> None:
+    shutil.copytree(ROOT / "plugins/head_tuning", folder / "plugins" / name)
+    toml = folder / "plugins" / name / "method.toml"
+    toml.write_text(toml.read_text().replace('name = "head_tuning"', f'name = "{name}"'))
+
+
+def test_a_relative_path_starts_here_and_else_among_the_files_that_ship(here):
+    assert resource("data/letters") == here / "data/letters"
+    assert resource(WEIGHTS) == ROOT / WEIGHTS
+    (here / WEIGHTS).parent.mkdir(parents=True)
+    (here / WEIGHTS).touch()
+    assert resource(WEIGHTS) == here / WEIGHTS
+
+
+def test_own_plugins_lie_beside_those_that_ship(tmp_path, monkeypatch):
+    _own_plugin(tmp_path, "mine")
+    _own_plugin(tmp_path, "fedvpt")
+    monkeypatch.chdir(tmp_path)
+    assert manifest.find("mine").folder == tmp_path / "plugins/mine"
+    assert manifest.find("head_tuning").folder == ROOT / "plugins/head_tuning"
+    with pytest.raises(FedLoomError, match="'fedvpt' is defined twice"):
+        manifest.find("fedvpt")
+
+
+def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):
+    (here / "config.yaml").write_text("study: {name: mine, rounds: 7, confusion: true}\n")
+    (here / "other.yaml").write_text("study: {seeds: [5]}\n")
+    study = load_plan([Path("other.yaml")]).settings.study
+    assert (study.name, study.rounds, study.seeds) == ("mine", 7, [5])
+    assert not load_plan([ROOT / "workflow/studies/micro/micro_vit.yaml"]).settings.study.confusion
+
+
+def test_results_outlive_a_move_of_folder_or_environment(tmp_path, monkeypatch):
+    seen = []
+    for folder in (tmp_path, tmp_path / "below"):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        plan = load_plan()
+        labels = SimpleNamespace(**LABELS, method="fedvpt", end="0012")
+        assert plan.weights(labels) == [], "a path to them would change"
+        seen.append(plan.job("train", labels))
+    assert seen[0] == seen[1]
+
+
+def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monkeypatch):
+    init(Path("new"))
+    assert {path.name for path in Path("new").iterdir()} == {
+        *(".gitignore", "Snakefile", "config.yaml", "plugins", "profiles")
+    }
+    (here / "new/Snakefile").write_text("mine")
+    with pytest.raises(FedLoomError, match=r"^new/\.gitignore: is there already"):
+        init(Path("new"))
+    assert (here / "new/Snakefile").read_text() == "mine"
+    monkeypatch.chdir(here / "new")
+    assert load_plan().name == "mine"
+
+
+def test_a_package_of_an_extra_that_is_missing_is_one_line(monkeypatch):
+    monkeypatch.setitem(extras.EXTRAS, "no_such_module", "clip")
+    with pytest.raises(FedLoomError, match=r"no_such_module: .*; pip install 'fedloom\[clip\]'$"):
+        extras.require("no_such_module")

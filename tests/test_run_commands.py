@@ -1,0 +1,126 @@
+"""`fedloom show`, `diff` and `clean`, on the files of runs made by hand."""
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from command_line import invoked
+from fedloom.common.errors import FedLoomError
+from fedloom.common.io import write_table
+from fedloom.study import paths
+from fedloom.study.runs import Run
+
+STUDY = """\
+study:
+  name: mine
+  rounds: 4
+  evaluate_every: 1
+  training: {epochs: 3}
+partitions:
+  six: {scheme: iid, clients: 6, held_out: 0.17, protocol: {training: {batch_size: 8}}}
+methods:
+  slow: {plugin: fedvpt, options: {prompts: 2}, training: {lr: 0.01}}
+  swept: {plugin: fedvpt, grid: {prompts: [1, 3]}}
+select: {datasets: [digits], partitions: [six], methods: [fedvpt, slow, swept]}
+"""
+# correct answers of ten by participating clients 0 and 1, and by client 2, which is held out
+CORRECT = {"fedvpt": [(5, 7, 4), (6, 8, 5)] * 2, "slow": [(3, 5, 4), (4, 6, 4)] * 2}
+
+
+def _run(method: str) -> Run:
+    return Run("digits", "six", "micro_vit", method, 0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder with a study and the evaluations of three of its runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    for method, correct in (CORRECT | {"swept.1": CORRECT["fedvpt"]}).items():
+        rows = [
+            {"round": n, "client_id": client, "participating": client < 2, "personalized": False,
+             "num_test": 10, "num_correct": number}
+            for n, numbers in enumerate(correct, 1) for client, number in enumerate(numbers)
+        ]  # fmt: skip
+        rounds = [{"round": n, "train_loss": 2 / n} for n in range(1, 5)]
+        for pattern, content in ((paths.EVALUATION, rows), (paths.ROUNDS, rounds)):
+            write_table(paths.at(pattern, _run(method)), pa.Table.from_pylist(content))
+    return tmp_path
+
+
+def _said(capsys, *words: str) -> str:
+    assert invoked(*words) == 0
+    return capsys.readouterr().out
+
+
+def test_a_run_is_shown_with_its_curve_and_with_the_origin_of_each_setting(capsys):
+    name = f"results/runs/{_run('slow').path}"
+    lines = _said(capsys, "show", name, "--study", "mine.yaml").splitlines()
+    assert lines[0] == name
+    assert "participating mean 46.67 %" in lines[1], "of rounds 2 to 4"
+    row = r"^ *4 +50\.0 +40\.0 +40\.0 +0\.500$"
+    assert any(re.match(row, line) for line in lines), "round, mean, worst, held out, loss"
+    found = {line.split()[0]: re.split(r"\s{2,}", line)[1:] for line in lines if "  " in line}
+    assert found["options.prompts"] == ["2", "mine.yaml, line 9"]
+    assert found["training.lr"] == ["0.01", "mine.yaml, line 9"], "the label's"
+    assert found["training.batch_size"] == ["8", "mine.yaml, line 7"], "the partition's"
+    assert found["training.epochs"] == ["3", "mine.yaml, line 5"], "the study's"
+    assert found["training.momentum"] == ["0.9", "method.toml of fedvpt"]
+    assert found["training.eps"] == ["1e-08", "default"]
+    assert found["rounds"] == ["4", "mine.yaml, line 3"]
+    assert found["clients_per_round"] == ["5", "config.yaml, line 9, capped"]
+
+
+def test_a_setting_of_a_grid_says_so(capsys):
+    shown = _said(capsys, "show", _run("swept.1").path, "--study", "mine.yaml")
+    assert re.search(r"^options.prompts +1 +grid of methods.swept$", shown, re.MULTILINE)
+
+
+def test_two_runs_differ_in_settings_and_accuracy(capsys):
+    runs = [_run(method).path for method in ("fedvpt", "slow")]
+    lines = _said(capsys, "diff", *runs, "--study", "mine.yaml").splitlines()
+    found = {line.split()[0]: line.split()[1:] for line in lines if line}
+    assert found["options.prompts"][:2] == ["1", "2"]
+    assert found["training.lr"][:2] == ["0.3", "0.01"]
+    assert "training.epochs" not in found, "both have it"
+    assert found["participating_mean"] == ["66.67", "46.67", "-20.00"]
+
+
+def test_a_run_that_is_not_there_is_named_with_the_nearest(folder):
+    with pytest.raises(FedLoomError, match="did you mean 'digits/six/micro_vit/slow/seed0'"):
+        invoked("show", "digits/six/micro_vit/slowly/seed0", "--study", "mine.yaml")
+    with pytest.raises(FedLoomError, match=r"study default .*: no partition 'six'"):
+        invoked("show", _run("slow").path)
+    with pytest.raises(FedLoomError, match="must be the folder of a run"):
+        invoked("show", "results/runs/digits")
+
+
+def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypatch):
+    other = _run("fedvpt_deep")
+    for pattern, labels in (
+        (paths.EVALUATION, vars(other)),
+        (paths.STORE, {"dataset": "glyphs"}),
+        (paths.TABLE, {"study": "old", "label": "main"}),
+        (paths.TABLE, {"study": "mine", "label": "main"}),
+        (paths.STORE, {"dataset": "digits"}),
+        (paths.PARTITION, vars(other)),
+        (paths.FIGURE, {"study": "mine", "label": "loss"}),
+    ):
+        file = paths.at(pattern, **labels)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"0" * 1_000_000)
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    gone = {f"results/runs/{other.path}", "results/datasets/glyphs", "results/tables/old"}
+    monkeypatch.setattr("click.confirm", lambda question: False)
+    lines = _said(capsys, "clean", "mine.yaml").splitlines()
+    assert {line.split()[-1] for line in lines[:-1]} == gone
+    assert lines[-1].split() == ["3", "MB", "in", "all,", "of", "3"]
+    assert {path for path in folder.rglob("*") if path.is_file()} - before <= {
+        folder / ".fedloom.lock"
+    }
+    _said(capsys, "clean", "mine.yaml", "--yes")
+    left = {path for path in before if not any(path.is_relative_to(folder / g) for g in gone)}
+    assert {path for path in before if path.exists()} == left
+    assert _said(capsys, "clean", "mine.yaml") == "every result is of one of these studies\n"

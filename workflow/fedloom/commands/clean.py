@@ -1,0 +1,77 @@
+"""`fedloom clean`: results that no study of a list uses, with their sizes."""
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from fedloom.commands.plan import megabytes
+from fedloom.config.settings import VALIDATION
+from fedloom.study import paths
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run, scenarios
+
+# what is kept or deleted as a whole: a folder, or a file with its receipt; logs are kept
+CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
+PARENTS = (paths.STORE, paths.PROTOTYPES, paths.TRIALS, paths.TABLE, paths.FIGURE)
+UNITS = [
+    paths.RUN,
+    paths.REPORT,
+    paths.BLOCK_ACCURACY,
+    str(Path(paths.PARTITION).parent),
+    *(str(Path(pattern).parent) for pattern in PARENTS),
+    *CACHES,
+    *map(paths.receipt, CACHES),
+]
+
+
+def unused(plans: Sequence[Plan]) -> dict[Path, int]:
+    """Return files and folders of results that none of the studies uses, with their bytes."""
+    used = {path for plan in plans for path in _used(plan)}
+    there = {path for pattern in UNITS for path in Path().glob(re.sub(r"{\w+}", "*", pattern))}
+    sizes = {path: _bytes(path) for path in there - used}
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def _used(plan: Plan) -> Iterator[Path]:
+    """Yield the units of a study: those of its runs and trials, and of its frozen backbones."""
+    runs: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *_trials(plan))]
+    for scenario, backbone in product(scenarios(plan.settings), plan.settings.select.backbones):
+        runs.append(vars(scenario) | {"backbone": backbone})
+    for pattern, labels in product(UNITS, runs or [{}]):
+        if set(re.findall(r"{(\w+)}", pattern)) <= {*labels, "study"}:
+            yield paths.at(pattern, **labels, study=plan.name)
+
+
+def _trials(plan: Plan) -> Iterator[Run]:
+    """Yield the trials that choose the options of a study's runs."""
+    for run in plan.runs:
+        for trial in plan.settings.trials.get(run.method, ()):
+            seed, partition = plan.settings.study.tune.seed, run.partition + VALIDATION
+            yield Run(run.dataset, partition, run.backbone, trial.label, seed)
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+
+
+def listing(found: dict[Path, int]) -> str:
+    """Return a line per file or folder, the largest first, and their sum."""
+    if not found:
+        return "every result is of one of these studies"
+    rows = [[megabytes(size / 1e6), path] for path, size in found.items()]
+    total = [megabytes(sum(found.values()) / 1e6), f"in all, of {len(found)}"]
+    return tabulate([*rows, total], tablefmt="plain", disable_numparse=True)
+
+
+def delete(found: Iterable[Path]) -> None:
+    """Delete files and folders."""
+    for path in found:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -1,0 +1,49 @@
+"""`python -m fedloom.stages <stage> --job JSON`: the command of every rule."""
+
+import argparse
+import logging
+import resource
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
+
+from fedloom.common.exits import one_line_errors
+from fedloom.common.logs import log_to
+from fedloom.study.jobs import from_json
+
+log = logging.getLogger("fedloom")
+
+STAGES = sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
+
+
+def stage(args: argparse.Namespace) -> None:
+    """Run a stage on its job."""
+    module = import_module(f"fedloom.stages.{args.stage}")
+    job = from_json(args.job, get_type_hints(module.run)["job"])
+    started = time.perf_counter()
+    module.run(job, args.threads)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    log.debug(
+        "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most",
+        time.perf_counter() - started,
+        used.ru_utime + used.ru_stime,
+        used.ru_maxrss / 1024,
+    )
+
+
+def main() -> None:
+    """Run the stage that the process's arguments name."""
+    parser = argparse.ArgumentParser(prog="python -m fedloom.stages", description=__doc__)
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
+    parser.add_argument("--log", type=Path, help="also write the log to this file")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    args = parser.parse_args()
+    with one_line_errors():
+        log_to(args.log)
+        stage(args)
+
+
+if __name__ == "__main__":
+    main()
