@@ -17,6 +17,7 @@ from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.endings import failures, summary
 from fedloom.study.jobs import to_json
+from fedloom.study.records import write_record
 
 STARTED = time.time()
 PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
@@ -76,6 +77,7 @@ rule all:
 
 onsuccess:
     if LAUNCHER not in os.environ:
+        write_record(PLAN)
         print(f"\n{summary(PLAN)}")
 
 

@@ -9,6 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from notebook_pages import columns_page, notebook_page
 from recipe_pages import recipes_page
 from schema_pages import config_page, method_page
 from study_pages import studies_page
@@ -33,6 +34,7 @@ MADE = {
     "reference/toolbox.md": toolbox_page,
     "reference/studies.md": studies_page,
     "reference/recipes.md": recipes_page,
+    "reference/results.md": columns_page,
 }
 FAMILIES = {"vit": "Vision transformers", "clip": "CLIP", None: "Around a method"}
 
@@ -56,9 +58,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that have no file in `docs/`, plugins without a card included."""
+    """Add the pages that have no file in `docs/`: of notebooks, and of plugins without a card."""
     bare = {f"methods/{name}.md": f"# {plugin.title}\n" for name, plugin in discover().items()}
-    for path, text in ({page: "" for page in COPIES} | bare).items():
+    notebooks = {
+        f"notebooks/{file.stem}.md": notebook_page(file)
+        for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+    }
+    for path, text in ({page: "" for page in COPIES} | bare | notebooks).items():
         if files.get_file_from_path(path) is None:
             files.append(File.generated(config, path, content=text))
     return files
@@ -78,7 +84,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         if plugin is None:
             raise PluginError(f"docs/{path}: a card of no plugin; rename or remove it")
         return completed(markdown, plugin)
-    return markdown
+    return re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)  # to its page
 
 
 def completed(text: str, plugin: Plugin) -> str:

@@ -31,13 +31,13 @@ def test_the_list_of_methods_says_what_each_does(monkeypatch, capsys):
 
 
 TYPOS = {  # a command line, and what its error holds
-    "mehtods": "No such command 'mehtods'. Did you mean 'methods'?",
+    "methodz": "No such command 'methodz'. Did you mean 'methods'?",
     "methods pep_fedptt": "no method 'pep_fedptt'; did you mean 'pep_fedpt'?",
     "check --method fedvptt": "no method 'fedvptt'; did you mean 'fedvpt'?",
     "communication --method fedvptt --backbone x --classes 3": "did you mean 'fedvpt'?",
     "run table44": "did you mean fedpha/table4 or pep_fedpt/table4 or",
     "run pep_fedpt/tabel4": "did you mean pep_fedpt/table4?",
-    "run tpyo.yaml": "did you mean typo.yaml?",
+    "run typoo.yaml": "did you mean typo.yaml?",
     "run typo.yaml": "'fedvptt'; did you mean 'fedvpt'? (typo.yaml, line 3)",
     "run --set stdy.rounds=2": "did you mean 'study'? (--set stdy.rounds=2)",
     "run --corse 2": "No such option '--corse'. (Did you mean one of: '--cores', '--set'?)",

@@ -147,6 +147,29 @@ def test_more_rivals_make_it_harder_to_refute_a_claim():
     assert (found.text, found.corrected, found.difference) == (FAILS, False, difference(clearly))
 
 
+def _spread(mean, deviation, seeds):
+    """A comparison whose seeds have this mean and standard deviation."""
+    steps = np.linspace(-1, 1, seeds)
+    return _seeds_of(*(mean + deviation * steps / steps.std(ddof=1)))
+
+
+@pytest.mark.parametrize(
+    ("means", "within", "leaning"),
+    [((2, 9), (0, None), HOLDS), ((2, -2, 9), (0, None), FAILS), ((2,), (-5, 5), HOLDS)],
+)
+def test_the_number_of_seeds_that_would_decide(means, within, leaning):
+    few = decide([_spread(mean, 3, 3) for mean in means], within)
+    assert (few.text, few.leaning) == (UNDECIDED, leaning)
+    enough = decide([_spread(mean, 3, few.power) for mean in means], within)
+    assert (enough.text, enough.leaning) == (leaning, None)
+    assert decide([_spread(mean, 3, few.power - 1) for mean in means], within).text == UNDECIDED
+
+
+def test_more_seeds_than_anyone_trains_are_not_counted():
+    found = decide([_spread(0.1, 3, 3)])
+    assert (found.leaning, found.power) == (HOLDS, None)
+
+
 def test_one_seed_decides_nothing():
     found = decide([_seeds_of(20)])
     assert (found.text, found.reason) == (UNDECIDED, "one seed")

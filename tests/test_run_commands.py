@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 from command_line import invoked
+from fedloom.commands.planning import load_plan
+from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
 from fedloom.study import paths
@@ -98,9 +100,12 @@ def test_a_run_that_is_not_there_is_named_with_the_nearest(folder):
 
 
 def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypatch):
-    other = _run("fedvpt_deep")
+    other, default = _run("fedvpt_deep"), str(ROOT / "config.yaml")
+    trial = load_plan().settings.trials["fedvpt"][0].label
     for pattern, labels in (
         (paths.EVALUATION, vars(other)),
+        (paths.EVALUATION, vars(Run("styles", "domains.validation", "micro_vit", trial, 1000))),
+        (paths.EVALUATION, vars(Run("styles", "domains.validation", "micro_vit", trial, 1001))),
         (paths.STORE, {"dataset": "glyphs"}),
         (paths.TABLE, {"study": "old", "label": "main"}),
         (paths.TABLE, {"study": "mine", "label": "main"}),
@@ -113,14 +118,17 @@ def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypat
         file.write_bytes(b"0" * 1_000_000)
     before = {path for path in folder.rglob("*") if path.is_file()}
     gone = {f"results/runs/{other.path}", "results/datasets/glyphs", "results/tables/old"}
+    gone.add(f"results/runs/styles/domains.validation/micro_vit/{trial}/seed1001")
     monkeypatch.setattr("click.confirm", lambda question: False)
-    lines = _said(capsys, "clean", "mine.yaml").splitlines()
+    lines = _said(capsys, "clean", "mine.yaml", default).splitlines()
     assert {line.split()[-1] for line in lines[:-1]} == gone
-    assert lines[-1].split() == ["3", "MB", "in", "all,", "of", "3"]
+    assert lines[-1].split() == ["4", "MB", "in", "all,", "of", "4"]
     assert {path for path in folder.rglob("*") if path.is_file()} - before <= {
         folder / ".fedloom.lock"
     }
-    _said(capsys, "clean", "mine.yaml", "--yes")
+    _said(capsys, "clean", "mine.yaml", default, "--yes")
     left = {path for path in before if not any(path.is_relative_to(folder / g) for g in gone)}
     assert {path for path in before if path.exists()} == left
-    assert _said(capsys, "clean", "mine.yaml") == "every result is of one of these studies\n"
+    assert (
+        _said(capsys, "clean", "mine.yaml", default) == "every result is of one of these studies\n"
+    )

@@ -1,1 +1,36 @@
-"""FedLoom: federated prompt tuning as one Snakemake workflow."""
+"""FedLoom: federated prompt tuning as one Snakemake workflow.
+
+From Python or a notebook, `run` runs a study, and `results` returns its evaluations as a data frame
+(`scan`: as a lazy view); `export` writes them into a folder for a paper's supplement.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedloom.commands.export import export
+    from fedloom.commands.results import results, scan
+    from fedloom.commands.start import run
+    from fedloom.common.errors import FedLoomError
+
+__all__ = ["FedLoomError", "export", "results", "run", "scan"]
+
+MODULES = {
+    "FedLoomError": "fedloom.common.errors",
+    "export": "fedloom.commands.export",
+    "results": "fedloom.commands.results",
+    "run": "fedloom.commands.start",
+    "scan": "fedloom.commands.results",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: every command imports this module, few need pandas."""
+    if name not in MODULES:
+        raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
+    return getattr(import_module(MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the names that are imported on demand too, for completion."""
+    return sorted(globals() | MODULES)

@@ -10,17 +10,17 @@ from typing import Any
 from tabulate import tabulate
 
 from fedloom.commands.plan import megabytes
-from fedloom.config.settings import VALIDATION
 from fedloom.study import paths
 from fedloom.study.plan import Plan
-from fedloom.study.runs import Run, scenarios
+from fedloom.study.runs import scenarios, trial_runs
 
-# what is kept or deleted as a whole: a folder, or a file with its receipt; logs are kept
+# patterns of the folders and files that are deleted as a whole; logs are never deleted
 CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
 PARENTS = (paths.STORE, paths.PROTOTYPES, paths.TRIALS, paths.TABLE, paths.FIGURE)
 UNITS = [
     paths.RUN,
     paths.REPORT,
+    paths.RECORD,
     paths.BLOCK_ACCURACY,
     str(Path(paths.PARTITION).parent),
     *(str(Path(pattern).parent) for pattern in PARENTS),
@@ -38,21 +38,14 @@ def unused(plans: Sequence[Plan]) -> dict[Path, int]:
 
 
 def _used(plan: Plan) -> Iterator[Path]:
-    """Yield the units of a study: those of its runs and trials, and of its frozen backbones."""
-    runs: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *_trials(plan))]
-    for scenario, backbone in product(scenarios(plan.settings), plan.settings.select.backbones):
-        runs.append(vars(scenario) | {"backbone": backbone})
-    for pattern, labels in product(UNITS, runs or [{}]):
+    """Yield the units of a study: those of its runs, their trials, and its frozen backbones."""
+    settings = plan.settings
+    every: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    for scenario, backbone in product(scenarios(settings), settings.select.backbones):
+        every.append(vars(scenario) | {"backbone": backbone})
+    for pattern, labels in product(UNITS, every):
         if set(re.findall(r"{(\w+)}", pattern)) <= {*labels, "study"}:
             yield paths.at(pattern, **labels, study=plan.name)
-
-
-def _trials(plan: Plan) -> Iterator[Run]:
-    """Yield the trials that choose the options of a study's runs."""
-    for run in plan.runs:
-        for trial in plan.settings.trials.get(run.method, ()):
-            seed, partition = plan.settings.study.tune.seed, run.partition + VALIDATION
-            yield Run(run.dataset, partition, run.backbone, trial.label, seed)
 
 
 def _bytes(path: Path) -> int:

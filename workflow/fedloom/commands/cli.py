@@ -24,14 +24,14 @@ class Study(click.ParamType):
     name = "study"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return the file of a study; a name that is none is an error before imports of seconds."""
+        """Return the file of a study; an unknown name is an error before any slow import."""
         from fedloom.commands.bundled_studies import file_of
 
         return file_of(value)
 
 
 class Launching(click.Command):
-    """A command that hands what stands behind `--` on to Snakemake."""
+    """A command that hands the words after `--` on to Snakemake."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep the others as the context's object."""
@@ -86,6 +86,14 @@ for name, about in {
 
 
 @fedloom.command()
+def watch() -> None:
+    """Show how far the run in this folder is, in another terminal."""
+    from fedloom.commands import display
+
+    display.watch()
+
+
+@fedloom.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def init(folder: Path) -> None:
     """Make a folder for your studies: a config to change, a Snakefile, profiles."""
@@ -114,6 +122,20 @@ def studies() -> None:
     from fedloom.commands import describe
 
     print(describe.studies())
+
+
+@fedloom.command()
+@click.argument("study", default="default")
+@click.argument("folder", required=False, type=click.Path(file_okay=False))
+def export(study: str, folder: str | None) -> None:
+    """Write all evaluations of a finished study into one Parquet file, with a README, for a paper.
+
+    STUDY is its name, its file, or a name that `fedloom studies` prints. FOLDER is made; default:
+    results/export/<study>.
+    """
+    from fedloom.commands.export import export
+
+    print(export(study, folder))
 
 
 # ---- runs ----------------------------------------------------------------------------------------

@@ -17,12 +17,16 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from rich.console import Console
 
+from fedloom.commands import course
 from fedloom.commands.planning import LAUNCHER, SET, load_plan
 from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.locks import held
+from fedloom.common.logs import QUIET
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
+from fedloom.study.records import write_record
 
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
@@ -63,16 +67,25 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
     return load_plan(options.configfile, overrides), bool(options.dryrun)
 
 
-def snakemake(arguments: list[str]) -> int:
-    """Run Snakemake and return its exit status."""
+def snakemake(arguments: list[str], shown: bool = False) -> int:
+    """Run Snakemake and return its exit status.
+
+    Args:
+        shown: the course of its jobs is displayed, in place of its own lines and theirs.
+    """
     snakefile = [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
     command = [sys.executable, "-m", "snakemake", *snakefile, *arguments]
-    environment = os.environ | {LAUNCHER: "1"} | _cache()
+    command += ["--logger", "fedloom"] if shown else []
+    environment = os.environ | {LAUNCHER: "1"} | ({QUIET: "1"} if shown else {}) | _cache()
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
         subprocess.Popen(command, process_group=0, env=environment) as process,
         _handing_on(process),
     ):
+        if shown:
+            from fedloom.commands.display import follow  # takes a tenth of a second
+
+            follow(lambda: process.poll() is not None, Console(stderr=True))
         status = process.wait()
         return status if status >= 0 else 128 - status  # as a shell has it
 
@@ -175,9 +188,11 @@ def run(
         return snakemake(arguments)
     with alone():
         locked = any(Path(".snakemake/locks").glob("*"))
-        status = (locked and unlock(arguments)) or snakemake(arguments)
+        course.begin(study)
+        status = (locked and unlock(arguments)) or snakemake(arguments, shown=True)
     if status != 0:
         return status
+    write_record(study)
     print(f"\n{summary(study)}")
     if reporting:
         report(study)

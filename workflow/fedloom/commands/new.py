@@ -26,7 +26,7 @@ def new_method(name: str) -> Path:
         raise FedLoomError(f"{folder}: '{name}' is there already; take another name")
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     manifest = folder / "method.toml"
-    text = re.sub(r"\A(#.*\n)+", "", manifest.read_text())  # how to copy it
+    text = re.sub(r"\A(#.*\n)+", "", manifest.read_text())  # what the template is
     title = name.replace("_", " ").capitalize()
     text = text.replace('"template"', f'"{name}"').replace('"My method"', f'"{title}"')
     manifest.write_text(text)

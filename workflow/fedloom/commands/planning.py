@@ -54,14 +54,14 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
         own = given or merge(contents[1:]) or None
-        read = [path for path, _ in contents]
-        settings = resolve(merge(contents, given), read, changes, own)
+        merged, read = merge(contents, given), [path for path, _ in contents]
+        settings = resolve(merged, read, changes, own)
         for label in settings.select.backbones:
             require(settings.backbones[label].library)
         for label in settings.select.methods:  # a file that is not Python is an error here
             plugin = find(settings.methods[label].plugin)
             staleness.files_of(staleness.Code((), (plugin,)))
-        return Plan(settings, files=tuple(read))
+        return Plan(settings, merged, tuple(read))
     except FedLoomError as error:
         sys.exit(f"error: {error}")
 

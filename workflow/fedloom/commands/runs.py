@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from tabulate import tabulate
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known, shortened, suggestion
+from fedloom.common.ids import SERVER_MODEL
 from fedloom.config import grids
 from fedloom.config.reading import written
 from fedloom.config.rounds import reported
@@ -22,7 +24,7 @@ from fedloom.study.runs import Run
 
 WIDTH = 40  # characters of a value
 ROWS = 12  # of a curve, at most
-# keys of `study` that describe it, or that are no single value of a run
+# keys of `study` that describe it, and those that are shown elsewhere
 NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
 NOT_OF_A_RUN |= {"report", "tune", "fixed_seeds"}
 
@@ -36,12 +38,11 @@ class Setting(NamedTuple):
 
 def run_of(name: str, plan: Plan) -> Run:
     """Return the run that a folder below results/runs is of; the study must have its labels."""
-    labels = Path(name).parts[-5:]
-    seed = re.fullmatch(r"seed(\d+)", labels[-1] if len(labels) == 5 else "")
-    if seed is None:
+    found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
+    if found is None:
         form = paths.NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(f"{name}: must be the folder of a run, {form}")
-    run = Run(*labels[:4], int(seed[1]))
+    run = Run(found[1], found[2], found[3], found[4], int(found[5]))
     if not paths.at(paths.EVALUATION, run).is_file():
         folders = Path().glob(re.sub(r"{\w+}", "*", paths.EVALUATION))
         near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
@@ -52,12 +53,8 @@ def run_of(name: str, plan: Plan) -> Run:
     return run
 
 
-def settings_of(plan: Plan, run: Run) -> dict[str, Setting]:
-    """Return what a run was given, by key."""
-    return dict(_settings(plan, run))
-
-
-def _settings(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
+def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
+    """Yield what a run was given, each value with its key."""
     settings, spec = plan.settings, selected.with_choice(plan.run_spec(run))
     method, plugin = settings.methods[run.method], find(spec.method.plugin)
     partition = run.partition.removesuffix(VALIDATION)
@@ -120,9 +117,10 @@ def accuracies(plan: Plan, run: Run) -> dict[str, float]:
     return metrics.accuracies(rows, reported(plan.study(run)))
 
 
-def _curve(run: Run) -> pd.DataFrame:
+def _curve(run: Run) -> str:
     """Return at most ROWS evaluated rounds: mean, worst and held-out accuracy, training loss."""
     rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
+    rows = rows[rows["client_id"] != SERVER_MODEL]
     parts = {
         "mean": metrics.by_round(rows[rows["participating"]]),
         "worst": metrics.percent(rows)[rows["participating"]].groupby(rows["round"]).min(),
@@ -130,17 +128,20 @@ def _curve(run: Run) -> pd.DataFrame:
         "train loss": metrics.frame(paths.at(paths.ROUNDS, run)).set_index("round")["train_loss"],
     }
     curve = pd.DataFrame(parts).loc[parts["mean"].index].dropna(axis="columns", how="all")
-    return curve[:: -max(1, -(-len(curve) // ROWS))][::-1]  # with the last round
+    curve = curve[:: -ceil(len(curve) / ROWS)][::-1].reset_index()  # with the last round
+    decimals = [{"round": "", "train loss": ".3f"}.get(str(name), ".1f") for name in curve]
+    return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)
 
 
 def show(plan: Plan, name: str) -> str:
     """Return a run's accuracies, its curve, and its settings with where each comes from."""
     run = run_of(name, plan)
-    table = [[key, _text(s.value), s.origin] for key, s in settings_of(plan, run).items()]
+    numbers = [f"{k.replace('_', ' ')} {n:.2f} %" for k, n in accuracies(plan, run).items()]
+    table = [[key, _text(s.value), s.origin] for key, s in settings_of(plan, run)]
     return "\n\n".join(
         [
-            f"{paths.at(paths.RUN, run)}\n{_line(accuracies(plan, run))}",
-            tabulate(_curve(run), headers="keys", floatfmt=("", ".1f", ".1f", ".1f", ".3f")),
+            f"{paths.at(paths.RUN, run)}\n{', '.join(numbers)}",
+            _curve(run),
             tabulate(table, ["setting", "value", "from"], disable_numparse=True),
         ]
     )
@@ -149,16 +150,11 @@ def show(plan: Plan, name: str) -> str:
 def diff(plans: tuple[Plan, Plan], names: tuple[str, str]) -> str:
     """Return in which settings two runs differ, and their accuracies with the difference."""
     runs = [run_of(name, plan) for name, plan in zip(names, plans, strict=True)]
-    one, two = (settings_of(plan, run) for plan, run in zip(plans, runs, strict=True))
+    one, two = (dict(settings_of(plan, run)) for plan, run in zip(plans, runs, strict=True))
     absent = Setting("-", "")
     pairs = {key: (one.get(key, absent), two.get(key, absent)) for key in one | two}
     rows = [
-        [
-            key,
-            _text(a.value),
-            _text(b.value),
-            "; ".join(dict.fromkeys(filter(None, (a.origin, b.origin)))),
-        ]
+        [key, _text(a.value), _text(b.value), "; ".join(filter(None, {a.origin: 0, b.origin: 0}))]
         for key, (a, b) in pairs.items()
         if a.value != b.value
     ]
@@ -166,14 +162,9 @@ def diff(plans: tuple[Plan, Plan], names: tuple[str, str]) -> str:
     numbers = [[k, before[k], after[k], after[k] - before[k]] for k in before if k in after]
     heads = [run.path for run in runs]
     settings = tabulate(rows, ["setting", *heads, "from"], disable_numparse=True)
-    change = tabulate(
-        numbers, ["accuracy in %", *heads, "difference"], floatfmt=("", ".2f", ".2f", "+.2f")
-    )
+    decimals = ("", ".2f", ".2f", "+.2f")
+    change = tabulate(numbers, ["accuracy in %", *heads, "difference"], floatfmt=decimals)
     return f"{settings if rows else 'no setting differs'}\n\n{change}"
-
-
-def _line(numbers: dict[str, float]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {number:.2f} %" for name, number in numbers.items())
 
 
 def _text(value: Any) -> str:

@@ -5,8 +5,11 @@ import faulthandler
 import logging
 import os
 import platform
+import re
 import socket
 import sys
+from dataclasses import dataclass
+from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,12 @@ from tqdm import tqdm
 
 log = logging.getLogger(__name__)
 
-# variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 PACKAGES = ("fedloom", "torch", "timm", "numpy")  # whose versions numbers may depend on
+# variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+QUIET = "FEDLOOM_QUIET"  # set where a display of the whole study shows what jobs log
+BAR = re.compile(r": (\d+)/(\d+) \[([\d:]+), ([\d:]+|\?) left(?:, )?([^\n]*)\]")
+TAIL = 4096  # bytes at the end of a log that are searched for it
 
 
 class _Lines:
@@ -39,6 +45,43 @@ def progress(total: int, what: str, initial: int = 0) -> tqdm:
     """Return a progress bar that is printed at most every five seconds, and at its end."""
     form = "{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
     return tqdm(total=total, initial=initial, desc=what, bar_format=form, **LINES)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A line of a progress bar: done of total, seconds so far and left, and further values."""
+
+    done: int
+    total: int
+    elapsed: float
+    left: float | None
+    values: str
+
+    @property
+    def share(self) -> float:
+        """The share of the job's time that is over."""
+        return 0.0 if self.left is None else self.elapsed / max(self.elapsed + self.left, 1e-9)
+
+
+def last_progress(log_file: Path) -> Progress | None:
+    """Return the last line of a progress bar in a job's log; None if there is none yet."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
+            lines = BAR.findall(file.read().decode(errors="replace"))
+    except FileNotFoundError:
+        return None
+    if not lines:
+        return None
+    done, total, elapsed, left, values = lines[-1]
+    return Progress(int(done), int(total), _seconds(elapsed) or 0.0, _seconds(left), values)
+
+
+def _seconds(text: str) -> float | None:
+    """Return the seconds of tqdm's 1:02:03; None of its question mark."""
+    if text == "?":
+        return None
+    return float(reduce(lambda total, part: 60 * total + int(part), text.split(":"), 0))
 
 
 def download_progress(what: str, start: int, total: int | None) -> tqdm:
@@ -66,7 +109,7 @@ def log_to(path: Path | None) -> None:
     the process, and the stack of a crashed interpreter.
     """
     terminal = logging.StreamHandler()
-    terminal.setLevel(logging.INFO)
+    terminal.setLevel(logging.CRITICAL if path and QUIET in os.environ else logging.INFO)
     logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

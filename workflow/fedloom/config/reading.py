@@ -5,7 +5,7 @@ from copy import deepcopy
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -121,8 +121,9 @@ def locate(paths: Iterable[Path], keys: Sequence[str | int], names: Sequence[str
     best, depth = "", 0
     for path in paths:
         node, line, reached = _walk(path, keys)
-        found = [node.index(name) for name in names if isinstance(node, list) and name in node]
-        line = node.lc.item(found[0])[0] if found else line
+        if hasattr(node, "append"):  # a list
+            items = [node.index(name) for name in names if name in node]
+            line = node.lc.item(items[0])[0] if items else line
         if reached and reached >= depth:
             best, depth = f" ({path}, line {line + 1})", reached
     return best
@@ -130,28 +131,23 @@ def locate(paths: Iterable[Path], keys: Sequence[str | int], names: Sequence[str
 
 def written(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
     """Return "file, line n" of the last file that has a key, and its value; None if none has it."""
-    walks = {path: _walk(path, keys) for path in paths}
-    found = [(path, walk) for path, walk in walks.items() if walk.reached == len(keys)]
-    return (f"{found[-1][0]}, line {found[-1][1].line + 1}", found[-1][1].node) if found else None
+    found = None
+    for path in paths:
+        node, line, reached = _walk(path, keys)
+        found = (f"{path}, line {line + 1}", node) if reached == len(keys) else found
+    return found
 
 
-class _Walk(NamedTuple):
-    """How far a file has a key path: the value there, its line, and the number of keys."""
-
-    node: Any
-    line: int
-    reached: int
-
-
-def _walk(path: Path, keys: Sequence[str | int]) -> _Walk:
+def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
+    """Return how far a file has a key path: the value there, its line, and the number of keys."""
     node, line = _tree(read_text(path)), 0
     for reached, key in enumerate(keys):
         try:
-            marks = node.lc
-            line, node = (marks.item if isinstance(node, list) else marks.key)(key)[0], node[key]
+            line = (node.lc.item if hasattr(node, "append") else node.lc.key)(key)[0]
+            node = node[key]
         except (KeyError, IndexError, TypeError, AttributeError):
-            return _Walk(node, line, reached)
-    return _Walk(node, line, len(keys))
+            return node, line, reached
+    return node, line, len(keys)
 
 
 def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:

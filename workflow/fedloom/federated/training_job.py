@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import requires, version
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from packaging.requirements import Requirement
@@ -111,6 +112,13 @@ def _remembered_signals() -> Iterator[list[str]]:
             signal.signal(number, handler)
 
 
+def _mean_accuracy(rows: Sequence[dict]) -> float:
+    """Return the mean accuracy in percent of participating clients, with their personal models."""
+    personal = any(row["personalized"] for row in rows)
+    shown = [r for r in rows if r["participating"] and r["personalized"] == personal]
+    return 100 * fmean(row["num_correct"] / row["num_test"] for row in shown)
+
+
 def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
     """Return what the checkpoint holds, if this job can resume from it."""
     try:
@@ -173,8 +181,9 @@ def train(
     else:
         current = initial_state(task, hooks) if start is None else before
     ahead = [] if diverged else range(done + 1, job.last + 1)
+    values: dict[str, str] = {}  # shown behind the number of rounds
     with (
-        progress(total=job.last - job.first, initial=done - job.first, what=name) as bar,
+        progress(total=job.last, initial=done, what=name) as bar,
         _remembered_signals() as signals,
     ):
         for number in ahead:
@@ -202,7 +211,10 @@ def train(
             selected = [update["client_id"] for update in row["updates"]]
             rows = Rows.of(row, evaluated, confusion.table())
             checkpoint.write(number, current, selected, rows)
-            bar.set_postfix(loss=f"{row['train_loss']:.3f}", refresh=False)
+            values["loss"] = f"{row['train_loss']:.3f}"
+            if evaluated:
+                values["accuracy"] = f"{_mean_accuracy(evaluated):.1f}"
+            bar.set_postfix(values, refresh=False)
             bar.update()
             if signals and number < job.last:
                 raise StoppedError(

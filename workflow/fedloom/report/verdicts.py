@@ -7,7 +7,7 @@ by chance, t is too narrow; so the interval also spans a paired bootstrap over e
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedloom.common.seeds import numpy_generator
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+MOST_SEEDS = 100  # that a study may be told to add
 Ends = tuple[float | None, float | None]
 ABOVE_ZERO: Ends = (0.0, None)
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -139,6 +140,9 @@ class Verdict:
         rival: position of the comparison among those of the claim.
         reason: why it is undecided where the interval alone does not say so; "" else.
         corrected: an interval would refute the claim if it had no other rivals.
+        leaning: the verdict that more seeds would lead to, if undecided with two seeds or more.
+        power: the number of seeds that would decide if means and deviations stayed; None if they
+            are more than MOST_SEEDS.
     """
 
     text: str
@@ -146,6 +150,8 @@ class Verdict:
     difference: Difference
     reason: str = ""
     corrected: bool = False
+    leaning: str | None = None
+    power: int | None = None
 
 
 def decide(
@@ -180,7 +186,48 @@ def decide(
         return Verdict(FAILS, worst, plain[worst])
     refuted = any(_outside(each, within) > 0 for each in plain)
     reason = f"one of {len(rivals)} may differ by chance" if refuted else ""
-    return Verdict(UNDECIDED, weakest, plain[weakest], reason, refuted)
+    leaning, power = _power(plain, wide, within, corrected)
+    return Verdict(UNDECIDED, weakest, plain[weakest], reason, refuted, leaning, power)
+
+
+def _power(
+    plain: Sequence[Difference], wide: Sequence[Difference], within: Ends, corrected: float
+) -> tuple[str | None, int | None]:
+    """Return the verdict that more seeds would lead to, and the number of seeds that it takes.
+
+    Differences that are only bounds lead to none. A claim is refuted by one comparison whose mean
+    is outside the range, if its wider interval is narrow enough; if no mean is outside, all
+    intervals must be narrow enough.
+    """
+    if any(math.isinf(end) for each in plain for end in (each.low, each.high)):
+        return None, None
+    outside = [each for each in wide if _outside(_point(each), within) > 0]
+    if outside:
+        counts = [_seeds_needed(each, within, corrected) for each in outside]
+        return FAILS, min((count for count in counts if count), default=None)
+    counts = [_seeds_needed(each, within, CONFIDENCE) for each in plain]
+    return HOLDS, None if None in counts else max(filter(None, counts))
+
+
+def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> int | None:
+    """Return the number of seeds with which the interval would not reach the end of the range.
+
+    It shrinks as Student's t does with the same mean and deviation over seeds.
+    """
+    import scipy
+
+    counts = np.arange(2, MOST_SEEDS + 1)
+    factors = scipy.stats.t.ppf((1 + confidence) / 2, counts - 1) / np.sqrt(counts)
+    half = max(difference.value - difference.low, difference.high - difference.value)
+    halves = half * factors / factors[counts == difference.seeds]
+    point = _point(difference)
+    enough = counts[halves < max(_inside(point, within), _outside(point, within))]
+    return int(enough[0]) if len(enough) else None
+
+
+def _point(difference: Difference) -> Difference:
+    """Return a difference whose interval has no width."""
+    return replace(difference, low=difference.value, high=difference.value)
 
 
 def _inside(interval: Difference, within: Ends) -> float:

@@ -5,20 +5,20 @@ results are not taken off.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from fedloom.config.rounds import job_ends
-from fedloom.config.settings import VALIDATION, Settings
+from fedloom.config.settings import Settings
 from fedloom.study import estimates, paths
 from fedloom.study.backbone_sizes import sizes
 from fedloom.study.make_jobs import study_of_run, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.resources import RATE, contents, image_megabytes
-from fedloom.study.runs import Run
+from fedloom.study.runs import Run, trial_runs
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
 # float32 (67 tera), a third in the two others (494 and 989)
@@ -60,14 +60,8 @@ class Cost:
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""
     finals, settings = plan.runs, plan.settings
-    tune = settings.study.tune
-    trials = {
-        replace(run, partition=run.partition + VALIDATION, method=trial.label, seed=tune.seed)
-        for run in finals
-        for trial in trials_of(settings, run)
-        if tune
-    }
-    every = [*finals, *sorted(trials)]
+    trials = trial_runs(settings)
+    every = [*finals, *trials]
     jobs = _jobs(plan, finals, every)
     takes = [
         estimates.of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()
@@ -84,6 +78,18 @@ def study_cost(plan: Plan) -> Cost:
         disk=_disk(settings, jobs),
         precision=settings.study.precision,
     )
+
+
+def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
+    """Return the seconds of one core that a study's jobs take, by rule and file, if estimated."""
+    jobs = _jobs(plan, plan.runs, [*plan.runs, *trial_runs(plan.settings)])
+    seconds: dict[str, dict[Path, float]] = {}
+    for rule in (*ESTIMATED, "train"):
+        for file, labels in jobs[rule].items():
+            work = estimates.of_job(plan.settings, rule, labels)
+            whole = FORK + work.seconds + work.operations / RATE
+            seconds.setdefault(rule, {})[file] = whole
+    return seconds
 
 
 def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:

@@ -25,6 +25,7 @@ class Plan:
     """
 
     settings: Settings
+    config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
     files: tuple[Path, ...] = ()  # that the settings were read from, later ones over earlier ones
     _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
 
@@ -134,8 +135,9 @@ class Plan:
     def weights(self, wildcards: Any) -> list[str]:
         """Return the backbone's local weights file, unless it ships and so is always there."""
         path = local_weights(self.settings.backbones[wildcards.backbone])
-        shipped = path is None or path.is_relative_to(ROOT / "workflow")
-        return [] if shipped else staleness.relative([path])
+        if path is None or path.is_relative_to(ROOT / "workflow"):
+            return []
+        return staleness.relative([path])
 
     def shown_files(self, rule: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""

@@ -1,10 +1,10 @@
 """Runs: their names, and which of them a study has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from fedloom.config.settings import Output, Scenario, Settings
+from fedloom.config.settings import VALIDATION, Output, Scenario, Settings
 from fedloom.study.paths import NAME
 
 
@@ -45,6 +45,16 @@ def runs(settings: Settings) -> list[Run]:
         shown |= set(product(*labels, output_seeds(settings, output)))
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
     return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]
+
+
+def trial_runs(settings: Settings) -> list[Run]:
+    """List the trials by which the options of a study's runs are chosen (study.tune)."""
+    tune, found = settings.study.tune, dict[Run, None]()
+    for run in runs(settings) if tune is not None else []:
+        for trial in settings.trials.get(run.method, ()):
+            changes = {"partition": run.partition + VALIDATION, "method": trial.label}
+            found[replace(run, **changes, seed=tune.seed)] = None
+    return list(found)
 
 
 def scenarios(settings: Settings) -> list[Scenario]:

@@ -24,7 +24,16 @@ from fedloom.report.tables.paper_claims import (
     listed,
     read_claims,
 )
-from fedloom.report.verdicts import ABOVE_ZERO, HOLDS, UNDECIDED, Statistic, Term, decide
+from fedloom.report.verdicts import (
+    ABOVE_ZERO,
+    HOLDS,
+    MOST_SEEDS,
+    UNDECIDED,
+    Statistic,
+    Term,
+    Verdict,
+    decide,
+)
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
 
@@ -184,6 +193,7 @@ class Claims(TableKind):
             verdict.reason,
             f"{', '.join(bounded)} below {self.target:g} %" if bounded else "",
             f"without {', '.join(missing)}" if missing else "",
+            _more_seeds(verdict, bool(missing)),
         ]
         here = " to ".join(_named(scenarios) for scenarios in reversed(place) if scenarios)
         # methods that were not run may be above
@@ -247,6 +257,14 @@ def _places(claim: dict, ends: list[Scenario], starts: list[Scenario]) -> Iterat
         for start in starts:
             if start != end and (start[0], start[2]) == (end[0], end[2]):
                 yield [end], [start]
+
+
+def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
+    """Say how many seeds would decide, unless methods that were not run prevent that."""
+    if verdict.leaning is None or (incomplete and verdict.leaning == HOLDS):
+        return ""
+    count = f"some {verdict.power}" if verdict.power else f"over {MOST_SEEDS}"
+    return f"{count} seeds would {'confirm' if verdict.leaning == HOLDS else 'refute'} it"
 
 
 def _named(scenarios: list[Scenario]) -> str:

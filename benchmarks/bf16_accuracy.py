@@ -1,0 +1,119 @@
+"""Accuracy in bfloat16 beside float32, for every method of a study.
+
+    bf16_accuracy.py run micro/micro_vit     train the study as it is, then in bfloat16
+    bf16_accuracy.py show micro/micro_vit    print the table
+
+In bfloat16 a method trains with the options that its float32 trials chose, from the same seeds, on
+the same clients. So the difference of a seed is that of precision alone.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from scipy import stats
+
+from fedloom.commands.planning import load_plan
+from fedloom.common.checkout import ROOT
+from fedloom.common.io import write_text
+from fedloom.report import metrics
+from fedloom.study import paths
+from fedloom.study.plan import Plan
+from fedloom.study.selected import chosen_options
+
+FOLDER = Path("results/bf16")
+SUFFIX = "_bf16"
+KEYS = ["partition", "method"]
+
+
+def file_of(study: str) -> Path:
+    """Return the file of a bundled study."""
+    return ROOT / "workflow/studies" / f"{study}.yaml"
+
+
+def in_bf16(study: str) -> Path:
+    """Write the study in bfloat16, with the options that its trials chose, and return the file."""
+    plan = load_plan([file_of(study)])
+    settings, backbones, methods = plan.settings, {}, {}
+    for label in settings.select.backbones:
+        backbone = settings.backbones[label]
+        backbones[label + SUFFIX] = {"library": backbone.library, **backbone.settings}
+    for run in plan.runs:
+        method = settings.methods[run.method]
+        chosen = [chosen_options(Path(file)) for file in plan.choice(run)]
+        rates = {key.removeprefix("training."): each[key] for each in chosen for key in each}
+        methods[run.method + SUFFIX] = {
+            "plugin": method.plugin,
+            "title": method.title,
+            "options": method.options,
+            "training": method.own_training | rates,
+        }
+    changed = {
+        "include": [str(file_of(study))],
+        "study": {"name": plan.name + SUFFIX, "precision": "bf16", "tune": None},
+        "backbones": backbones,
+        "methods": methods,
+        "select": {
+            "backbones": list(backbones),
+            "methods": list(methods),
+            "tables": ["main"],
+            "figures": [],
+        },
+    }
+    file = FOLDER / f"{Path(study).name}.yaml"
+    write_text(file, yaml.safe_dump(changed, sort_keys=False))
+    return file
+
+
+def accuracies(plan: Plan) -> pd.DataFrame:
+    """Return the mean accuracy of participating clients at the reported rounds, by run."""
+    rows = []
+    for run in plan.runs:
+        evaluation = metrics.evaluation(paths.at(paths.EVALUATION, run))
+        last = sorted(evaluation["round"].unique())[-plan.settings.study.report.last_evaluations :]
+        shown = evaluation[evaluation["participating"] & evaluation["round"].isin(last)]
+        title = plan.settings.methods[run.method].title
+        rows.append([run.partition, title, run.seed, metrics.percent(shown).mean()])
+    return pd.DataFrame(rows, columns=[*KEYS, "seed", "accuracy"])
+
+
+def table(study: str) -> pd.DataFrame:
+    """Return a row per method and partition: both accuracies and their difference, paired."""
+    plans = load_plan([file_of(study)]), load_plan([FOLDER / f"{Path(study).name}.yaml"])
+    full, half = map(accuracies, plans)
+    both = full.merge(half, on=[*KEYS, "seed"], suffixes=("", SUFFIX), validate="1:1")
+    rows = []
+    for key, seeds in both.groupby(KEYS, sort=False):
+        difference = seeds["accuracy" + SUFFIX] - seeds["accuracy"]
+        low, high = stats.ttest_1samp(difference, 0).confidence_interval()
+        rows.append(
+            {
+                **dict(zip(KEYS, key, strict=True)),
+                "float32": f"{seeds['accuracy'].mean():.1f} ± {seeds['accuracy'].std():.1f}",
+                "bf16": f"{seeds['accuracy' + SUFFIX].mean():.1f}",
+                "difference [95 %]": f"{difference.mean():+.2f} [{low:+.2f}, {high:+.2f}]",
+                "seeds": len(seeds),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Train both studies, or print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=["run", "show"])
+    parser.add_argument("study", help="a bundled study, as micro/micro_vit")
+    parser.add_argument("--cores", default="all")
+    given = parser.parse_args()
+    if given.command == "run":
+        launch = [sys.executable, "-m", "fedloom.commands.launch", "--cores", given.cores]
+        subprocess.run([*launch, "--configfile", str(file_of(given.study))], check=True)
+        subprocess.run([*launch, "--configfile", str(in_bf16(given.study))], check=True)
+    print(table(given.study).to_markdown(index=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The display of a study's run: how much is done by the jobs' estimates, and lines for its ends."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from fedloom.commands import display
+from fedloom.commands.course import Course
+from fedloom.common.errors import FedLoomError
+from fedloom.common.logs import last_progress, log_to, progress
+
+BEGIN = {
+    "event": "begin", "study": "mine", "process": 1, "time": 100.0,
+    "seconds": {"train": {"a/0002": 30.0, "a/0004": 10.0, "b/0002": 20.0}},
+    "missing": {"train": ["a/0004", "b/0002"]},
+}  # fmt: skip
+
+
+def _started(number, output, log=None, rule="train"):
+    wildcards = {"method": output[0], "seed": "0", "end": "0002"}
+    return {
+        "event": "job_info", "jobid": number, "rule_name": rule, "wildcards": wildcards,
+        "output": [output], "log": [str(log)] if log else [],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def two_jobs():
+    """A run with two training jobs to do, of 10 and 20 seconds."""
+    run = Course()
+    run.take(BEGIN)
+    run.take({"event": "run_info", "stats": {"train": 2, "all": 1, "total": 3}})
+    return run
+
+
+@pytest.fixture
+def log(tmp_path):
+    """The log of a job that has done 23 of 40 rounds."""
+    log_to(tmp_path / "job.log")
+    with progress(total=40, initial=20, what="d/p/b/a/seed0") as bar:
+        bar.set_postfix({"loss": "0.5", "accuracy": "81.2"})
+        bar.update(3)
+    log_to(None)
+    return tmp_path / "job.log"
+
+
+def test_the_share_is_that_of_the_estimates(two_jobs):
+    for number, file in enumerate(("a/0004", "b/0002")):
+        two_jobs.take(_started(number, file))
+    assert (two_jobs.total, two_jobs.share(), two_jobs.seconds_left(105.0)) == (2, 0, None)
+    word, job = two_jobs.take({"event": "job_finished", "job_id": 0})
+    assert (word, job.name, two_jobs.done) == ("finished", "a/seed0", 1)
+    assert two_jobs.share() == pytest.approx(10 / 30)
+    assert two_jobs.seconds_left(105.0) == pytest.approx(10)  # 5 s for a third of the work
+
+
+def test_jobs_that_are_made_again_count_as_all_of_their_rule_do(two_jobs):
+    two_jobs.take({"event": "run_info", "stats": {"train": 3}})
+    two_jobs.take(_started(0, "a/0002"))
+    two_jobs.take({"event": "job_finished", "job_id": 0})
+    assert two_jobs.share() == pytest.approx(30 / 60)
+
+
+def test_a_job_fails_once(two_jobs):
+    two_jobs.take(_started(0, "a/0004"))
+    assert two_jobs.take({"event": "job_error", "jobid": 0})[0] == "failed"
+    assert two_jobs.take({"event": "job_error", "jobid": 0}) is None
+    assert (two_jobs.failed, two_jobs.done, two_jobs.share()) == (1, 0, 0)
+
+
+def test_rounds_are_counted_from_the_first_of_the_run(log):
+    found = last_progress(log)
+    assert (found.done, found.total, found.values) == (23, 40, "loss=0.5, accuracy=81.2")
+    assert last_progress(log.with_name("none")) is None
+
+
+def test_a_job_at_work_counts_by_its_time(two_jobs, log):
+    two_jobs.take(_started(0, "b/0002", log))
+    log.write_text("b: 3/4 [01:00, 00:20 left, loss=1]\n")
+    assert two_jobs.share() == pytest.approx(0.75 * 20 / 30)
+    log.write_text("b: 0/4 [00:00, ? left]\n")
+    assert two_jobs.share() == 0
+
+
+def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
+    events = [
+        BEGIN, {"event": "run_info", "stats": {"train": 1, "table": 1}},
+        _started(0, "a/0004", log), {"event": "job_finished", "job_id": 0},
+        _started(1, "t", rule="table"), {"event": "job_error", "jobid": 1},
+    ]  # fmt: skip
+    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
+    display.EVENTS.write_text("".join(json.dumps(event) + "\n" for event in events))
+    out = io.StringIO()
+    display.follow(lambda: True, Console(file=out, width=200))
+    jobs, train, table = out.getvalue().splitlines()
+    assert jobs == "2 jobs: 1 train, 1 table"
+    assert train.startswith("finished  train a/seed0: 23/40 loss=0.5, accuracy=81.2  (1 of 2 jobs")
+    assert table.startswith("failed    table t/seed0") and "1 failed" in table
+
+
+def test_watching_needs_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedLoomError, match="fedloom run"):
+        display.watch()

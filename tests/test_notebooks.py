@@ -1,0 +1,55 @@
+"""The notebooks of the documentation run, one after the other in one folder."""
+
+import os
+
+import nbformat
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+
+import checkout
+import fedloom
+from fedloom.common.checkout import ROOT
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOKS = {file.stem: file for file in (ROOT / "docs/notebooks").glob("*.ipynb")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkout in which the notebook on results has run its study."""
+    folder = checkout.copy_to(tmp_path_factory.mktemp("checkout"))
+    _execute("results", folder)
+    return folder
+
+
+def _execute(name: str, folder) -> None:
+    path = os.pathsep.join([str(folder / "workflow"), os.environ.get("PYTHONPATH", "")])
+    resources = {"metadata": {"path": folder}}
+    notebook = nbformat.read(NOTEBOOKS[name], as_version=4)
+    NotebookClient(notebook, timeout=300, resources=resources).execute(
+        env=os.environ | {"PYTHONPATH": path}
+    )
+
+
+def test_a_notebook_on_results_has_the_numbers_of_the_table(folder):
+    rows = fedloom.results("small", folder)
+    last = rows[(rows["round"] == 4) & (rows["group"] == "participating")]
+    seeds = last.groupby(["method", "seed"], observed=True)["accuracy"].mean()
+    table = pd.read_parquet(folder / "results/tables/small/main.parquet").set_index("method")
+    means = seeds.groupby("method", observed=True).agg(["mean", "std"])
+    assert means["mean"].to_dict() == pytest.approx(table["participating_mean"].to_dict())
+    assert means["std"].to_dict() == pytest.approx(table["participating_mean_std"].to_dict())
+
+
+@pytest.mark.parametrize("name, study", [("method", "own_heads"), ("images", "mine")])
+def test_a_notebook_runs_its_study(folder, name, study):
+    _execute(name, folder)
+    assert len(fedloom.results(study, folder))
+
+
+def test_notebooks_have_no_outputs():
+    for file in NOTEBOOKS.values():
+        cells = nbformat.read(file, as_version=4).cells
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), file

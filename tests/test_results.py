@@ -1,0 +1,211 @@
+"""fedloom.results, scan, export and run: a study's evaluations as data, and a study from Python."""
+
+import json
+import subprocess
+import sys
+from copy import deepcopy
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fedloom
+from command_line import invoked
+from default_config import default_config
+from fedloom.commands.planning import resolve
+from fedloom.common.checkout import ROOT
+from fedloom.common.io import write_table
+from fedloom.federated.rows import EVALUATION
+from fedloom.report.metrics import join
+from fedloom.study import paths, records
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
+
+LABELS = ["title", "method", "options", "dataset", "partition", "backbone", "split"]
+KEYS = ["dataset", "partition", "method", "seed", "round", "client", "group"]
+PERSONALISES = "fedvpt"  # in these studies
+
+
+def _plan(name: str, methods: list[str], rounds: int, **study: object) -> Plan:
+    config = default_config()
+    config["study"] |= {"name": name, "rounds": rounds, "evaluate_every": 1, **study}
+    config["study"]["report"] = {"last_evaluations": 1}
+    config["methods"]["rates"] = {"plugin": "head_tuning", "grid": {"training.lr": [0.1, 0.7]}}
+    config["partitions"]["two"] = {"scheme": "iid", "clients": 20}
+    config["select"] |= {"datasets": ["digits"], "partitions": ["two"], "methods": methods}
+    config["select"] |= {"tables": ["main"], "figures": []}
+    return Plan(resolve(deepcopy(config)), config)
+
+
+def _evaluate(run: Run, rounds: int) -> None:
+    """Write made-up evaluations of two clients and the server's model, in their usual order."""
+    rng = np.random.default_rng(list(run.path.encode()))
+    kinds = [(0, True, False), (1, False, False), (-1, False, False)]
+    if run.method == PERSONALISES:
+        kinds = [(0, True, False), (0, True, True), *kinds[1:2], (1, False, True), kinds[2]]
+    rows = [
+        {"round": number, "client_id": client, "domain": "" if client < 0 else f"d{client}"}
+        | {"participating": participating, "personalized": personalized, "num_test": 40}
+        | {"num_correct": int(rng.integers(41)), "loss": float(rng.random())}
+        for number in range(1, rounds + 1)
+        for client, participating, personalized in kinds
+    ]
+    out = paths.at(paths.EVALUATION, run)
+    part = out.with_name("part.parquet")
+    write_table(part, pa.Table.from_pylist(rows, schema=EVALUATION))
+    join([part], out, run)
+
+
+def _finish(plan: Plan) -> None:
+    """Write what the jobs of a study leave: evaluations of runs and trials, choices, the record."""
+    for run in plan.runs:
+        _evaluate(run, plan.settings.study.rounds)
+        if plan.choice(run):
+            trials = plan.job("choose", run).trials
+            for trial in trials:
+                labels = run.dataset, f"{run.partition}.validation", run.backbone, trial.label
+                _evaluate(Run(*labels, plan.job("choose", run).seed), rounds=2)
+            chosen = {"trial": [trials[1].label], "options": [json.dumps(trials[1].options)]}
+            write_table(paths.at(paths.CHOICE, run), pa.table(chosen))
+    records.write_record(plan)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two finished studies: `tuned`, and `longer`, which trained a run of it for another round."""
+    folder = tmp_path_factory.mktemp("studies")
+    tune = {"trials": 2, "rounds": 2, "values": {"training.lr": [0.1, 0.2]}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        _finish(_plan("tuned", ["head_tuning", "fedvpt"], 2, tune=tune))
+        _finish(_plan("longer", ["head_tuning", "rates"], 3))
+    return folder
+
+
+def _by_hand(folder, run: str) -> list[dict]:
+    file = f"results/runs/digits/two/micro_vit/{run}/evaluation.parquet"
+    return pq.read_table(folder / file).to_pylist()
+
+
+def test_a_row_is_a_client_of_a_run_in_a_round(folder):
+    rows = fedloom.results("tuned", folder)
+    assert len(rows) == 2 * 2 * (3 + 5) and not rows.duplicated(KEYS).any()
+    for read in _by_hand(folder, "head_tuning/seed1")[: 2 * 3]:
+        mine = (rows["method"] == "head_tuning") & (rows["seed"] == 1)
+        mine &= (rows["round"] == read["round"]) & (rows["client"] == read["client_id"])
+        (row,) = rows[mine].to_dict("records")
+        group = {0: "participating", 1: "held_out", -1: "global"}[read["client_id"]]
+        assert row == {
+            **{name: read[name] for name in ("dataset", "partition", "backbone", "method")},
+            **{name: read[name] for name in ("seed", "round", "domain", "loss")},
+            **{"title": "Head-Tuning", "options": '{"weighted":false}', "learning_rate": 0.2},
+            **{"client": read["client_id"], "group": group, "split": "test", "total": 40},
+            "correct": read["num_correct"],
+            "accuracy": 2.5 * read["num_correct"],
+        }
+
+
+def test_rows_before_a_client_is_personalised_are_another_group(folder):
+    rows = fedloom.results("tuned", folder).query("method == 'fedvpt' and seed == 0")
+    read = [row["num_correct"] for row in _by_hand(folder, "fedvpt/seed0")[:5]]
+    first = rows[rows["round"] == 1].set_index("group")["correct"].to_dict()
+    names = ["participating_before", "participating", "held_out_before", "held_out", "global"]
+    assert first == dict(zip(names, read, strict=True))
+
+
+def test_trials_are_apart(folder):
+    rows = fedloom.results("tuned", folder, trials=True)
+    assert set(rows["method"]) == {
+        f"{m}.{lr}" for m in ("head_tuning", "fedvpt") for lr in (0.1, 0.2)
+    }
+    assert set(rows["split"]) == {"validation"} and set(rows["seed"]) == {1000}
+    assert set(rows["title"]) & set(fedloom.results("tuned", folder)["title"]) == set()
+    with pytest.raises(fedloom.FedLoomError, match="'longer' must have tuning trials"):
+        fedloom.results("longer", folder, trials=True)
+
+
+def test_studies_in_one_folder_are_not_mixed(folder):
+    tuned, longer = fedloom.results("tuned", folder), fedloom.results("longer", folder)
+    assert set(tuned["method"]) == {"head_tuning", "fedvpt"}
+    assert set(longer["method"]) == {"head_tuning", "rates.0.1", "rates.0.7"}
+    assert set(tuned["round"]) == {1, 2} and set(longer["round"]) == {1, 2, 3}
+    rates = longer.groupby("method", observed=True)["learning_rate"].unique()
+    assert rates["rates.0.1"] == [0.1] and rates["rates.0.7"] == [0.7]
+
+
+def test_labels_are_categories_in_the_order_of_the_study(folder):
+    rows = fedloom.results("tuned", folder)
+    kinds = rows.dtypes[[*LABELS, "domain", "group"]]
+    assert all(isinstance(kind, pd.CategoricalDtype) for kind in kinds)
+    assert list(rows["method"].cat.categories) == ["head_tuning", "fedvpt"]
+    assert not rows.isna().any().any()
+
+
+def test_a_study_is_named_by_its_file_too(folder, monkeypatch, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("study: {name: tuned}\n")
+    pd.testing.assert_frame_equal(fedloom.results(file, folder), fedloom.results("tuned", folder))
+    with pytest.raises(fedloom.FedLoomError, match=r"studies/tunde.parquet.*did you mean 'tuned'"):
+        fedloom.results("tunde", folder)
+    with pytest.raises(fedloom.FedLoomError, match="study 'micro_vit' must have finished"):
+        fedloom.results("micro/micro_vit", folder)
+
+
+def test_a_study_without_all_of_its_runs_has_no_record(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    plan = _plan("part", ["head_tuning"], 2)
+    _evaluate(plan.runs[0], 2)
+    records.write_record(plan)
+    assert not (tmp_path / paths.at(paths.RECORD, study="part")).exists()
+
+
+@pytest.mark.parametrize("trials", [False, True])
+def test_a_scan_returns_the_same_rows(folder, trials):
+    pytest.importorskip("duckdb")
+    rows = fedloom.results("tuned", folder, trials)
+    found = fedloom.scan("tuned", folder, trials)
+    assert found.columns == list(rows.columns)
+    same = [
+        frame.sort_values(KEYS, key=lambda c: c.astype(rows[c.name].dtype))
+        for frame in (rows, found.df())
+    ]
+    assert same[0].astype(object).values.tolist() == same[1].astype(object).values.tolist()
+    assert isinstance(found.df()["title"].dtype, pd.CategoricalDtype)
+
+
+def test_without_duckdb_a_scan_names_the_extra(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(fedloom.FedLoomError, match=r"fedloom\[results\]"):
+        fedloom.scan("tuned", folder)
+
+
+def test_an_export_reads_back_as_it_was(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    invoked("export", "tuned")
+    out = folder / "results/export/tuned"
+    assert capsys.readouterr().out == "results/export/tuned\n"
+    rows = fedloom.results("tuned")
+    pd.testing.assert_frame_equal(pd.read_parquet(out / "results.parquet"), rows)
+    readme = (out / "README.md").read_text()
+    assert "32 rows of 4 runs" in readme and "snakemake " in readme
+    for column in rows.columns:
+        assert f"| {column} | " in readme
+    assert "tune:\n    trials: 2\n" in readme, "the settings"
+
+
+def test_importing_fedloom_imports_no_library():
+    slow = {"torch", "pandas", "numpy", "pyarrow", "snakemake", "pydantic", "ruamel", "yaml"}
+    script = f"import sys, fedloom; fedloom.FedLoomError; print({slow} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT / "workflow"
+    )
+    assert done.stdout == "set()\n", done.stderr
+    assert set(fedloom.__all__) == set(fedloom.MODULES) <= set(dir(fedloom))
+
+
+def test_a_study_that_cannot_run_raises_the_first_error(tmp_path, capfd):
+    with pytest.raises(fedloom.FedLoomError, match=r"study\.rouds.*study\.yaml, line"):
+        fedloom.run({"study": {"name": "mine", "rouds": 3}}, folder=tmp_path)
+    assert "error: " in capfd.readouterr().out

@@ -1,0 +1,137 @@
+"""The course of a study's run: what is done, at work and left, from the events of Snakemake.
+
+`fedloom run` begins a file of events; Snakemake's logger adds to it, and everybody may read it.
+"""
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedloom.common.logs import Progress, last_progress
+from fedloom.study.cost import job_seconds
+from fedloom.study.plan import Plan
+
+EVENTS = Path(".snakemake/fedloom.jsonl")
+NO_JOBS = ("total", "all")  # counted with the jobs by Snakemake
+SMALL = 0.5  # seconds that a job takes which has no estimate: a table, a choice
+
+
+def begin(plan: Plan) -> None:
+    """Begin the file of events with the study's name and the estimates of its jobs."""
+    EVENTS.parent.mkdir(exist_ok=True)
+    seconds = {
+        rule: {str(file): round(each, 3) for file, each in jobs.items()}
+        for rule, jobs in job_seconds(plan).items()
+    }
+    missing = {
+        rule: [file for file in jobs if not Path(file).exists()] for rule, jobs in seconds.items()
+    }
+    first = {
+        "event": "begin",
+        "study": plan.name,
+        "process": os.getpid(),
+        "time": time.time(),
+        "seconds": seconds,
+        "missing": missing,
+    }
+    EVENTS.write_text(json.dumps(first) + "\n", encoding="utf-8")
+
+
+@dataclass
+class Job:
+    """A job at work."""
+
+    rule: str
+    name: str  # of the run, or of the table or figure
+    log: Path | None
+    seconds: float  # its estimate
+
+    def progress(self) -> Progress | None:
+        """Return how far its log says that it is."""
+        return last_progress(self.log) if self.log else None
+
+
+@dataclass
+class Course:
+    """What a run of a study has done, by its events so far.
+
+    Attributes:
+        seconds: the estimates of the study's jobs, by rule and the file that a job makes.
+        missing: those files that did not exist at the beginning, by rule.
+        jobs: the number of jobs to do, by rule.
+    """
+
+    study: str = ""
+    process: int = 0
+    begun: float = 0.0
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    jobs: dict[str, int] = field(default_factory=dict)
+    running: dict[int, Job] = field(default_factory=dict)
+    done: int = 0
+    failed: int = 0
+    work: float = 0.0  # seconds by the estimates, of jobs that are done
+
+    def take(self, event: dict[str, Any]) -> tuple[str, Job] | None:
+        """Take in an event; return a job that it ends, after "finished" or "failed"."""
+        kind = event["event"]
+        if kind == "begin":
+            self.study, self.process, self.begun = (event[k] for k in ("study", "process", "time"))
+            self.seconds, self.missing = event["seconds"], event["missing"]
+        elif kind == "run_info":
+            self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}
+        elif kind == "job_info":
+            if event["rule_name"] not in NO_JOBS:
+                self.running[event["jobid"]] = self._job(event)
+        elif kind in ("job_finished", "job_error"):
+            job = self.running.pop(event["job_id" if kind == "job_finished" else "jobid"], None)
+            if job is None:  # a job's error is told twice
+                return None
+            if kind == "job_error":
+                self.failed += 1
+                return "failed", job
+            self.done += 1
+            self.work += job.seconds
+            return "finished", job
+        return None
+
+    def _job(self, event: dict[str, Any]) -> Job:
+        wildcards, output = event["wildcards"] or {}, event["output"] or []
+        estimates = self.seconds.get(event["rule_name"], {})
+        return Job(
+            event["rule_name"],
+            "/".join(f"seed{v}" if k == "seed" else v for k, v in wildcards.items() if k != "end"),
+            Path(event["log"][0]) if event["log"] else None,
+            max((estimates.get(file, SMALL) for file in output), default=SMALL),
+        )
+
+    @property
+    def total(self) -> int:
+        """The number of jobs that this run has to do."""
+        return sum(self.jobs.values())
+
+    def share(self) -> float:
+        """Return which share of the work is done, by the estimates of the jobs."""
+        whole = sum(count * self._mean(rule) for rule, count in self.jobs.items())
+        now = self.work
+        for job in self.running.values():
+            progress = job.progress()
+            now += job.seconds * progress.share if progress else 0.0
+        return min(now / whole, 1.0) if whole else 0.0
+
+    def _mean(self, rule: str) -> float:
+        """Return the mean estimate of a rule's jobs to do: those whose files are missing.
+
+        If they are not as many as the jobs, Snakemake makes some again, and it is that of all.
+        """
+        estimates, missing = self.seconds.get(rule, {}), self.missing.get(rule, [])
+        files = missing if len(missing) == self.jobs[rule] else list(estimates)
+        return sum(estimates[file] for file in files) / len(files) if files else SMALL
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return how long the rest takes at the pace so far; None before there is a pace."""
+        share = self.share()
+        return (now - self.begun) * (1 / share - 1) if share > 0.01 else None

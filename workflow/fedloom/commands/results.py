@@ -1,0 +1,53 @@
+"""`fedloom.results` and `fedloom.scan`: the evaluations of a study that has finished."""
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+
+from fedloom.commands.bundled_studies import file_of
+from fedloom.commands.planning import CONFIG
+from fedloom.config.reading import merge, read_all
+from fedloom.report.results import frame, relation, with_files
+from fedloom.study.records import read_record
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+
+
+def results(
+    study: str | PathLike = "default", folder: str | PathLike = ".", trials: bool = False
+) -> pd.DataFrame:
+    """Return a row per run, evaluated round, client and group of a finished study.
+
+    The columns are title, method, options, learning_rate, dataset, partition, backbone, seed,
+    round, client, domain, group, split, correct, total, accuracy (percent) and loss; the README
+    that `export` writes explains each. Tables show group "participating" or "held_out".
+
+    Args:
+        study: its name (`study.name`), its file, or a name that `fedloom studies` prints.
+        folder: where it ran: the folder that holds `results`.
+        trials: return its tuning trials instead of its runs.
+    """
+    return frame(with_files(record_of(study, Path(folder)), Path(folder), trials))
+
+
+def scan(
+    study: str | PathLike = "default", folder: str | PathLike = ".", trials: bool = False
+) -> "DuckDBPyRelation":
+    """Return what `results` returns as a relation of DuckDB, for more rows than memory holds.
+
+    It reads the files when it is asked: `fedloom.scan().aggregate("title, avg(accuracy)").df()`.
+    In SQL the column "group" needs its double quotes. The order of the rows is not defined.
+    """
+    return relation(with_files(record_of(study, Path(folder)), Path(folder), trials))
+
+
+def record_of(study: str | PathLike, folder: Path) -> pa.Table:
+    """Return the record of a finished study, see fedloom.study.records."""
+    name = str(study)
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        name = merge(read_all([CONFIG, file_of(name)]))["study"]["name"]
+    return read_record(name, folder)

@@ -1,0 +1,75 @@
+"""`fedloom.run`: a study from Python, as `fedloom run` runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ruamel.yaml import YAML
+
+import fedloom
+from fedloom.common.errors import FedLoomError
+
+ERROR = "error: "  # begins the line of an error
+
+
+def run(
+    study: str | PathLike | Mapping[str, Any] | None = None,
+    cores: int = 2,
+    options: Sequence[str] = (),
+    folder: str | PathLike = ".",
+) -> None:
+    """Run a study, print what `fedloom run` prints, and return when it has finished.
+
+    Args:
+        study: its file, a name that `fedloom studies` prints, or keys of the config as a mapping,
+            as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
+        options: further words for `fedloom run`, as ["--set", "training.lr=0.1"].
+        folder: where it runs, and keeps `results`.
+
+    Raises:
+        FedLoomError: it failed; the message is the first error that was printed.
+    """
+    with TemporaryDirectory() as temporary:
+        if isinstance(study, Mapping):
+            file = Path(temporary) / "study.yaml"
+            YAML().dump(dict(study), file)
+            study = file
+        file = None if study is None else Path(study)
+        named = [str(file.absolute() if file.is_file() else file)] if file else []
+        _run([*named, "--cores", str(cores), *options], Path(folder))
+
+
+def _run(words: list[str], folder: Path) -> None:
+    """Run `fedloom run`, and print its output where a notebook shows it."""
+    library = Path(fedloom.__file__).parents[1]
+    path = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH")]))
+    errors = list[str]()
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedloom", "run", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,  # Ctrl-C reaches this process alone, which hands it on
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                if line.startswith(ERROR):
+                    errors.append(line.removeprefix(ERROR).strip())
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    if status != 0:
+        raise FedLoomError(errors[0] if errors else f"the study failed with exit status {status}")

@@ -1,0 +1,94 @@
+"""The record of a finished study: its runs and what each was given, so that no plan is needed."""
+
+import io
+import json
+import shutil
+import subprocess
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+from platform import python_version
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError, suggestion
+from fedloom.common.io import canonical, read_table, write_table
+from fedloom.config.settings import VALIDATION, Settings
+from fedloom.study import make_jobs, paths, selected
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run, trial_runs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PACKAGES = ("fedloom", "torch", "torchvision", "timm", "open_clip_torch", "snakemake")
+
+
+def write_record(plan: Plan) -> None:
+    """Write a row per run and per tuning trial of a study, if all of them have finished.
+
+    The columns are those of a Run, then `title`, `options` and `learning_rate` as trained, `split`
+    ("test", "validation" of a trial) and `rounds`. The file's metadata has the name of the
+    `study`, its `settings` as YAML, and the `versions` of the software as JSON.
+    """
+    import pyarrow as pa  # takes 0.1 s, and plans need none of it
+
+    settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
+    if not every or not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
+        return  # its tables need no run, or only some of them were asked for
+
+    @cache
+    def given(*labels: str) -> dict[str, Any]:
+        return _given(settings, Run(*labels, seed=0))
+
+    rows = [vars(run) | given(*list(vars(run).values())[:-1]) for run in every]
+    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": json.dumps(_versions())}
+    table = pa.Table.from_pylist(rows).replace_schema_metadata(facts)
+    write_table(paths.at(paths.RECORD, study=plan.name), table)
+
+
+def read_record(study: str, folder: Path) -> "pa.Table":
+    """Return what `write_record` wrote of a study; `folder` holds `results`."""
+    file = folder / paths.at(paths.RECORD, study=study)
+    if not file.is_file():
+        known = [other.stem for other in file.parent.glob("*.parquet")]
+        hint = f"; {suggestion(study, known)}" if known else ""
+        raise FedLoomError(f"{file}: study '{study}' must have finished; run it{hint}")
+    return read_table(file)
+
+
+def _as_yaml(plan: Plan) -> str:
+    """Write the merged config, in which inherited keys are as the study has them, as YAML."""
+    settings, text = plan.settings, io.StringIO()
+    shown = {"tables": list(settings.select.tables), "figures": list(settings.select.figures)}
+    study = settings.study.model_dump(mode="json", exclude_unset=True)
+    YAML().dump(plan.config | {"study": study, "select": plan.config["select"] | shown}, text)
+    return text.getvalue()
+
+
+def _given(settings: Settings, run: Run) -> dict[str, Any]:
+    """Return what a run was given, which no seed changes."""
+    method = selected.with_choice(make_jobs.run_spec(settings, run)).method
+    wrappers = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
+    rate = method.training.get("lr")
+    return {
+        "title": settings.methods[run.method].title,
+        "options": canonical(method.options | ({"wrappers": wrappers} if wrappers else {})),
+        "learning_rate": None if rate is None else float(rate),
+        "split": "validation" if run.partition.endswith(VALIDATION) else "test",
+        "rounds": make_jobs.study_of_run(settings, run).rounds,
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python, of the libraries of jobs, and of this checkout."""
+    versions = {"python": python_version()}
+    versions |= {each.name: each.version for each in distributions() if each.name in PACKAGES}
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode == 0:  # git refuses the folder of another user
+            versions["commit"] = done.stdout.strip()
+    return versions

@@ -1,0 +1,62 @@
+"""Snakemake's logger `fedloom`, for `fedloom run`: it writes events and prints errors."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+
+from fedloom.commands.course import EVENTS
+
+# the events that fedloom.commands.course takes, and what it reads of them
+FIELDS = {
+    "run_info": ("stats",),
+    "job_info": ("jobid", "rule_name", "wildcards", "output", "log"),
+    "job_finished": ("job_id",),
+    "job_error": ("jobid",),
+}
+
+
+class LogHandler(LogHandlerBase):
+    """Appends Snakemake's events to EVENTS as JSON lines, and prints warnings and errors."""
+
+    @property
+    def writes_to_stream(self) -> bool:
+        """Say that this takes the place of Snakemake's own lines."""
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        """Say that Snakemake need not name a file at the end."""
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        """Say that every record comes here."""
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        """Say that Snakemake formats its messages."""
+        return False
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        """Say that no graph is needed."""
+        return False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write an event, or print a message."""
+        event = str(getattr(record, "event", "") or "")
+        if event in FIELDS:
+            values = {name: getattr(record, name, None) for name in FIELDS[event]}
+            with EVENTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"event": event, **values}, default=_plain) + "\n")
+        elif record.levelno >= logging.WARNING:
+            print(self.format(record), file=sys.stderr, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return a container of Snakemake's as a dictionary or a list."""
+    return dict(value) if hasattr(value, "keys") else list(map(str, value))
