@@ -1,5 +1,5 @@
 # make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
-# make report the same, and results/report/<study>.html with all tables, figures and captions
+# make report the same, and results/report/<study>.html: tables, curves, figures, and all runs
 # make test   make lint, and all tests; one of them builds the documentation
 # make fast   make lint, and the tests without whole workflows: before a commit
 # make lint   style, spelling, plain English, types, import contract: seconds
