@@ -81,7 +81,7 @@ def test_the_version_is_that_of_the_project(monkeypatch, capsys):
 def _launched(monkeypatch, *words: str) -> list[str]:
     """Return the arguments that Snakemake would be run with."""
     started = []
-    monkeypatch.setattr(launch, "snakemake", lambda words: started.append(words) or 3)
+    monkeypatch.setattr(launch, "snakemake", lambda words, **_: started.append(words) or 3)
     assert _main(monkeypatch, *words) == 3, "Snakemake's exit status"
     return started[0]
 
