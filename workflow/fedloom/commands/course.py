@@ -1,4 +1,4 @@
-"""The course of a study's run: what is done, at work and left, from the events of Snakemake.
+"""The course of a study's run: the jobs done, at work and left, from the events of Snakemake.
 
 `fedloom run` begins a file of events; Snakemake's logger adds to it, and everybody may read it.
 """
