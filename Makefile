@@ -1,5 +1,5 @@
 # make run    the study in config.yaml, or a bundled one:  make run STUDY=pep_fedpt/table1
-# make report the same, and results/report/<study>.html with all tables, figures and captions
+# make report the same, and results/report/<study>.html: tables, curves, figures, and all runs
 # make test   make lint, and all tests; one of them builds the documentation
 # make fast   make lint, and the tests without whole workflows: before a commit
 # make lint   style, spelling, plain English, types, import contract: seconds
@@ -49,7 +49,7 @@ fast: lint
 lint: for-test
 	$(VENV) -m ruff check .
 	$(VENV) -m ruff format --check .
-	.venv/bin/snakefmt --check Snakefile workflow/rules
+	.venv/bin/snakefmt --check Snakefile workflow/rules workflow/new_study/Snakefile
 	.venv/bin/codespell $$(git ls-files '*.py' '*.md' '*.yaml' '*.toml' '*.smk')
 	git grep -nP -f .prose -- $(PROSE); test $$? -eq 1 || { \
 	  echo "error: reword these lines in plain English; .prose has the patterns" >&2; exit 1; }

@@ -17,12 +17,10 @@ from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.endings import failures, summary
 from fedloom.study.jobs import to_json
-from fedloom.study.overview import overview
 from fedloom.study.records import write_record
 
 STARTED = time.time()
 PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
-config["overview"] = overview(PLAN.settings)  # the report's first page reads it
 
 # A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job, and would end Snakemake and
 # its shells. They ignore it, and so do the processes that they start, which inherit this; only training
@@ -60,9 +58,6 @@ shell.prefix(
     f" PYTHONPATH={in_shell(ROOT / 'workflow')}:$PYTHONPATH"
     f" {VARIABLE}=${{{{{VARIABLE}-{JOB_SERVER}}}}}; "
 )
-
-
-report: "workflow/captions/workflow.rst"
 
 
 include: "workflow/rules/common.smk"

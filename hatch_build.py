@@ -6,7 +6,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FILES = ("Snakefile", "config.yaml", "plugins", "profiles")
 OF_WORKFLOW = (
-    "captions", "claims", "datasets", "new_study", "published", "resources", "rules", "studies",
+    "claims", "datasets", "new_study", "published", "resources", "rules", "studies",
 )  # fmt: skip
 
 

@@ -36,12 +36,12 @@ def call(*words: object, folder: Path) -> str:
 def build(python: Path | str, folder: Path) -> Path:
     """Build the sdist, and the wheel from the sdist alone; return the wheel."""
     hatchling = [python, "-m", "hatchling", "build", "-d", folder, "-t"]
-    subprocess.run([*hatchling, "sdist"], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*hatchling, "sdist"], cwd=ROOT, check=True)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     source = folder / sdist.name.removesuffix(".tar.gz")
-    subprocess.run([*hatchling, "wheel"], cwd=source, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*hatchling, "wheel"], cwd=source, check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

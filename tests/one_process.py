@@ -15,6 +15,7 @@ from types import SimpleNamespace as Wildcards
 from fedloom.commands import launch
 from fedloom.commands.planning import load_plan
 from fedloom.config.rounds import job_ends
+from fedloom.config.settings import VALIDATION
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 
@@ -34,6 +35,21 @@ def train(plan: Plan, scenario: Wildcards, method: str, artefacts: set[str]) -> 
         run("artefact", plan.job("artefact", Wildcards(**vars(chosen), artefact=artefact)))
 
 
+def tune(plan: Plan, scenario: Wildcards) -> None:
+    """Train the trials of a study in a scenario, and choose each method's options."""
+    settings = plan.settings
+    if settings.study.tune is None:
+        return
+    on_trials = {"partition": scenario.partition + VALIDATION, "seed": settings.study.tune.seed}
+    trials = Wildcards(**vars(scenario) | on_trials)
+    run("partition", plan.job("partition", trials))
+    run("prototypes", plan.job("prototypes", trials))
+    for method in settings.select.methods:
+        for trial in settings.trials[method]:
+            train(plan, trials, trial.label, artefacts=set())
+        run("choose", plan.job("choose", Wildcards(**vars(scenario), method=method)))
+
+
 def run_all(plan: Plan) -> None:
     """Run every stage of a study of ViTs, in an order in which each finds its inputs."""
     select, seeds = plan.settings.select, plan.settings.study.seeds
@@ -45,6 +61,10 @@ def run_all(plan: Plan) -> None:
         chosen = Wildcards(dataset=dataset, backbone=backbone, cache="features")
         run("cache", plan.job("cache", chosen))
         run("block_accuracy", plan.job("block_accuracy", chosen))
+    for dataset, partition, backbone in product(
+        select.datasets, select.partitions, select.backbones
+    ):
+        tune(plan, Wildcards(dataset=dataset, partition=partition, backbone=backbone))
     for dataset, partition, seed in product(select.datasets, select.partitions, seeds):
         chosen = Wildcards(dataset=dataset, partition=partition, seed=seed)
         run("partition", plan.job("partition", chosen))
@@ -65,4 +85,4 @@ if __name__ == "__main__":
     files = sys.argv[1:]
     plan = load_plan([Path(file) for file in files])
     run_all(plan)
-    sys.exit(launch.report(plan, ["--configfile", *files] if files else []))
+    launch.report(plan)

@@ -1,49 +1,58 @@
-"""The report in a real browser: every entry of every category is clicked, and shows something.
+"""The report in a real browser, at the width of a desktop and of a phone.
 
-JavaScript draws the report's pages, so that the HTML says little about what a reader sees. The
-browser is Debian's chromium with chromium-driver, which .ci/run installs; elsewhere the tests are
-skipped where they are missing, but never if FEDLOOM_CI is set.
+JavaScript sorts its tables and draws its curves, so that the HTML says little about what a reader
+sees. The browser is Debian's chromium with chromium-driver, which .ci/run installs; elsewhere the
+tests are skipped where they are missing, but never if FEDLOOM_CI is set.
 """
 
-import ast
-import base64
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+import time
+from itertools import product
 from pathlib import Path
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote, urlparse
 
+import pandas as pd
 import pytest
+import yaml
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 import checkout
-from fedloom.common.checkout import ROOT
-from fedloom.config.reading import read
+from fedloom.common.io import write_text
+from fedloom.study import paths
+from fedloom.study.runs import Run
 from images_on_disk import image_folder
 
 pytestmark = pytest.mark.slow
 
-# titles are what a person may write
-ODD = "Odd *title* |a| `b`_ c_ <b>d</b> $x_{$ </script>"
-CUT = {  # of the default study: fewer rounds and images and no tuning, the same labels
-    r"^  rounds: .*": "  rounds: 1",
-    r"^  seeds: .*": "  seeds: [0]",
+# titles, and names of folders, are what a person may write
+SCRIPT = "<script>alert(1)</script> <b>&amp;</b> $x_{$"
+IMAGE = "<img src=x onerror=alert(1)>"
+CUT = {  # of the default study: fewer rounds, images and trials, the same labels
+    r"^  rounds: .*": "  rounds: 2",
+    r"^  seeds: .*": "  seeds: [0, 1]",
     r"^  clients_per_round: .*": "  clients_per_round: 2",
     r"^  evaluate_every: .*": "  evaluate_every: 1",
     r"^  report: .*": "  report: {last_evaluations: 1}",
-    r"^  tune: .*\n": "",
+    r"^  tune: .*": "  tune: {trials: 2, rounds: 1, values: {training.lr: [0.1, 0.3]}}",
     r"^  styles:\n(    .*\n)+": "  styles: {source: folder, root: letters, domains: true}\n",
     r"^  methods: \[head_tuning.*": "  methods: [fedvpt, pep_fedpt]",
-    r"{plugin: pep_fedpt}": f'{{plugin: pep_fedpt, title: "{ODD}"}}',
-    r"^  main: {kind: accuracy}": f'  main: {{kind: accuracy, title: "{ODD}"}}',
+    r"{plugin: pep_fedpt}": f'{{plugin: pep_fedpt, title: "{SCRIPT}"}}',
+    r"^  main: {kind: accuracy}": f'  main: {{kind: accuracy, title: "{SCRIPT}"}}',
 }
+# of a job, which Snakemake starts, and the processes of this test do not
+LOG = f"""on {IMAGE}, JOB_ID 7
+with Python 3.11.7, torch 2.9.1
+round 1
+round 2
+took 3600.0 s (1800.0 s of processor time), and 712 MB of memory at most
+"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
     "--headless",
@@ -55,9 +64,8 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
-    "--window-size=1400,900",
 )
-ENTRIES = "nav table tbody tr"
+WIDTHS = {"desktop": 1280, "phone": 390}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +93,10 @@ def report(tmp_path_factory) -> Path:
         config, count = re.subn(pattern, lambda _, text=text: text, config, flags=re.MULTILINE)
         assert count == 1, pattern
     (folder / "config.yaml").write_text(config)
-    image_folder(folder / "letters", ["ink", "chalk", "neon"], list("abcdefghij"), count=6)
+    for method, seed in product(("fedvpt", "pep_fedpt"), (0, 1)):
+        run = Run("styles", "domains", "micro_vit", method, seed)
+        write_text(folder / paths.at(paths.log("train", paths.STATE), run, end="0002"), LOG)
+    image_folder(folder / "letters", ["ink", "chalk", IMAGE], list("abcdefghij"), count=6)
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("one_process.py")],
         cwd=folder,
@@ -94,122 +105,153 @@ def report(tmp_path_factory) -> Path:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not re.search(r"\((WARNING|ERROR)/", done.stderr), "captions are whole markup"
+    assert done.stdout.endswith("report  results/report/default.html\n")
     return folder / "results/report/default.html"
 
 
-def _open(browser: webdriver.Chrome, report: Path) -> None:
+@pytest.fixture(params=WIDTHS)
+def page(request, browser, report):
+    """The report, freshly opened; no test may leave an error in the console."""
+    size = {"width": WIDTHS[request.param], "height": 844, "deviceScaleFactor": 1}
+    size["mobile"] = request.param == "phone"
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get("about:blank")
     browser.get(report.as_uri())
-    _wait(browser, "nav li")
-    _no_errors(browser)
+    yield browser
+    assert [line["message"] for line in browser.get_log("browser")] == []
 
 
-def _wait(browser: webdriver.Chrome, selector: str) -> list:
-    return WebDriverWait(browser, 10).until(
-        lambda _: browser.find_elements(By.CSS_SELECTOR, selector), f"no {selector}"
+def _all(page, selector: str) -> list:
+    return page.find_elements(By.CSS_SELECTOR, selector)
+
+
+def _column(page, number: int) -> list[str]:
+    return [cell.text for cell in _all(page, f"#table-main tbody td:nth-child({number})")]
+
+
+def _draw(page, chart) -> None:
+    """Move a chart into sight, and wait until it is drawn."""
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    drawn = (By.CSS_SELECTOR, ".legendtext")
+    WebDriverWait(page, 20).until(lambda _: chart.find_elements(*drawn), "no curve is drawn")
+
+
+def test_nothing_is_wider_than_the_screen_and_nothing_comes_from_a_network(page):
+    for details in _all(page, "details"):
+        page.execute_script("arguments[0].open = true", details)
+    for chart in _all(page, ".chart"):
+        _draw(page, chart)
+    screen, width = page.execute_script(
+        "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]"
     )
-
-
-def _no_errors(browser: webdriver.Chrome) -> None:
-    errors = [line["message"] for line in browser.get_log("browser") if line["level"] == "SEVERE"]
-    assert not errors
-
-
-def _click(browser: webdriver.Chrome, element: WebElement) -> None:
-    """Click by the browser's own event: the page moves while its styles are applied."""
-    assert element.is_displayed()
-    browser.execute_script("arguments[0].click()", element)
-
-
-def _click_in_menu(browser: webdriver.Chrome, name: str) -> None:
-    (item,) = [li for li in _wait(browser, "nav li a") if li.text.strip() == name]
-    _click(browser, item)
-    _no_errors(browser)
-
-
-def _shown(browser: webdriver.Chrome, before: str) -> str:
-    """Return the address, as data, of what the page shows beside the menu.
-
-    Fail if that is nothing, or still what it showed before the click.
-    """
-    selector = "#app img[src^='data:']:not(nav img), #app iframe"
-    WebDriverWait(browser, 10).until(
-        lambda _: [e.get_property("src") for e in _wait(browser, selector)] != [before],
-        "the page shows what it showed before the click",
+    assert width <= screen
+    loaded = page.execute_script(
+        "return performance.getEntriesByType('resource').map((entry) => entry.name)"
     )
-    (content,) = _wait(browser, selector)
-    address = content.get_property("src")
-    if content.tag_name == "img":
-        WebDriverWait(browser, 10).until(lambda _: content.get_property("naturalWidth") > 0)
-        return address
-    browser.switch_to.frame(content)
-    cells = [cell.text for cell in _wait(browser, "table tbody td")]
-    caption = browser.find_element(By.CSS_SELECTOR, "table caption").text
-    browser.switch_to.default_content()
-    assert len(caption) > 20 and all(cells)
-    return address
+    assert [address for address in loaded if not address.startswith("data:")] == []
 
 
-def _content(address: str) -> bytes:
-    """Return what an address holds that is itself the data."""
-    kind, _, data = address.removeprefix("data:").partition(",")
-    return base64.b64decode(unquote(data)) if kind.endswith(";base64") else unquote_to_bytes(data)
+def test_the_main_table_is_first_with_the_numbers_of_its_file(page, report):
+    numbers = pd.read_parquet(report.parents[1] / "tables/default/main.parquet")
+    assert _all(page, "table")[0] == _all(page, "#table-main table")[0]
+    shown = [float(text.split()[0]) for text in _column(page, 2)]
+    assert shown == [round(mean, 2) for mean in numbers["participating_mean"]]
 
 
-def test_every_entry_of_the_report_shows_its_own_table_or_figure(browser, report):
-    select = read(ROOT / "config.yaml")["select"]
-    results = report.parent.parent
-    files = {
-        "Tables": {name: results / f"tables/default/{name}.html" for name in select["tables"]},
-        "Figures": {name: results / f"figures/default/{name}.png" for name in select["figures"]},
-        "Partitions": {
-            f"{dataset}, {name}, seed 0": results / f"partitions/{dataset}/{name}/seed0.png"
-            for dataset in select["datasets"]
-            for name in select["partitions"]
-        },
-    }
-    _open(browser, report)
-    assert set(browser.execute_script("return Object.keys(categories)")) == files.keys()
-    for category, own in files.items():
-        _open(browser, report)  # on which nothing is shown yet
-        shown = ""
-        _click_in_menu(browser, category)
-        names = [row.text.strip() for row in _wait(browser, ENTRIES)]
-        assert sorted(names) == sorted(own)
-        for number, name in enumerate(names):
-            row = _wait(browser, ENTRIES)[number]
-            show, _ = row.find_elements(By.CSS_SELECTOR, "a")
-            _click(browser, show)
-            shown = _shown(browser, shown)
-            assert _content(shown) == own[name].read_bytes(), f"{category} > {name}"
-            _no_errors(browser)
-        for number, name in enumerate(names):  # the second button of a row: about the result
-            row = _wait(browser, ENTRIES)[number]
-            _click(browser, row.find_elements(By.CSS_SELECTOR, "a")[1])
-            (text,) = _wait(browser, "nav .prose")
-            assert len(text.text) > 20 and "system-message" not in text.get_attribute("innerHTML")
-            print(f"{category} > {name} > about: {text.text[:60]}...")
-            _no_errors(browser)
-            _click_in_menu(browser, category)
+def test_a_click_on_a_heading_sorts_by_number(page):
+    texts = ["9.5 ± 0.1", "-", "> 1,200", "10.25 ± 0"]
+    page.execute_script(
+        """const [body] = document.querySelector("#table-main table").tBodies;
+        const rows = arguments[0].map((text) => {
+            const row = body.rows[0].cloneNode(true);
+            row.cells[1].textContent = text;
+            return row;
+        });
+        body.replaceChildren(...rows);""",
+        texts,
+    )
+    for order, numbers in (("descending", (2, 3, 0)), ("ascending", (0, 3, 2))):
+        heading = _all(page, "#table-main th")[1]
+        page.execute_script("arguments[0].click()", heading.find_element(By.TAG_NAME, "button"))
+        assert heading.get_attribute("aria-sort") == order
+        assert _column(page, 2) == [*(texts[number] for number in numbers), "-"]
 
 
-def test_the_first_page_shows_the_study_and_any_title_as_it_is(browser, report):
-    _open(browser, report)
-    text = _wait(browser, "#app .prose")[0]
-    assert f"Methods: FedVPT, {ODD}" in text.text
-    assert "system-message" not in text.get_attribute("innerHTML")
-    for name in ("Workflow", "Statistics", "About"):
-        _click_in_menu(browser, name)
+def test_a_number_leads_to_its_runs_with_settings_trials_curve_log_and_files(page, report):
+    row = next(row for row in _all(page, "#table-main tbody tr") if "FedVPT" in row.text)
+    page.execute_script("arguments[0].click()", row.find_element(By.CSS_SELECTOR, "td a"))
+    runs = page.find_element(By.ID, "runs/styles/domains/micro_vit/fedvpt")
+    WebDriverWait(page, 10).until(lambda _: runs.get_property("open"), "the runs stay closed")
+    settings, *logs = (text.text for text in runs.find_elements(By.TAG_NAME, "pre"))
+    chosen = yaml.safe_load(settings)
+    trials = [text.text.split() for text in runs.find_elements(By.CSS_SELECTOR, "h4 + .scroll tr")]
+    (best,) = (words for words in trials if words[-1] == "chosen")
+    assert best[:2] == ["lr", f"{chosen['method']['training']['lr']:g}"]
+    assert chosen["method"]["plugin"] == "fedvpt" and chosen["rounds"] == 2
+    assert len(logs) == 2 and all("took" in log for log in logs), "a log of every seed"
+    _draw(page, runs.find_element(By.CSS_SELECTOR, ".chart"))
+    names = [text.text for text in runs.find_elements(By.CSS_SELECTOR, ".legendtext")]
+    assert names[:2] == ["seed 0", "seed 1"]
 
 
-@pytest.mark.parametrize(
-    ("term", "count"), [("seed", 1), ("communication", 1), ("re:tables|tokens", 5)]
-)
-def test_a_search_lists_what_it_finds(browser, report, term, count):
-    _open(browser, report)
-    browser.find_element(By.CSS_SELECTOR, "nav input").send_keys(term, Keys.ENTER)
-    assert len(_wait(browser, ENTRIES)) == count
-    _no_errors(browser)
+def test_every_link_leads_to_a_file_or_a_place_in_the_page(page, report):
+    links = page.execute_script("return [...document.links].map((link) => link.href)")
+    ids = page.execute_script("return [...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(links) > 100
+    for link in map(urlparse, links):
+        file = Path(unquote(link.path))
+        assert file.is_file(), link
+        assert file != report or link.fragment in ids, link
+
+
+def test_a_curve_is_hidden_by_its_name_and_shows_numbers_under_the_pointer(page):
+    chart = _all(page, ".chart")[0]
+    _draw(page, chart)
+    names = [text.text for text in chart.find_elements(By.CSS_SELECTOR, ".legendtext")]
+    assert names == ["FedVPT", SCRIPT], "names are shown as they are written"
+    page.execute_script("Plotly.Fx.hover(arguments[0], [{curveNumber: 2, pointNumber: 1}])", chart)
+    assert " ± " in chart.find_element(By.CSS_SELECTOR, ".hoverlayer").text
+    toggle = chart.find_elements(By.CSS_SELECTOR, ".legendtoggle")[0]
+    webdriver.ActionChains(page).move_to_element(toggle).click().perform()
+    visible = "return arguments[0]._fullData.map((line) => line.visible)"
+    hidden = [*["legendonly"] * 3, *[True] * 3]  # a line, and the edges of its band
+    WebDriverWait(page, 10).until(lambda _: page.execute_script(visible, chart) == hidden)
+
+
+def test_every_figure_has_a_number_a_caption_and_an_alternative_text(page):
+    captions = [
+        text.text for text in _all(page, "main > figure figcaption, main > .charts figcaption")
+    ]
+    numbers = [int(re.match(r"Figure (\d+)\. .{20}", text)[1]) for text in captions]
+    assert numbers == list(range(1, len(captions) + 1))
+    images = _all(page, "img")
+    assert len(images) == 6, "five figures and a partition"
+    for image in images:
+        assert len(image.get_attribute("alt")) > 20
+        shown, pixels = (image.get_property(name) for name in ("width", "naturalWidth"))
+        assert pixels >= 2 * shown > 0
+    assert all(chart.get_attribute("aria-label") for chart in _all(page, ".chart"))
+
+
+def test_any_title_and_name_of_a_domain_is_shown_as_it_is(page):
+    assert f"FedVPT, {SCRIPT}" in _all(page, "dl")[0].text
+    assert f"{SCRIPT}: test accuracy" in _all(page, ".caption")[0].text
+    assert _column(page, 1)[1].startswith(SCRIPT)
+    headings = [cell.get_attribute("textContent").strip() for cell in _all(page, "th")]
+    assert IMAGE in headings
+    time.sleep(0.2)  # for a picture that is not there
+    assert page.execute_script("return document.images.length") == 6
+
+
+def test_the_hours_and_versions_of_jobs_are_those_of_their_logs(page):
+    tables = _all(page, "#Machines ~ .scroll")
+    rows = [row.text.split() for row in tables[0].find_elements(By.CSS_SELECTOR, "tbody tr")]
+    assert rows == [[name, "4", "4.000", "2.000", "712"] for name in ("train", "all")]
+    facts = _all(page, "#Machines ~ dl dd")
+    assert [fact.text for fact in facts] == [
+        f"{IMAGE}, JOB_ID 7 (4 jobs)",
+        "Python 3.11.7, torch 2.9.1 (4 jobs)",
+    ]
 
 
 def test_every_file_has_the_permissions_of_the_umask(report):
@@ -218,62 +260,3 @@ def test_every_file_has_the_permissions_of_the_umask(report):
     files = [path for path in (report.parent.parent).rglob("*") if path.is_file()]
     assert any(path.suffix == ".safetensors" for path in files)
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o666 & ~umask}
-
-
-# ---- studies of any shape --------------------------------------------------------------------
-
-RULES = (ROOT / "workflow/rules/report.smk").read_text()
-CATEGORY = re.compile(r'category="(\w+)",\s*labels=(\{.*?\}),\n', re.DOTALL)
-LABELS = {name: ast.literal_eval(labels) for name, labels in CATEGORY.findall(RULES)}
-SHAPES = [
-    {"Tables": ["a"], "Partitions": [("a", "x")]},
-    {"Figures": ["a", "b."], "Partitions": [("a", "x"), ("a", "y")]},
-    {"Tables": ["a-", "b1"], "Figures": ["c"], "Partitions": [("a", "x"), ("b", "x"), ("b", "y_")]},
-]
-
-
-def _results(shape: dict[str, list]) -> dict[str, dict]:
-    """Return the results of a study by their paths, as the report's JavaScript has them."""
-    results = {}
-    for category, names in shape.items():
-        for name in names:
-            dataset, partition = name if isinstance(name, tuple) else ("", "")
-            values = {"label": name, "dataset": dataset, "partition": partition, "seed": 0}
-            labels = {key: text.format(**values) for key, text in LABELS[category].items()}
-            path = f"{category}/{name}"
-            results[path] = {"category": category, "labels": labels, "name": path}
-            results[path] |= {"mime_type": "image/png", "data_uri": "data:,"}
-    return results
-
-
-SHOW = """
-    const [shape, term] = arguments;
-    window.results = shape;
-    window.categories = {};
-    for (const [path, result] of Object.entries(shape)) {
-        const category = window.categories[result.category] ||= {Other: []};
-        category.Other.push(path);
-    }
-    const rows = {};
-    const count = () => document.querySelectorAll("nav table tbody tr").length;
-    for (const category of Object.keys(window.categories)) {
-        ReactDOM.flushSync(() => app.setView({navbarMode: "menu"}));
-        ReactDOM.flushSync(() => app.showCategory(category));
-        rows[category] = count();
-    }
-    ReactDOM.flushSync(() => app.setView({navbarMode: "menu"}));
-    ReactDOM.flushSync(() => app.setView({navbarMode: "searchresults", searchTerm: term}));
-    rows.search = count();
-    return rows;
-"""
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_study_of_any_shape_has_a_row_for_every_result(browser, report, shape):
-    """Snakemake makes toggles of some labels, and then a page may be blank, or a result missing."""
-    assert LABELS.keys() == {"Tables", "Figures", "Partitions"}
-    _open(browser, report)
-    first, *_ = results = _results(shape)
-    rows = browser.execute_script(SHOW, results, f"re:^({re.escape(first)})$")
-    assert rows == {"search": 1} | {category: len(names) for category, names in shape.items()}
-    _no_errors(browser)

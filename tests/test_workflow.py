@@ -1,6 +1,7 @@
 """The real workflow, end to end: run, rerun, extend, kill and go on."""
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -133,9 +134,12 @@ def test_the_report_holds_every_table_and_figure_and_needs_no_network(finished):
         "tables/small/heldout.html",
         "figures/small/accuracy.png",
     ):
-        assert f"results/{path}" in text
+        assert f'href="../{path}"' in text
     assert "the minimum over clients" in text, "the caption of a kind"
     assert not re.search(r"<(script|link|img)[^>]* (src|href)=.?http", text)
+    words = re.sub(r"<[^>]+>", " ", text[text.index('id="Machines"') :]).split()
+    assert words[words.index("train") + 1] == "4", "a log of two jobs of both methods"
+    assert f"{platform.python_version()}," in words
 
 
 def test_results_hold_what_the_tables_need(finished):

@@ -1,5 +1,3 @@
-# A result has one label. Of a second one with two values, each on half of the results, Snakemake's
-# report makes a toggle, and is blank where the other half lacks a result of the same first label.
 TABLE = paths.TABLE.replace("{study}", PLAN.name)
 FIGURE = paths.FIGURE.replace("{study}", PLAN.name)
 
@@ -9,13 +7,10 @@ rule table:
     input:
         results=lambda w: PLAN.shown_files("table", w),
     output:
-        **{f: TABLE.replace(".md", f".{f}") for f in ("md", "csv", "tex", "parquet")},
-        html=report(
-            TABLE.replace(".md", ".html"),
-            caption="../captions/output.rst",
-            category="Tables",
-            labels={"table": "{label}"},
-        ),
+        **{
+            f: TABLE.replace(".md", f".{f}")
+            for f in ("md", "csv", "tex", "html", "parquet")
+        },
     log:
         paths.log("table", TABLE),
     threads: 1
@@ -24,7 +19,6 @@ rule table:
         runtime=30,
     params:
         **described("table"),
-        caption=lambda w: PLAN.caption("table", w),
     shell:
         stage("table")
 
@@ -35,12 +29,7 @@ rule figure:
         results=lambda w: PLAN.shown_files("figure", w),
     output:
         pdf=FIGURE,
-        png=report(
-            FIGURE.replace(".pdf", ".png"),
-            caption="../captions/output.rst",
-            category="Figures",
-            labels={"figure": "{label}"},
-        ),
+        png=FIGURE.replace(".pdf", ".png"),
     log:
         paths.log("figure", FIGURE),
     threads: 1
@@ -49,7 +38,6 @@ rule figure:
         runtime=60,
     params:
         **described("figure"),
-        caption=lambda w: PLAN.caption("figure", w),
     shell:
         stage("figure")
 
@@ -60,12 +48,7 @@ rule partition_chart:
         **data_of("partition_chart"),
         store_receipt=paths.receipt(paths.STORE),  # for the names of classes
     output:
-        png=report(
-            paths.PARTITION_CHART,
-            caption="../captions/partition.rst",
-            category="Partitions",
-            labels={"partition": "{dataset}, {partition}, seed {seed}"},
-        ),
+        png=paths.PARTITION_CHART,
         pdf=paths.PARTITION_CHART.replace(".png", ".pdf"),
     log:
         paths.log("partition_chart", paths.PARTITION_CHART),

@@ -21,10 +21,9 @@ from rich.console import Console
 
 from fedloom.commands import course
 from fedloom.commands.planning import LAUNCHER, SET, load_plan
-from fedloom.common.checkout import ROOT, SNAKEFILE
+from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.locks import held
 from fedloom.common.logs import QUIET
-from fedloom.study import paths
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
 from fedloom.study.records import write_record
@@ -135,15 +134,11 @@ def _handles_sigterm(process: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def report(study: Plan, arguments: list[str]) -> int:
-    """Write the study's report and return Snakemake's exit status."""
-    path = paths.at(paths.REPORT, study=study.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    style = ["--report-stylesheet", str(ROOT / "workflow/captions/style.css")]
-    status = snakemake(["--report", str(path), *style, *arguments])
-    if status == 0:
-        print(f"report  {path}")
-    return status
+def report(study: Plan) -> None:
+    """Write the report of a study that has finished."""
+    from fedloom.report import page  # slow to import, and a run needs none of it
+
+    print(f"report  {page.write(study)}")
 
 
 def unlock(arguments: list[str]) -> int:
@@ -199,4 +194,6 @@ def run(
         return status
     write_record(study)
     print(f"\n{summary(study)}")
-    return report(study, arguments) if reporting else status
+    if reporting:
+        report(study)
+    return status

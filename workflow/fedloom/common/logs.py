@@ -4,11 +4,13 @@ import contextlib
 import faulthandler
 import logging
 import os
+import platform
 import re
 import socket
 import sys
 from dataclasses import dataclass
 from functools import reduce
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tqdm import tqdm
 
 log = logging.getLogger(__name__)
 
+PACKAGES = ("fedloom", "torch", "timm", "numpy")  # whose versions numbers may depend on
 # variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 QUIET = "FEDLOOM_QUIET"  # set where a display of the whole study shows what jobs log
@@ -101,9 +104,9 @@ class _File(logging.FileHandler):
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and with more detail to the file `path`.
 
-    The file begins with the host and a scheduler's job id. It alone gets debug lines, which show
-    tracebacks of plugins and the hook at which a plugin ended the process, and the stack of a
-    crashed interpreter.
+    The file begins with the host, a scheduler's job id, and versions, which the report shows. It
+    alone gets debug lines, which show tracebacks of plugins and the hook at which a plugin ended
+    the process, and the stack of a crashed interpreter.
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.CRITICAL if path and QUIET in os.environ else logging.INFO)
@@ -119,3 +122,6 @@ def log_to(path: Path | None) -> None:
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
     ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
     log.debug("on %s", ", ".join([socket.gethostname(), *ids]))
+    if path is not None:
+        versions = (f"{name} {version(name)}" for name in PACKAGES)
+        log.debug("with %s", ", ".join([f"Python {platform.python_version()}", *versions]))

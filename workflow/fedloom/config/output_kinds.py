@@ -1,7 +1,6 @@
 """What the kinds of tables and figures have in common: keys, captions, and what they need."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -45,18 +44,18 @@ class OutputKind(Keys):
 
     @property
     def caption(self) -> str:
-        """The text in the report: the description of its kind, and its values other than defaults.
+        """The report's text on its kind: the description, and values other than the defaults.
 
         They are spelt as in YAML; mappings are left out.
         """
         values = self.model_dump(exclude=SHARED, exclude_none=True, exclude_defaults=True)
         values = {key: value for key, value in values.items() if not isinstance(value, dict)}
         if not values:
-            return as_rst(self.__doc__ or "")
+            return self.__doc__ or ""
         shown = yaml.safe_dump(
             values, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
         )
-        return as_rst(f"{self.__doc__} Here {shown.strip()[1:-1]}.")
+        return f"{self.__doc__} Here {shown.strip()[1:-1]}."
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files (`extra`)."""
@@ -66,11 +65,6 @@ class OutputKind(Keys):
     def extra_of(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a job's settings that `complete` has added to the keys."""
         return {key: value for key, value in settings.items() if key not in cls.model_fields}
-
-
-def as_rst(text: str) -> str:
-    """Return reStructuredText that shows `text` as it is, on one line."""
-    return re.sub(r"([^\w\s]|_)", r"\\\1", " ".join(text.split()))
 
 
 Methods = Annotated[Several[str] | None, Field(description="some of select.methods; default: all")]

@@ -231,11 +231,8 @@ class FigureJob:
 
 
 def to_json(job: object) -> str:
-    """Write a job as canonical JSON.
-
-    Snakemake copies it into a script of its report, which `</script>` in a title would end.
-    """
-    return canonical(asdict(job)).replace("<", r"\u003c")  # type: ignore[call-overload]
+    """Write a job as canonical JSON."""
+    return canonical(asdict(job))  # type: ignore[call-overload]
 
 
 def from_json(text: str, kind: type[Job]) -> Job:

@@ -1,12 +1,11 @@
-"""The first page of a study's report."""
+"""The facts of a study, at the top of its report."""
 
-from fedloom.config.output_kinds import as_rst
 from fedloom.config.protocols import study_of
 from fedloom.config.settings import Settings
 
 
-def overview(settings: Settings) -> dict[str, str]:
-    """Return the facts of a study, by heading, as reStructuredText."""
+def overview(settings: Settings) -> dict[str, str | list[str]]:
+    """Return the facts of a study by heading: a line, or several."""
     select, study = settings.select, settings.study
     titles = [settings.methods[label].title for label in select.methods]
     texts: dict[str, str | list[str]] = {
@@ -26,7 +25,7 @@ def overview(settings: Settings) -> dict[str, str]:
         "Different from the paper": list(study.deviations.values()),
         "Left open by the paper": list(study.open_questions.values()),
     }
-    return {heading: _as_rst(text) for heading, text in texts.items() if text}
+    return {heading: text for heading, text in texts.items() if text}
 
 
 def _rounds(settings: Settings) -> str | list[str]:
@@ -51,10 +50,3 @@ def _fixed(settings: Settings) -> str:
     values = settings.study.fixed_seeds.model_dump(exclude={"partition"})
     named = [f"{name} {seed}" for name, seed in values.items() if seed is not None]
     return f" (fixed: {', '.join(named)})" if named else ""
-
-
-def _as_rst(text: str | list[str]) -> str:
-    """Return a text, or several as a list below their heading."""
-    if isinstance(text, str):
-        return as_rst(text)
-    return "\n".join(["", "", *(f"  * {as_rst(line)}" for line in text), ""])

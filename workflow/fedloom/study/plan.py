@@ -144,7 +144,7 @@ class Plan:
         return plot_inputs.files(self.job(rule, wildcards), self._output(rule, wildcards).keys)
 
     def caption(self, rule: str, wildcards: Any) -> str:
-        """Return what the report says below a table or figure."""
+        """Return what the report says of the kind of a table or figure."""
         return self._output(rule, wildcards).keys.caption
 
     def _output(self, rule: str, wildcards: Any) -> Output:

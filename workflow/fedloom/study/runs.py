@@ -50,7 +50,9 @@ def runs(settings: Settings) -> list[Run]:
 def trial_runs(settings: Settings) -> list[Run]:
     """List the trials by which the options of a study's runs are chosen (study.tune)."""
     tune, found = settings.study.tune, dict[Run, None]()
-    for run in runs(settings) if tune is not None else []:
+    if tune is None:
+        return []
+    for run in runs(settings):
         for trial in settings.trials.get(run.method, ()):
             changes = {"partition": run.partition + VALIDATION, "method": trial.label}
             found[replace(run, **changes, seed=tune.seed)] = None

@@ -44,7 +44,7 @@ LOOK = {
     "lines.markersize": 4,
     "pdf.fonttype": 42,  # text stays text
     "text.parse_math": False,  # a label such as "$x_{$" stays as it is
-    "savefig.dpi": 200,
+    "savefig.dpi": 400,
     "figure.constrained_layout.use": True,
 }
 # dates and versions would make every run's files differ

@@ -31,6 +31,13 @@ def kind(job: TableJob) -> Any:
     return found.model_construct(**job.settings)
 
 
+def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
+    """Return a table: its numbers, its text, and its whole caption."""
+    own = kind(job)
+    built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
+    return built._replace(caption=f"{job.title or f'Study {job.study}'}: {built.caption}")
+
+
 def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
     """Write a table.
 
@@ -39,10 +46,7 @@ def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> No
     """
     from fedloom.report.tables import layout  # a plan imports tables for their keys alone
 
-    own = kind(job)
-    built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
-    caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
-    layout.write(built._replace(caption=caption), f"tab:{job.study}-{job.label}", outputs)
+    layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
 
 
 def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":

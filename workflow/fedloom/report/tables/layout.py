@@ -63,7 +63,7 @@ class Texts(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A table: its numbers, its text, and its caption after the title."""
+    """A table: its numbers, its text, and its caption, to which `tables.build` adds the title."""
 
     frame: pd.DataFrame
     texts: Texts

@@ -1,0 +1,114 @@
+"""The report of a study: one HTML page that needs no network, made from its finished results.
+
+`template.html` is the page, with `style.css` and `page.js` inside it; Plotly draws the curves.
+"""
+
+import base64
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace as Wildcards
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+from fedloom.common.io import write_text
+from fedloom.report import tables
+from fedloom.report.page import curves, machines, runs
+from fedloom.study import paths
+from fedloom.study.overview import overview
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import plotted_runs
+
+FOLDER = Path(__file__).parent
+ENLARGED = 144  # CSS pixels per inch of a figure: one and a half times as on paper
+TABLE_FORMATS = ("md", "csv", "tex", "html", "parquet")
+
+
+def write(plan: Plan) -> Path:
+    """Write the report of a study whose tables and figures are made, and return its path."""
+    out = paths.at(paths.REPORT, study=plan.name)
+    settings = {"loader": FileSystemLoader(FOLDER), "undefined": StrictUndefined}
+    pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
+    # links lead from the report's folder to the results beside it
+    pages.globals["by_seed"] = curves.by_seed
+    pages.globals["link"] = lambda path: Path(path).relative_to(paths.RESULTS).as_posix()
+    write_text(out, pages.get_template("template.html").render(_contents(plan)))
+    return out
+
+
+def _contents(plan: Plan) -> dict[str, Any]:
+    """Return the contents of the page, by their names in its template."""
+    from plotly.offline import get_plotlyjs
+
+    groups = runs.groups(plan)
+    numbers = count(1)  # of figures: charts, the study's own, and partitions
+    return {
+        "name": plan.name,
+        "version": version("fedloom"),
+        "overview": overview(plan.settings),
+        "tables": list(_tables(plan, groups)),
+        "charts": [(next(numbers), chart) for chart in curves.by_scenario(groups)],
+        "figures": [(next(numbers), figure) for figure in _figures(plan, groups)],
+        "partitions": [(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
+        "groups": groups,
+        "machines": machines.used(plan),
+        "style": Markup((FOLDER / "style.css").read_text()),
+        "script": Markup((FOLDER / "page.js").read_text()),
+        "plotly": Markup(get_plotlyjs()),
+    }
+
+
+def _tables(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
+    """Yield every table: its cells, and where each number leads."""
+    for label, file in zip(plan.settings.select.tables, map(Path, plan.tables), strict=True):
+        chosen = Wildcards(label=label)
+        job = plan.job("table", chosen)
+        shown = plotted_runs(job.shown)
+        built, behind = tables.build(job, shown), runs.among(groups, shown)
+        texts = built.texts
+        aligned = "method" in built.frame and len(built.frame) == len(texts.cells)
+        rows = built.frame if aligned else texts.cells
+        yield {
+            "id": f"table-{label}",
+            "texts": texts,
+            "caption": built.caption,
+            "about": plan.caption("table", chosen),
+            "files": {name: file.with_suffix(f".{name}") for name in TABLE_FORMATS},
+            "groups": behind,
+            "rows": [
+                (runs.of_row(behind, row), list(zip(cells, marks, strict=True)))
+                for row, cells, marks in zip(
+                    rows.to_dict("records"),
+                    texts.cells.to_numpy().tolist(),
+                    texts.marks.to_numpy().tolist(),
+                    strict=True,
+                )
+            ],
+        }
+
+
+def _figures(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
+    """Yield every figure of the study."""
+    for label, file in zip(plan.settings.select.figures, map(Path, plan.figures), strict=True):
+        chosen = Wildcards(label=label)
+        shown = plan.job("figure", chosen).shown
+        yield {
+            "id": f"figure-{label}",
+            "label": label,
+            "caption": plan.caption("figure", chosen),
+            "png": _png(file.with_suffix(".png")),
+            "files": {name: file.with_suffix(f".{name}") for name in ("pdf", "png")},
+            "groups": runs.among(groups, plotted_runs(shown)) if shown else [],
+        }
+
+
+def _png(path: Path | str) -> dict[str, Any]:
+    """Return an image as an address that holds it, and its width on screen in CSS pixels."""
+    with Image.open(path) as image:
+        width = round(image.width / image.info["dpi"][0] * ENLARGED)
+    data = base64.b64encode(Path(path).read_bytes()).decode()
+    return {"source": f"data:image/png;base64,{data}", "width": width}

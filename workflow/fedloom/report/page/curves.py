@@ -1,0 +1,120 @@
+"""Curves of a report, as Plotly's JSON: hover for numbers, click a name to hide its lines.
+
+Colours, lines and markers are those of the study's figures. Plotly reads names as HTML, so they
+are escaped.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from fedloom.report.figures.line_style import deal, with_styles
+from fedloom.report.page.runs import CURVES, LOSS, Group
+from fedloom.study.plot_inputs import LineStyle
+
+DASHES = ("solid", "dash", "dashdot", "dot", "9px,2px,2px,2px,2px,2px")  # those of style.LINES
+SYMBOLS = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
+    "P": "cross", "X": "x", "*": "star",
+}  # fmt: skip
+DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart: `spec` has Plotly's data and layout, `about` its caption and alternative text."""
+
+    about: str
+    spec: dict[str, Any]
+
+
+def by_scenario(groups: Sequence[Group]) -> Iterator[Chart]:
+    """Yield the curves of all methods: a chart per scenario and measure, a line per method.
+
+    Members of grids, which may be thousands, have theirs among the runs alone.
+    """
+    of_place: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.first.member is None:
+            of_place.setdefault(group.place, []).append(group)
+    for place, own in of_place.items():
+        where = f" on {place}" if len(of_place) > 1 else ""
+        styles = {run.method: run.style for run in with_styles([group.first for group in own])}
+        for name, title in CURVES.items():
+            having = [group for group in own if name in group.runs[0].curves]
+            lines = [_mean(group, name, styles[group.first.method]) for group in having]
+            if lines:
+                about = f"{title} by round{where}: mean and standard deviation over seeds"
+                yield _chart(about, [trace for line in lines for trace in line], name)
+
+
+def by_seed(group: Group) -> list[Chart]:
+    """Return the curves of a group's runs: a chart per measure, a line per seed."""
+    styles = deal([{}] * len(group.runs))
+    charts = []
+    for name, title in CURVES.items():
+        lines = [
+            _line(f"seed {shown.run.seed}", shown.curves[name], style)
+            for shown, style in zip(group.runs, styles, strict=True)
+            if name in shown.curves
+        ]
+        if lines:
+            about = f"{title} by round of {group.first.title} on {group.place}: a line per seed"
+            charts.append(_chart(about, lines, name))
+    return charts
+
+
+def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
+    """Return the mean over a group's seeds as a line, in a band of one standard deviation."""
+    curves = pd.concat([shown.curves[name] for shown in group.runs])
+    band = curves.groupby(level=0).agg(["mean", "std"])
+    line = _line(group.first.title, band["mean"], style)
+    if len(group.runs) == 1:
+        return [line]
+    own = {"legendgroup": group.first.method}
+    line |= own | {"customdata": _numbers(band["std"])}
+    line["hovertemplate"] += " ± %{customdata:.4g}"
+    hidden = own | {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    edges = band["mean"] - band["std"], band["mean"] + band["std"]
+    low, high = ({"x": line["x"], "y": _numbers(edge)} | hidden for edge in edges)
+    high |= {"fill": "tonexty", "fillcolor": f"{style.colour}22"}  # 13 % opaque
+    return [low, high, line]
+
+
+def _line(name: str, curve: pd.Series, style: LineStyle) -> dict[str, Any]:
+    """Return a line of Plotly's, its points marked."""
+    return {
+        "name": escape(name, quote=False),
+        "x": curve.index.tolist(),
+        "y": _numbers(curve),
+        "mode": "lines+markers",
+        "line": {"color": style.colour, "dash": DASHES[style.line], "width": 1.8},
+        "marker": {"symbol": SYMBOLS[style.marker], "size": 6},
+        "hovertemplate": "%{y:.4g}",
+    }
+
+
+def _numbers(values: pd.Series) -> list[float | None]:
+    """Return numbers for JSON, which has no NaN."""
+    return [None if pd.isna(value) else round(value, DECIMALS) for value in values]
+
+
+def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Chart:
+    """Return a chart of some lines; that of a loss has a logarithmic axis."""
+    look, of_loss = {"gridcolor": "#e5e5e5", "zeroline": False}, name == LOSS
+    scale = {"type": "log", "dtick": "D2"} if of_loss else {}
+    layout = {
+        "xaxis": look | {"title": {"text": "Round"}},
+        "yaxis": look | {"title": {"text": "Loss" if of_loss else "Accuracy (%)"}} | scale,
+        "hovermode": "x unified",
+        "showlegend": True,
+        # page.js makes room for all names
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "maxheight": 1}
+        | {"entrywidth": 95, "font": {"size": 11}},
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
+        "font": {"family": "system-ui, sans-serif", "color": "#222"},
+    }
+    return Chart(about, {"data": lines, "layout": layout})

@@ -1,0 +1,156 @@
+"""The runs behind a report's numbers: settings, trials, curves, logs and files."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace as Wildcards
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.io import read_table
+from fedloom.config import grids
+from fedloom.report import metrics
+from fedloom.study import paths
+from fedloom.study.plan import Plan
+from fedloom.study.plot_inputs import PlottedRun, plotted_runs
+from fedloom.study.runs import Run
+from fedloom.study.selected import with_choice
+
+ROW = (*metrics.SCENARIO, "method")
+LAST_LINES = 6  # of a log
+LOSS = "loss"
+CURVES = {  # of a run, with what they show
+    "participating": "Test accuracy of participating clients in %",
+    "held_out": "Test accuracy of held-out clients in %",
+    "global": "Accuracy on all test images in %",
+    LOSS: "Training loss",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run with what the report shows of it."""
+
+    run: PlottedRun
+    curves: dict[str, pd.Series]  # those of CURVES that it has, by round
+    accuracies: dict[str, float]  # in percent, at the reported rounds
+    logs: list[tuple[Path, list[str]]]  # of its training jobs, with their last lines
+    files: list[Path]
+
+    @property
+    def id(self) -> str:
+        """Return its anchor in the page."""
+        return f"run/{self.run.path}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of a method in a scenario, which differ in their seeds alone."""
+
+    runs: list[Shown]
+    settings: str  # as YAML, with the chosen options
+    trials: list[dict[str, Any]]  # from which options were chosen: rows of trials.parquet
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Return its labels by name; of a member of a grid also its value on every axis."""
+        run = self.first
+        of_grid = metrics.axis_values(run) if run.member else {}
+        return {key: getattr(run, key) for key in ROW} | of_grid
+
+    @property
+    def first(self) -> PlottedRun:
+        """Return its run of the first seed."""
+        return self.runs[0].run
+
+    @property
+    def id(self) -> str:
+        """Return its anchor in the page."""
+        return f"runs/{Path(self.first.path).parent}"
+
+    @property
+    def place(self) -> str:
+        """Return dataset, partition and backbone."""
+        return "/".join(getattr(self.first, key) for key in metrics.SCENARIO)
+
+
+def groups(plan: Plan) -> list[Group]:
+    """Return the runs of a study's tables and figures, in the order of the config."""
+    select, shown = plan.settings.select, dict[Run, PlottedRun]()
+    for rule, labels in (("table", select.tables), ("figure", select.figures)):
+        for inputs in (plan.job(rule, Wildcards(label=label)).shown for label in labels):
+            for run in plotted_runs(inputs) if inputs else []:
+                shown.setdefault(Run.of(run), run)
+    of_study = metrics.grouped([shown[run] for run in plan.runs], ROW).values()
+    return [Group([_shown(plan, r) for r in runs], *_origin(plan, runs[0])) for runs in of_study]
+
+
+def _shown(plan: Plan, run: PlottedRun) -> Shown:
+    """Return a run with its curves, the ends of its logs, and the paths of its files."""
+    rows, rounds = metrics.evaluation(run.evaluation), metrics.frame(run.rounds)
+    server = rows["client_id"] == SERVER_MODEL
+    participating = rows["participating"]
+    parts = rows[participating], rows[~participating & ~server], rows[server]
+    curves = [*map(metrics.by_round, parts), rounds.set_index("round")["train_loss"].dropna()]
+    logs = map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
+    files = [paths.at(paths.RUN_TABLES[name], run) for name in plan.run_tables]
+    return Shown(
+        run,
+        {name: curve for name, curve in zip(CURVES, curves, strict=True) if len(curve)},
+        metrics.accuracies(rows, run.reported),
+        [
+            (log, log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            for log in logs
+            if log.is_file()
+        ],
+        [*files, *(Path(path) for path in plan.job_files(run, paths.STATE))],
+    )
+
+
+def _origin(plan: Plan, run: PlottedRun) -> tuple[str, list[dict[str, Any]]]:
+    """Return the settings of a run as YAML, and the trials from which some of them were chosen."""
+    spec = asdict(with_choice(plan.run_spec(Run.of(run))))
+    dataset, partition = (
+        getattr(plan.settings, f"{name}s")[getattr(run, name)] for name in ("dataset", "partition")
+    )
+    facts = {
+        "method": spec.pop("method"),
+        "rounds": plan.study(run).rounds,
+        "dataset": {"label": dataset.label, "source": dataset.source, **dataset.settings},
+        "partition": {"label": partition.label, "scheme": partition.scheme, **partition.settings},
+        "backbone": spec.pop("backbone"),
+        **{key: value for key, value in spec.items() if key != "run"},
+    }
+    # JSON has plain lists and mappings alone, as YAML needs them
+    text = yaml.safe_dump(json.loads(json.dumps(facts)), sort_keys=False, allow_unicode=True)
+    if not plan.choice(run):
+        return text, []
+    trials = read_table(paths.at(paths.TRIALS, run)).to_pylist()
+    return text, [row | {"options": _options(json.loads(row["options"]))} for row in trials]
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    """Write a trial's options, as "lr 0.3, tau 1"."""
+    values = (f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options.items())
+    return ", ".join(values)
+
+
+def among(groups: Iterable[Group], runs: Iterable[Run]) -> list[Group]:
+    """Return those of the groups that some runs belong to."""
+    rows = {tuple(getattr(run, key) for key in ROW) for run in runs}
+    return [group for group in groups if tuple(group.labels[key] for key in ROW) in rows]
+
+
+def of_row(groups: Iterable[Group], row: Mapping[Any, Any]) -> Group | None:
+    """Return the group that a table's row is about; None if it is about several, or about none."""
+    found = [
+        group
+        for group in groups
+        if all(str(row[key]) == value for key, value in group.labels.items() if key in row)
+    ]
+    return found[0] if len(found) == 1 else None
