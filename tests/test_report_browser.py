@@ -93,9 +93,10 @@ def report(tmp_path_factory) -> Path:
         config, count = re.subn(pattern, lambda _, text=text: text, config, flags=re.MULTILINE)
         assert count == 1, pattern
     (folder / "config.yaml").write_text(config)
-    for method, seed in product(("fedvpt", "pep_fedpt"), (0, 1)):
-        run = Run("styles", "domains", "micro_vit", method, seed)
-        write_text(folder / paths.at(paths.log("train", paths.STATE), run, end="0002"), LOG)
+    runs = product(["domains"], ["fedvpt", "pep_fedpt"], [0, 1], ["0002"])
+    for partition, method, seed, end in [*runs, ("domains.validation", "fedvpt.0.1", 1000, "0001")]:
+        run = Run("styles", partition, "micro_vit", method, seed)
+        write_text(folder / paths.at(paths.log("train", paths.STATE), run, end=end), LOG)
     image_folder(folder / "letters", ["ink", "chalk", IMAGE], list("abcdefghij"), count=6)
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("one_process.py")],
@@ -246,11 +247,11 @@ def test_any_title_and_name_of_a_domain_is_shown_as_it_is(page):
 def test_the_hours_and_versions_of_jobs_are_those_of_their_logs(page):
     tables = _all(page, "#Machines ~ .scroll")
     rows = [row.text.split() for row in tables[0].find_elements(By.CSS_SELECTOR, "tbody tr")]
-    assert rows == [[name, "4", "4.000", "2.000", "712"] for name in ("train", "all")]
+    assert rows == [[name, "5", "5.000", "2.500", "712"] for name in ("train", "all")]
     facts = _all(page, "#Machines ~ dl dd")
     assert [fact.text for fact in facts] == [
-        f"{IMAGE}, JOB_ID 7 (4 jobs)",
-        "Python 3.11.7, torch 2.9.1 (4 jobs)",
+        f"{IMAGE}, JOB_ID 7 (5 jobs)",
+        "Python 3.11.7, torch 2.9.1 (5 jobs)",
     ]
 
 

@@ -2,15 +2,13 @@
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedloom.config.settings import VALIDATION
 from fedloom.study import paths
-from fedloom.study.make_jobs import trials_of
 from fedloom.study.plan import Plan
-from fedloom.study.runs import Run
+from fedloom.study.runs import trial_runs
 
 TOOK = re.compile(r"took ([\d.]+) s \(([\d.]+) s of processor time\), and (\d+) MB of memory")
 # beginnings of lines that a job's log has once, and headings of what they tell
@@ -63,14 +61,7 @@ def used(plan: Plan) -> Machines:
 def _logs(plan: Plan) -> dict[str, set[str]]:
     """Return the logs of a study's jobs by rule, those of its trials too."""
     logs = defaultdict[str, set[str]](set)
-    tune, trials = plan.settings.study.tune, set[Run]()
-    if tune is not None:
-        trials = {
-            replace(run, partition=run.partition + VALIDATION, method=trial.label, seed=tune.seed)
-            for run in plan.runs
-            for trial in trials_of(plan.settings, run)
-        }
-    for run in [*plan.runs, *trials]:
+    for run in [*plan.runs, *trial_runs(plan.settings)]:
         for name, file in plan.run_inputs(run).items():
             rule = "dataset" if name == "store" else name
             logs[rule].add(paths.log(rule, str(file)))
