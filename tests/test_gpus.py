@@ -171,7 +171,7 @@ def test_a_device_that_a_job_cannot_have_is_an_error(machine, monkeypatch, asked
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_the_log_of_a_job_names_its_device(machine, caplog):
     machine(None)
-    with caplog.at_level("DEBUG"):
+    with caplog.at_level("DEBUG", "fedloom"):
         prepare_torch(1)
     assert "device: 1 CPU core(s)" in caplog.messages
 
