@@ -161,6 +161,18 @@ def test_a_study_without_all_of_its_runs_has_no_record(folder, monkeypatch, tmp_
     assert not (tmp_path / paths.at(paths.RECORD, study="part")).exists()
 
 
+def test_a_method_that_trains_nothing_has_no_learning_rate(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = default_config()
+    config["study"] |= {"name": "frozen", "rounds": 1, "evaluate_every": 1}
+    config["study"]["report"] = {"last_evaluations": 1}
+    config["select"] |= {"backbones": ["micro_clip"], "methods": ["zero_shot_clip"]}
+    config["select"] |= {"tables": ["main"], "figures": []}
+    _finish(Plan(resolve(deepcopy(config)), config))
+    rates = fedloom.results("frozen")["learning_rate"]
+    assert rates.dtype == float and rates.isna().all()
+
+
 @pytest.mark.parametrize("trials", [False, True])
 def test_a_scan_returns_the_same_rows(folder, trials):
     pytest.importorskip("duckdb")

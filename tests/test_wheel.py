@@ -42,6 +42,13 @@ def test_a_study_runs_in_its_own_folder_with_its_own_method(programs, tmp_path):
     assert "Nothing to be done" in installed.call(*plain, folder=study)
 
 
+def test_every_folder_beside_the_library_is_packed(programs):
+    (packed,) = programs.parent.glob("lib/python*/site-packages/fedloom/bundle/workflow")
+    folders = {path.name for path in (ROOT / "workflow").iterdir() if path.is_dir()}
+    library = {"fedloom", "fedloom.egg-info", "pretraining", "__pycache__"}
+    assert {path.name for path in packed.iterdir()} == folders - library
+
+
 def test_the_version_is_that_of_the_project(programs, tmp_path):
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (

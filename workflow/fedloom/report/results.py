@@ -67,7 +67,7 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
 
     Labels are categories, in the order of the study.
     """
-    runs = record.to_pandas().astype({"seed": "int32"})
+    runs = record.to_pandas().astype({"seed": "int32", "learning_rate": float})
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
     if runs.empty:  # a record always has runs
         name = record.schema.metadata[b"study"].decode()

@@ -16,6 +16,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.io import canonical, read_table, write_table
 from fedloom.config.settings import VALIDATION, Settings
+from fedloom.hooks.manifest import find
 from fedloom.study import make_jobs, paths, selected
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run, trial_runs
@@ -72,11 +73,11 @@ def _given(settings: Settings, run: Run) -> dict[str, Any]:
     """Return what a run was given, which no seed changes."""
     method = selected.with_choice(make_jobs.run_spec(settings, run)).method
     wrappers = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
-    rate = method.training.get("lr")
+    trained = find(method.plugin).trained
     return {
         "title": settings.methods[run.method].title,
         "options": canonical(method.options | ({"wrappers": wrappers} if wrappers else {})),
-        "learning_rate": None if rate is None else float(rate),
+        "learning_rate": float(method.training["lr"]) if trained else None,
         "split": "validation" if run.partition.endswith(VALIDATION) else "test",
         "rounds": make_jobs.study_of_run(settings, run).rounds,
     }
