@@ -194,10 +194,14 @@ def test_a_snakemake_whose_launcher_was_killed_is_waited_for(tmp_path, monkeypat
     script.write_text("#!/bin/sh\nsleep 2\n")
     command = ["sh", str(script)]
     with subprocess.Popen(command) as plain:
-        assert launch.running_snakemake().pid == plain.pid
+        while (found := launch.running_snakemake()) is None:
+            assert plain.poll() is None
+        assert found.pid == plain.pid
         assert not launch.of_a_launcher(launch.running_snakemake())
         plain.kill()
     with subprocess.Popen(command, env=os.environ | {LAUNCHER: "1"}) as orphan:
+        while launch.running_snakemake() is None:  # a process that starts has no words yet
+            assert orphan.poll() is None
         with launch.alone():
             assert orphan.poll() is not None
         assert launch.WAITING in capsys.readouterr().err

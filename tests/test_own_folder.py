@@ -55,6 +55,13 @@ def test_studies_lie_over_the_folders_config_but_bundled_ones_do_not(here):
     assert not load_plan([ROOT / "workflow/studies/micro/micro_vit.yaml"]).settings.study.confusion
 
 
+def test_the_trials_of_the_folders_config_belong_to_its_study(here):
+    (here / "config.yaml").write_text((ROOT / "config.yaml").read_text())
+    (here / "other.yaml").write_text("study: {name: other}\n")
+    assert load_plan().settings.study.tune is not None
+    assert load_plan([Path("other.yaml")]).settings.study.tune is None
+
+
 def test_results_outlive_a_move_of_folder_or_environment(tmp_path, monkeypatch):
     seen = []
     for folder in (tmp_path, tmp_path / "below"):

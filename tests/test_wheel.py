@@ -45,7 +45,8 @@ def test_a_study_runs_in_its_own_folder_with_its_own_method(programs, tmp_path):
 def test_every_folder_beside_the_library_is_packed(programs):
     (packed,) = programs.parent.glob("lib/python*/site-packages/fedloom/bundle/workflow")
     folders = {path.name for path in (ROOT / "workflow").iterdir() if path.is_dir()}
-    library = {"fedloom", "fedloom.egg-info", "pretraining", "__pycache__"}
+    packages = {"fedloom", "snakemake_logger_plugin_fedloom", "pretraining"}
+    library = packages | {"fedloom.egg-info", "__pycache__"}
     assert {path.name for path in packed.iterdir()} == folders - library
 
 

@@ -154,7 +154,8 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
     """Merge the contents of config files, later ones over earlier ones, as Snakemake does.
 
     Mappings are merged and lists replaced. A label of `tables` or `figures` is replaced as a whole.
-    The first file's `study.tune` belongs to its study: one with another name starts without it.
+    The `study.tune` of the first file, and of a folder's config.yaml over it, belongs to its study:
+    one with another name starts without it.
     """
     merged: dict[str, Any] = {}
     origin: dict[tuple[str, str], Path] = {}
@@ -176,8 +177,9 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
                     target[label] = deepcopy(meaning)
             else:
                 merged[section] = merge_values(merged.get(section), value)
-                first = section == "study" and content is contents[0] and isinstance(value, dict)
-                if first and names and value.get("name", names[-1]) != names[-1]:
+                below = content is contents[0] or path.name == "config.yaml"
+                default = section == "study" and below and isinstance(value, dict)
+                if default and names and value.get("name", names[-1]) != names[-1]:
                     merged[section].pop("tune", None)
     return merge_values(merged, overrides or {})
 
