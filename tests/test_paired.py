@@ -165,9 +165,23 @@ def test_the_number_of_seeds_that_would_decide(means, within, leaning):
     assert decide([_spread(mean, 3, few.power - 1) for mean in means], within).text == UNDECIDED
 
 
+def _agreeing(seeds):
+    """Seeds that agree on a difference of 0.5, over clients that do not."""
+    clients = 50 + np.array([5.5, -4.5] * 4)
+    return _pair(_values(*[clients] * seeds), _values(*[[50] * 8] * seeds))
+
+
+def test_the_width_over_clients_shrinks_with_the_root_of_the_number_of_seeds():
+    few = decide([_agreeing(2)])
+    assert (few.text, few.leaning) == (UNDECIDED, HOLDS)
+    assert decide([_agreeing(round(1.3 * few.power))]).text == HOLDS
+    assert decide([_agreeing(round(few.power / 1.3))]).text == UNDECIDED
+
+
 def test_more_seeds_than_anyone_trains_are_not_counted():
     found = decide([_spread(0.1, 3, 3)])
     assert (found.leaning, found.power) == (HOLDS, None)
+    assert decide([_spread(0.01, 3, 101)]).power is None
 
 
 def test_one_seed_decides_nothing():

@@ -8,7 +8,7 @@ by chance, t is too narrow; so the interval also spans a paired bootstrap over e
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,12 +54,19 @@ class Term:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference over a number of seeds, and its interval, infinite where a term is a bound."""
+    """A difference over a number of seeds, and its interval, infinite where a term is a bound.
+
+    Attributes:
+        over_seeds, over_clients: half the width of the interval by Student's t, and the larger half
+            of that by the bootstrap; the interval spans both.
+    """
 
     value: float
     low: float
     high: float
     seeds: int
+    over_seeds: float = 0.0
+    over_clients: float = 0.0
 
 
 def differences(
@@ -71,8 +78,6 @@ def differences(
     and a percentile bootstrap over clients, which are resampled within every seed, the same for all
     terms of the same clients.
     """
-    import scipy  # here, for a plan imports tables for their keys alone
-
     seeds = sorted(set.intersection(*(set(term.values) for term in terms)))
     each = [[t.weight * float(STATISTICS[t.statistic](t.values[k])) for t in terms] for k in seeds]
     by_seed = np.array([sum(numbers) for numbers in each])
@@ -81,15 +86,22 @@ def differences(
     found = []
     over_clients = _over_clients(terms, seeds, confidences, resamples)
     for confidence, of_clients in zip(confidences, over_clients, strict=True):
-        ends = [mean, *of_clients]
+        ends, half = [mean, *of_clients], 0.0
         if count > 1:
-            error = by_seed.std(ddof=1) / np.sqrt(count)
-            half = error * scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
+            half = float(by_seed.std(ddof=1)) * _factor(count, confidence)
             ends += [mean - half, mean + half]
+        clients = max((abs(end - mean) for end in of_clients), default=0.0)
         low = -math.inf if -1 in bounded else float(min(ends))
         high = math.inf if 1 in bounded else float(max(ends))
-        found.append(Difference(mean, low, high, count))
+        found.append(Difference(mean, low, high, count, half, clients))
     return found
+
+
+def _factor(seeds: Any, confidence: float) -> Any:
+    """Return half the width of Student's interval of a mean, in standard deviations over seeds."""
+    import scipy  # here, for a plan imports tables for their keys alone
+
+    return scipy.stats.t.ppf((1 + confidence) / 2, seeds - 1) / np.sqrt(seeds)
 
 
 def _over_clients(
@@ -212,14 +224,13 @@ def _power(
 def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> int | None:
     """Return the number of seeds with which the interval would not reach the end of the range.
 
-    It shrinks as Student's t does with the same mean and deviation over seeds.
+    With the same mean and deviations, it shrinks over seeds as Student's t does, and over clients
+    with the root of the number of seeds.
     """
-    import scipy
-
     counts = np.arange(2, MOST_SEEDS + 1)
-    factors = scipy.stats.t.ppf((1 + confidence) / 2, counts - 1) / np.sqrt(counts)
-    half = max(difference.value - difference.low, difference.high - difference.value)
-    halves = half * factors / factors[counts == difference.seeds]
+    shrink = _factor(counts, confidence) / _factor(difference.seeds, confidence)
+    of_clients = difference.over_clients * np.sqrt(difference.seeds / counts)
+    halves = np.maximum(difference.over_seeds * shrink, of_clients)
     point = _point(difference)
     enough = counts[halves < max(_inside(point, within), _outside(point, within))]
     return int(enough[0]) if len(enough) else None

@@ -263,8 +263,8 @@ def _more_seeds(verdict: Verdict, incomplete: bool) -> str:
     """Say how many seeds would decide, unless methods that were not run prevent that."""
     if verdict.leaning is None or (incomplete and verdict.leaning == HOLDS):
         return ""
-    count = f"some {verdict.power}" if verdict.power else f"over {MOST_SEEDS}"
-    return f"{count} seeds would {'confirm' if verdict.leaning == HOLDS else 'refute'} it"
+    count = f"about {verdict.power}" if verdict.power else f"more than {MOST_SEEDS}"
+    return f"{count} seeds in all would {'confirm' if verdict.leaning == HOLDS else 'refute'} it"
 
 
 def _named(scenarios: list[Scenario]) -> str:
