@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from fedloom.commands import cli, describe, launch
+from fedloom.commands import cli, describe, display, launch
 from fedloom.common.checkout import ROOT
 
 
@@ -97,6 +97,29 @@ def test_a_run_is_a_command_of_snakemake(monkeypatch, tmp_path):
     study = launch.study_of(words)[0].settings.study  # as the Snakefile reads it, in all jobs
     assert (study.name, study.rounds, study.shows) == ("micro_vit", 4, ["a, {b}"])
     assert _launched(monkeypatch, "report", "-n") == ["--dry-run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["micro/micro_vit", "--", "--configfile=mine.yaml"], "--configfile"),
+        (["--set", "rounds=4", "--", "--config", "a=1"], "--config"),
+    ],
+)
+def test_a_study_is_not_named_twice(monkeypatch, capsys, words, option):
+    """Snakemake would take the last and forget the other."""
+    assert _main(monkeypatch, "run", *words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {option}")
+
+
+def test_a_run_goes_on_without_a_display_that_fails(monkeypatch, tmp_path, capfd):
+    def broken(*_):
+        raise ValueError("no terminal")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(display, "follow", broken)
+    monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
+    assert launch.snakemake([], shown=True) == 0
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():

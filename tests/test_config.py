@@ -173,6 +173,17 @@ def test_what_a_study_inherits_fits_what_it_sets(text, values, tmp_path):
     assert (study.report.last_evaluations, study.clients_per_round, trials) == values
 
 
+def test_what_is_capped_or_left_out_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("FEDLOOM_LAUNCHER", raising=False)
+    (tmp_path / "mine.yaml").write_text("study: {rounds: 4}\nselect: {methods: [fedvpt]}")
+    load_plan([tmp_path / "mine.yaml"])
+    notes = capsys.readouterr().err
+    assert "note: study.tune.rounds is 4 in place of 6, " in notes
+    assert "note: select.figures: left out, since config key figures.tokens: " in notes
+    load_plan([tmp_path / "mine.yaml"], {"set": ["study.rounds=12"]})
+    assert "study.tune.rounds" not in capsys.readouterr().err
+
+
 def test_tables_and_figures_that_a_study_inherits_are_shown_where_they_suit_it(tmp_path):
     (tmp_path / "mine.yaml").write_text("study: {evaluate_clients: 3}\nselect: {methods: [fedvpt]}")
     select = load_plan([tmp_path / "mine.yaml"]).settings.select

@@ -22,7 +22,7 @@ def _started(number, output, log=None, rule="train"):
     wildcards = {"method": output[0], "seed": "0", "end": "0002"}
     return {
         "event": "job_info", "jobid": number, "rule_name": rule, "wildcards": wildcards,
-        "output": [output], "log": [str(log)] if log else [],
+        "output": [output], "log": [str(log)] if log else [], "time": 0.0,
     }  # fmt: skip
 
 
@@ -67,7 +67,9 @@ def test_a_job_fails_once(two_jobs):
     two_jobs.take(_started(0, "a/0004"))
     assert two_jobs.take({"event": "job_error", "jobid": 0})[0] == "failed"
     assert two_jobs.take({"event": "job_error", "jobid": 0}) is None
-    assert (two_jobs.failed, two_jobs.done, two_jobs.share()) == (1, 0, 0)
+    assert (len(two_jobs.failed), two_jobs.done, two_jobs.share()) == (1, 0, 0)
+    two_jobs.take(_started(0, "a/0004"))
+    assert not two_jobs.failed, "it is tried again"
 
 
 def test_rounds_are_counted_from_the_first_of_the_run(log):
@@ -79,9 +81,35 @@ def test_rounds_are_counted_from_the_first_of_the_run(log):
 def test_a_job_at_work_counts_by_its_time(two_jobs, log):
     two_jobs.take(_started(0, "b/0002", log))
     log.write_text("b: 3/4 [01:00, 00:20 left, loss=1]\n")
+    two_jobs.look()
     assert two_jobs.share() == pytest.approx(0.75 * 20 / 30)
     log.write_text("b: 0/4 [00:00, ? left]\n")
+    two_jobs.look()
     assert two_jobs.share() == 0
+
+
+def test_the_log_of_an_earlier_attempt_tells_nothing(two_jobs, log):
+    two_jobs.take(_started(0, "b/0002", log) | {"time": log.stat().st_mtime + 1})
+    two_jobs.look()
+    assert two_jobs.share() == 0
+
+
+def test_an_event_that_is_half_written_is_read_when_it_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
+    monkeypatch.setattr(display, "POLL", 0)
+    text = json.dumps(BEGIN) + "\n"
+    display.EVENTS.write_text(text[:20])
+
+    def ended() -> bool:
+        over = display.EVENTS.stat().st_size > 20
+        if not over:
+            with display.EVENTS.open("a") as file:
+                file.write(text[20:])
+        return over
+
+    run = Course()
+    list(display._events(run, ended))
+    assert run.study == "mine"
 
 
 def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):

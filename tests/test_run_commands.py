@@ -129,6 +129,11 @@ def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypat
     _said(capsys, "clean", "mine.yaml", default, "--yes")
     left = {path for path in before if not any(path.is_relative_to(folder / g) for g in gone)}
     assert {path for path in before if path.exists()} == left
-    assert (
-        _said(capsys, "clean", "mine.yaml", default) == "every result is of one of these studies\n"
-    )
+    assert _said(capsys, "clean", "mine.yaml", default).startswith("nothing to delete")
+
+
+def test_nothing_is_deleted_beside_a_run(folder):
+    (folder / ".snakemake/locks").mkdir(parents=True)
+    (folder / ".snakemake/locks/0.input.lock").touch()
+    with pytest.raises(FedLoomError, match="Snakemake"):
+        invoked("clean", "mine.yaml", "--yes")

@@ -51,6 +51,7 @@ class LogHandler(LogHandlerBase):
         event = str(getattr(record, "event", "") or "")
         if event in FIELDS:
             values = {name: getattr(record, name, None) for name in FIELDS[event]}
+            values["time"] = record.created
             with EVENTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"event": event, **values}, default=_plain) + "\n")
         elif record.levelno >= logging.WARNING:

@@ -9,7 +9,9 @@ from typing import Any
 
 from tabulate import tabulate
 
+from fedloom.commands.launch import running_snakemake
 from fedloom.commands.plan import megabytes
+from fedloom.common.errors import FedLoomError
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 from fedloom.study.runs import scenarios, trial_runs
@@ -27,6 +29,15 @@ UNITS = [
     *CACHES,
     *map(paths.receipt, CACHES),
 ]
+
+
+def check_idle() -> None:
+    """Check that no Snakemake uses this folder's results, nor jobs of one that was killed."""
+    if running_snakemake() is not None or any(Path(".snakemake/locks").glob("*")):
+        raise FedLoomError(
+            "Snakemake works in this folder, or was killed and its jobs may still run; wait for "
+            "its end, or begin the study again, and then clean up"
+        )
 
 
 def unused(plans: Sequence[Plan]) -> dict[Path, int]:
@@ -55,7 +66,7 @@ def _bytes(path: Path) -> int:
 def listing(found: dict[Path, int]) -> str:
     """Return a line per file or folder, the largest first, and their sum."""
     if not found:
-        return "every result is of one of these studies"
+        return "nothing to delete: every result is of one of these studies"
     rows = [[megabytes(size / 1e6), path] for path, size in found.items()]
     total = [megabytes(sum(found.values()) / 1e6), f"in all, of {len(found)}"]
     return tabulate([*rows, total], tablefmt="plain", disable_numparse=True)

@@ -6,6 +6,7 @@ What a command needs is imported when it runs, so that help and a mistyped name 
 import json
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -55,11 +56,11 @@ def fedloom() -> None:
 
 def launch(words: tuple[str, ...], settings: tuple[str, ...], **given: Any) -> int:
     """Run Snakemake on a study; words with = are settings, as `--set` may have several."""
-    named = [word for word in words if "=" not in word]
+    named = [word for word in words if "=" not in word or Path(word).is_file()]
     if len(named) > 1:
         raise FedLoomError(f"must be one study, got {' and '.join(named)}; run one at a time")
     files = [Study().convert(name, None, None) for name in named]
-    changes = [*settings, *(word for word in words if "=" in word)]
+    changes = [*settings, *(word for word in words if word not in named)]
     from fedloom.commands import launch
 
     context = click.get_current_context()
@@ -101,7 +102,7 @@ def init(folder: Path) -> None:
 
     for file in init(folder):
         print(file)
-    print(f"next: cd {folder} && fedloom run")
+    print(f"next: cd {quote(str(folder))} && fedloom run")
 
 
 @fedloom.command()
@@ -172,11 +173,12 @@ def diff(first: str, second: str, files: tuple[Path, ...]) -> None:
 @click.argument("studies", nargs=-1, required=True, type=Study(), metavar="STUDY...")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def clean(studies: tuple[Path, ...], yes: bool) -> None:
-    """List the results of no STUDY named here; delete them if you agree."""
+    """List results that none of these studies uses; delete them if you agree."""
     from fedloom.commands import clean, launch, planning
 
     plans = [planning.load_plan([file]) for file in studies]
     with launch.alone():
+        clean.check_idle()
         found = clean.unused(plans)
         print(clean.listing(found))
         if found and (yes or click.confirm("Delete all of these?")):

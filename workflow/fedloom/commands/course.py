@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from fedloom.common.io import write_text
 from fedloom.common.logs import Progress, last_progress
 from fedloom.study.cost import job_seconds
 from fedloom.study.plan import Plan
@@ -21,7 +24,6 @@ SMALL = 0.5  # seconds that a job takes which has no estimate: a table, a choice
 
 def begin(plan: Plan) -> None:
     """Begin the file of events with the study's name and the estimates of its jobs."""
-    EVENTS.parent.mkdir(exist_ok=True)
     seconds = {
         rule: {str(file): round(each, 3) for file, each in jobs.items()}
         for rule, jobs in job_seconds(plan).items()
@@ -33,11 +35,12 @@ def begin(plan: Plan) -> None:
         "event": "begin",
         "study": plan.name,
         "process": os.getpid(),
+        "since": psutil.Process().create_time(),
         "time": time.time(),
         "seconds": seconds,
         "missing": missing,
     }
-    EVENTS.write_text(json.dumps(first) + "\n", encoding="utf-8")
+    write_text(EVENTS, json.dumps(first) + "\n")  # a new file: who reads the old one goes on
 
 
 @dataclass
@@ -48,10 +51,17 @@ class Job:
     name: str  # of the run, or of the table or figure
     log: Path | None
     seconds: float  # its estimate
+    begun: float = 0.0  # seconds of the clock
+    progress: Progress | None = None
 
-    def progress(self) -> Progress | None:
-        """Return how far its log says that it is."""
-        return last_progress(self.log) if self.log else None
+    def look(self) -> None:
+        """Read its progress in its log, if it wrote to it since it began."""
+        try:
+            written = self.log.stat().st_mtime if self.log else 0.0
+        except FileNotFoundError:
+            return
+        if self.log and written >= self.begun:
+            self.progress = last_progress(self.log)
 
 
 @dataclass
@@ -72,7 +82,7 @@ class Course:
     jobs: dict[str, int] = field(default_factory=dict)
     running: dict[int, Job] = field(default_factory=dict)
     done: int = 0
-    failed: int = 0
+    failed: set[int] = field(default_factory=set)
     work: float = 0.0  # seconds by the estimates, of jobs that are done
 
     def take(self, event: dict[str, Any]) -> tuple[str, Job] | None:
@@ -86,12 +96,15 @@ class Course:
         elif kind == "job_info":
             if event["rule_name"] not in NO_JOBS:
                 self.running[event["jobid"]] = self._job(event)
+                self.failed.discard(event["jobid"])  # it is tried again
         elif kind in ("job_finished", "job_error"):
-            job = self.running.pop(event["job_id" if kind == "job_finished" else "jobid"], None)
+            number = event["job_id" if kind == "job_finished" else "jobid"]
+            job = self.running.pop(number, None)
             if job is None:  # a job's error is told twice
                 return None
+            job.look()
             if kind == "job_error":
-                self.failed += 1
+                self.failed.add(number)
                 return "failed", job
             self.done += 1
             self.work += job.seconds
@@ -106,7 +119,13 @@ class Course:
             "/".join(f"seed{v}" if k == "seed" else v for k, v in wildcards.items() if k != "end"),
             Path(event["log"][0]) if event["log"] else None,
             max((estimates.get(file, SMALL) for file in output), default=SMALL),
+            event["time"],
         )
+
+    def look(self) -> None:
+        """Read the progress of the jobs at work."""
+        for job in self.running.values():
+            job.look()
 
     @property
     def total(self) -> int:
@@ -118,8 +137,7 @@ class Course:
         whole = sum(count * self._mean(rule) for rule, count in self.jobs.items())
         now = self.work
         for job in self.running.values():
-            progress = job.progress()
-            now += job.seconds * progress.share if progress else 0.0
+            now += job.seconds * job.progress.share if job.progress else 0.0
         return min(now / whole, 1.0) if whole else 0.0
 
     def _mean(self, rule: str) -> float:

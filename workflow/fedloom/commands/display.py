@@ -16,6 +16,7 @@ from fedloom.commands.course import EVENTS, Course, Job
 from fedloom.common.errors import FedLoomError
 
 POLL = 0.5  # seconds between two looks at the events
+LOOK = 2.0  # seconds between two looks at the logs of the jobs at work
 QUIET_FOR = 60.0  # seconds without a line, after which lines tell of the jobs at work
 TOLD = ("train", "dataset", "cache")  # rules whose ends are worth a line
 
@@ -31,7 +32,7 @@ def follow(ended: Callable[[], bool], console: Console) -> None:
             for line in news:
                 console.print(line, highlight=False)
             live.update(_drawing(course), refresh=True)
-    console.print(_heading(course), highlight=False)
+    console.print(_heading(course, over=True), highlight=False)
 
 
 def watch() -> None:
@@ -39,8 +40,16 @@ def watch() -> None:
     if not EVENTS.exists():
         raise FedLoomError("no run was begun in this folder; begin one with `fedloom run`")
     with EVENTS.open(encoding="utf-8") as file:
-        process = json.loads(file.readline())["process"]
-    follow(lambda: not psutil.pid_exists(process), Console())
+        begin = json.loads(file.readline())
+    follow(lambda: not _at_work(begin["process"], begin["since"]), Console())
+
+
+def _at_work(process: int, since: float) -> bool:
+    """Return True if the process that began a run is still there; another may have its number."""
+    try:
+        return psutil.Process(process).create_time() == since
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _lines(course: Course, ended: Callable[[], bool], console: Console) -> None:
@@ -61,14 +70,20 @@ def _lines(course: Course, ended: Callable[[], bool], console: Console) -> None:
 def _events(course: Course, ended: Callable[[], bool]) -> Iterator[list[Text]]:
     """Yield the lines on what has ended since the last time, until the run ends."""
     with EVENTS.open(encoding="utf-8") as file:
-        over = False
+        over, part, looked = False, "", 0.0
         while not over:
             over = ended()  # before the last read, so that nothing is lost
             lines = []
-            while (text := file.readline()).endswith("\n"):
-                end = course.take(json.loads(text))
+            while text := file.readline():
+                part += text
+                if not part.endswith("\n"):  # the rest is still to be written
+                    break
+                end, part = course.take(json.loads(part)), ""
                 if end is not None and (end[0] == "failed" or end[1].rule in TOLD):
                     lines.append(_line(course, *end))
+            if time.monotonic() - looked > LOOK:
+                looked = time.monotonic()
+                course.look()
             yield lines
             if not over:
                 time.sleep(POLL)
@@ -86,7 +101,7 @@ def _line(course: Course, word: str, job: Job) -> Text:
 
 def _named(job: Job) -> str:
     """Return a job's rule, name, and how far it is."""
-    progress = job.progress()
+    progress = job.progress
     far = f": {progress.done}/{progress.total} {progress.values}".rstrip() if progress else ""
     return f"{job.rule} {job.name}{far}"
 
@@ -96,23 +111,24 @@ def _jobs(course: Course) -> str:
     return f"{course.total} jobs: " + ", ".join(f"{n} {rule}" for rule, n in course.jobs.items())
 
 
-def _share(course: Course) -> str:
+def _share(course: Course, over: bool = False) -> str:
     """Return how much is done, and the time left by the estimates of the jobs to come."""
-    left = course.seconds_left(time.time())
+    left = None if over else course.seconds_left(time.time())
     parts = [f"{course.done} of {course.total} jobs", f"{course.share():.0%} of the work"]
     if course.failed:
-        parts.append(f"{course.failed} failed")
-    if left is not None and course.done + course.failed < course.total:
+        parts.append(f"{len(course.failed)} failed")
+    if left is not None and course.done + len(course.failed) < course.total:
         at = datetime.now() + timedelta(seconds=left)
         parts.append(f"{timedelta(seconds=round(left))} left, until {at:%H:%M}")
     return ", ".join(parts)
 
 
-def _heading(course: Course) -> Text:
+def _heading(course: Course, over: bool = False) -> Text:
     """Return the line on the whole study."""
     if not course.jobs:
-        return Text(f"study {course.study}: looking for what is to be done")
-    return Text(f"study {course.study}: {_share(course)}", "bold")
+        text = "no job was begun" if over else "looking for what is to be done"
+        return Text(f"study {course.study}: {text}")
+    return Text(f"study {course.study}: {_share(course, over)}", "bold")
 
 
 def _drawing(course: Course) -> Group:
@@ -121,7 +137,7 @@ def _drawing(course: Course) -> Group:
     for _ in range(4):
         table.add_column(no_wrap=True)
     for job in course.running.values():
-        progress = job.progress()
+        progress = job.progress
         far, left = "", ""
         if progress is not None:
             far = f"{progress.done}/{progress.total} {progress.values}"

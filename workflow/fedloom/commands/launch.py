@@ -7,6 +7,7 @@ profiles/default, which plain `snakemake` reads too.
 """
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,11 +23,14 @@ from rich.console import Console
 from fedloom.commands import course
 from fedloom.commands.planning import LAUNCHER, SET, load_plan
 from fedloom.common.checkout import SNAKEFILE
+from fedloom.common.errors import FedLoomError
 from fedloom.common.locks import held
 from fedloom.common.logs import QUIET
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
 from fedloom.study.records import write_record
+
+log = logging.getLogger(__name__)
 
 LOCK = Path(".fedloom.lock")
 PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
@@ -85,7 +89,10 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
         if shown:
             from fedloom.commands.display import follow  # takes a tenth of a second
 
-            follow(lambda: process.poll() is not None, Console(stderr=True))
+            try:
+                follow(lambda: process.poll() is not None, Console(stderr=True))
+            except Exception as error:  # the jobs go on, and signals are still handed on
+                log.warning("the run goes on without its display: %r", error)
         status = process.wait()
         return status if status >= 0 else 128 - status  # as a shell has it
 
@@ -162,6 +169,12 @@ def alone() -> Iterator[None]:
         yield
 
 
+def _instead_of(files: Sequence[Path], changes: Sequence[str]) -> set[str]:
+    """Return the options of Snakemake that stand for a study's files and changes."""
+    options = {"--configfile", "--configfiles"} if files else set[str]()
+    return options | ({"--config", "-C"} if changes else set())
+
+
 def run(
     files: Sequence[Path] = (),
     changes: Sequence[str] = (),
@@ -173,9 +186,12 @@ def run(
     """Run a study, or write its report too, and return Snakemake's exit status.
 
     Args:
-        files: of the study, beside those that Snakemake's `options` name.
+        files: of the study; Snakemake's `options` may name them instead.
         changes: keys of the config and their values, as "study.rounds=4".
     """
+    twice = [word for word in options if word.partition("=")[0] in _instead_of(files, changes)]
+    if twice:  # Snakemake would take the last of them alone
+        raise FedLoomError(f"{twice[0]}: is given with a study or --set before `--`; give one")
     arguments = [*options, *(["--configfile", *map(str, files)] if files else [])]
     arguments += ["--config", f"{SET}={json.dumps(changes)}"] if changes else []
     arguments += ["--cores", str(cores)] if cores else []
@@ -190,10 +206,9 @@ def run(
         locked = any(Path(".snakemake/locks").glob("*"))
         course.begin(study)
         status = (locked and unlock(arguments)) or snakemake(arguments, shown=True)
-    if status != 0:
-        return status
-    write_record(study)
-    print(f"\n{summary(study)}")
-    if reporting:
-        report(study)
+        if status == 0:  # before another run may change the results
+            write_record(study)
+            print(f"\n{summary(study)}")
+            if reporting:
+                report(study)
     return status

@@ -56,6 +56,8 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         own = given or merge(contents[1:]) or None
         merged, read = merge(contents, given), [path for path, _ in contents]
         settings = resolve(merged, read, changes, own)
+        for note in settings.notes if LAUNCHER not in os.environ else ():
+            print(f"note: {note}", file=sys.stderr)
         for label in settings.select.backbones:
             require(settings.backbones[label].library)
         for label in settings.select.methods:  # a file that is not Python is an error here

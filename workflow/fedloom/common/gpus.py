@@ -52,7 +52,7 @@ def take() -> str | None:
         name = _first_free(devices)
     os.environ[VISIBLE] = name
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # indices as nvidia-smi counts
-    log.debug("on GPU %s", name)
+    log.debug("took GPU %s", name)
     return name
 
 

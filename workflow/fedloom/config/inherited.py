@@ -4,6 +4,7 @@ So a file with `study: {rounds: 4}` is a whole study, and no error names a key t
 there.
 """
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -24,6 +25,20 @@ def capped(settings: Settings, own: dict[str, Any]) -> Study:
     evaluations, counts = _evaluations(settings), study.report.model_dump(exclude_none=True)
     fitting = {key: min(n, evaluations) for key, n in counts.items() if key not in own_report}
     return study.model_copy(update=changes | {"report": study.report.model_copy(update=fitting)})
+
+
+def notes(before: Study, after: Study) -> Iterator[str]:
+    """Yield a line for every key of a study whose value was capped."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    for section in ("report", "tune"):
+        for values in (old, new):
+            inner = values.pop(section) or {}
+            values |= {f"{section}.{key}": value for key, value in inner.items()}
+    for key, value in old.items():
+        if key not in new:
+            yield f"study.{key} does not apply to this study"
+        elif new[key] != value:
+            yield f"study.{key} is {new[key]} in place of {value}, to fit the study's own keys"
 
 
 def _capped_tune(settings: Settings, own: dict[str, Any]) -> Tune | None:

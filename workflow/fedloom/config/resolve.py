@@ -77,7 +77,8 @@ def resolve_with(
         select=selected,
         citation=paper and read_paper(paper, f"{CONFIG} study.paper")["citation"],
     )
-    settings = replace(settings, study=inherited.capped(settings, own))
+    study = inherited.capped(settings, own)
+    settings = replace(settings, study=study, notes=tuple(inherited.notes(keys.study, study)))
     check_parts(settings, selected.methods)
     for section in ("tables", "figures"):
         settings = replace(settings, **_outputs(settings, section, entries[section], own))
@@ -188,7 +189,9 @@ def _outputs(
             refused.append(error)
     if refused and not outputs:
         raise refused[0]
-    return {section: outputs, "select": replace(settings.select, **{section: tuple(outputs)})}
+    selected = replace(settings.select, **{section: tuple(outputs)})
+    left_out = (f"select.{section}: left out, since {error}" for error in refused)
+    return {section: outputs, "select": selected, "notes": (*settings.notes, *left_out)}
 
 
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:

@@ -229,3 +229,4 @@ class Settings:
     select: Selection
     trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)  # of `study.tune`
     citation: str | None = None  # of the study's paper
+    notes: tuple[str, ...] = ()  # on what the study does not inherit, see fedloom.config.inherited
