@@ -44,7 +44,7 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[Chart]:
         where = f" on {place}" if len(of_place) > 1 else ""
         styles = {run.method: run.style for run in with_styles([group.first for group in own])}
         for name, title in CURVES.items():
-            having = [group for group in own if name in group.runs[0].curves]
+            having = [group for group in own if any(name in run.curves for run in group.runs)]
             lines = [_mean(group, name, styles[group.first.method]) for group in having]
             if lines:
                 about = f"{title} by round{where}: mean and standard deviation over seeds"
@@ -69,7 +69,7 @@ def by_seed(group: Group) -> list[Chart]:
 
 def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
     """Return the mean over a group's seeds as a line, in a band of one standard deviation."""
-    curves = pd.concat([shown.curves[name] for shown in group.runs])
+    curves = pd.concat([shown.curves[name] for shown in group.runs if name in shown.curves])
     band = curves.groupby(level=0).agg(["mean", "std"])
     line = _line(group.first.title, band["mean"], style)
     if len(group.runs) == 1:
