@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import shutil
 import subprocess
 from functools import cache
@@ -17,12 +18,14 @@ from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.io import canonical, read_table, write_table
 from fedloom.config.settings import VALIDATION, Settings
 from fedloom.hooks.manifest import find
-from fedloom.study import make_jobs, paths, selected
+from fedloom.study import make_jobs, paths, provenance, selected
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 PACKAGES = ("fedloom", "torch", "torchvision", "timm", "open_clip_torch", "snakemake")
 
@@ -31,20 +34,31 @@ def write_record(plan: Plan) -> None:
     """Write a row per run and per tuning trial of a study, if all of them have finished.
 
     The columns are those of a Run, then `title`, `options` and `learning_rate` as trained, `split`
-    ("test", "validation" of a trial) and `rounds`. The file's metadata has the name of the
-    `study`, its `settings` as YAML, and the `versions` of the software as JSON.
+    ("test", "validation" of a trial) and `rounds`, and the digests of what the run was made from
+    (fedloom.study.provenance). The file's metadata has the name of the `study`, its `settings` as
+    YAML, and the `versions` of the software as JSON.
+
+    A run that was made with other settings is a line of the log, and nothing is written: Snakemake
+    may have been asked for other targets.
     """
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
     settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
     if not every or not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
         return  # its tables need no run, or only some of them were asked for
+    made_by = {run: provenance.facts_of_run(run) for run in every}
+    for run, facts in made_by.items():
+        if facts["settings"] != provenance.digest_of_settings(plan.run_spec(run)):
+            log.warning(
+                "%s: made with other settings; study %s is not recorded", run.path, plan.name
+            )
+            return
 
     @cache
     def given(*labels: str) -> dict[str, Any]:
         return _given(settings, Run(*labels, seed=0))
 
-    rows = [vars(run) | given(*list(vars(run).values())[:-1]) for run in every]
+    rows = [vars(run) | given(*list(vars(run).values())[:-1]) | made_by[run] for run in every]
     facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": json.dumps(_versions())}
     table = pa.Table.from_pylist(rows).replace_schema_metadata(facts)
     write_table(paths.at(paths.RECORD, study=plan.name), table)
