@@ -16,7 +16,7 @@ from command_line import invoked
 from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_table
+from fedloom.common.io import read_facts, write_table
 from fedloom.federated.rows import EVALUATION
 from fedloom.report.metrics import join
 from fedloom.study import paths, provenance, records
@@ -172,6 +172,22 @@ def test_accuracies_of_other_settings_are_not_recorded(monkeypatch, tmp_path, ca
     (line,) = caplog.messages
     assert line.startswith("digits/two/micro_vit/head_tuning/seed0: made with other settings")
     assert (tmp_path / paths.at(paths.RECORD, study="one")).read_bytes() == before
+
+
+def test_versions_are_those_with_which_runs_were_recorded_first(monkeypatch, tmp_path):
+    def versions():
+        return json.loads(read_facts(paths.at(paths.RECORD, study="one"))["versions"])
+
+    monkeypatch.chdir(tmp_path)
+    plan = _plan("one", ["head_tuning"], 2)
+    _finish(plan)
+    before = versions()
+    monkeypatch.setattr(records, "_versions", lambda: {"torch": "9"})
+    records.write_record(plan)
+    assert versions() == before != {"torch": "9"}, "nothing was trained"
+    _evaluate(plan, plan.runs[0], 3)
+    records.write_record(plan)
+    assert versions() == {"torch": "9"}
 
 
 @pytest.mark.parametrize("read", [fedloom.results, fedloom.scan])

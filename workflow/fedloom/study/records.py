@@ -15,7 +15,8 @@ from ruamel.yaml import YAML
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, suggestion
-from fedloom.common.io import canonical, read_table, write_table
+from fedloom.common.io import canonical, read_facts, read_table, write_table
+from fedloom.common.receipts import sha256
 from fedloom.config.settings import VALIDATION, Settings
 from fedloom.hooks.manifest import find
 from fedloom.study import make_jobs, paths, provenance, selected
@@ -35,8 +36,9 @@ def write_record(plan: Plan) -> None:
 
     The columns are those of a Run, then `title`, `options` and `learning_rate` as trained, `split`
     ("test", "validation" of a trial) and `rounds`, and the digests of what the run was made from
-    (fedloom.study.provenance). The file's metadata has the name of the `study`, its `settings` as
-    YAML, and the `versions` of the software as JSON.
+    (fedloom.study.provenance) with the sha256 of its evaluations. The file's metadata has the name
+    of the `study`, its `settings` as YAML, and the `versions` of the software as JSON. If the runs
+    are those of the record that is there, its versions are kept: they trained nothing since.
 
     A run that was made with other settings is a line of the log, and nothing is written: Snakemake
     may have been asked for other targets.
@@ -58,10 +60,19 @@ def write_record(plan: Plan) -> None:
     def given(*labels: str) -> dict[str, Any]:
         return _given(settings, Run(*labels, seed=0))
 
-    rows = [vars(run) | given(*list(vars(run).values())[:-1]) | made_by[run] for run in every]
-    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": json.dumps(_versions())}
-    table = pa.Table.from_pylist(rows).replace_schema_metadata(facts)
-    write_table(paths.at(paths.RECORD, study=plan.name), table)
+    rows = [
+        vars(run)
+        | given(*list(vars(run).values())[:-1])
+        | made_by[run]
+        | {"sha256": sha256(paths.at(paths.EVALUATION, run))}
+        for run in every
+    ]
+    table, file = pa.Table.from_pylist(rows), paths.at(paths.RECORD, study=plan.name)
+    before = read_table(file) if file.is_file() else None
+    kept = before is not None and before.equals(table)
+    versions = read_facts(file)["versions"] if kept else json.dumps(_versions())
+    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
+    write_table(file, table.replace_schema_metadata(facts))
 
 
 def read_record(study: str, folder: Path) -> "pa.Table":
