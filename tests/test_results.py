@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -154,6 +155,23 @@ def test_a_study_is_named_by_its_file_too(folder, monkeypatch, tmp_path):
         fedloom.results("tunde", folder)
     with pytest.raises(fedloom.FedLoomError, match="study 'micro_vit' must have finished"):
         fedloom.results("micro/micro_vit", folder)
+
+
+def test_a_study_is_that_of_the_folders_own_config(folder, monkeypatch, tmp_path):
+    """The default, and the name of a file that states none; the file may lie there too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/results").symlink_to(folder / "results")
+    (tmp_path / "there/config.yaml").write_text("study: {name: short}\n")
+    (tmp_path / "there/rounds.yaml").write_text("study: {rounds: 2}\n")
+    short = fedloom.results("short", folder)
+    for study in (None, "rounds.yaml"):
+        rows = fedloom.results(study, "there")
+        pd.testing.assert_frame_equal(rows, short)
+    assert len(fedloom.scan(folder="there").df()) == len(short)
+    monkeypatch.chdir("there")
+    assert fedloom.export() == Path("results/export/short")
+    invoked("export")
 
 
 def test_a_study_without_all_of_its_runs_has_no_record(folder, monkeypatch, tmp_path):

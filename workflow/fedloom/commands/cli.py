@@ -125,13 +125,13 @@ def studies() -> None:
 
 
 @fedloom.command()
-@click.argument("study", default="default")
+@click.argument("study", required=False)
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
-def export(study: str, folder: str | None) -> None:
+def export(study: str | None, folder: str | None) -> None:
     """Write all evaluations of a finished study into one Parquet file, with a README, for a paper.
 
-    STUDY is its name, its file, or a name that `fedloom studies` prints. FOLDER is made; default:
-    results/export/<study>.
+    STUDY is its name, its file, or a name that `fedloom studies` prints; default: config.yaml.
+    FOLDER is made; default: results/export/<study>.
     """
     from fedloom.commands.export import export
 
