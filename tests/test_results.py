@@ -264,7 +264,7 @@ def test_an_export_reads_back_as_it_was(folder, monkeypatch, capsys):
     rows = fedloom.results("tuned")
     pd.testing.assert_frame_equal(pd.read_parquet(out / "results.parquet"), rows)
     readme = (out / "README.md").read_text()
-    assert "32 rows of 4 runs" in readme and "snakemake " in readme
+    assert "32 rows of 4 runs" in readme and "torch " in readme
     for column in rows.columns:
         assert f"| {column} | " in readme
     assert "tune:\n    trials: 2\n" in readme, "the settings"

@@ -6,13 +6,13 @@ import logging
 import shutil
 import subprocess
 from functools import cache
-from importlib.metadata import distributions
 from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
+from fedloom.common import packages
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.io import canonical, read_facts, read_table, write_table
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
-
-PACKAGES = ("fedloom", "torch", "torchvision", "timm", "open_clip_torch", "snakemake")
 
 
 def write_record(plan: Plan) -> None:
@@ -109,9 +107,8 @@ def _given(settings: Settings, run: Run) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python, of the libraries of jobs, and of this checkout."""
-    versions = {"python": python_version()}
-    versions |= {each.name: each.version for each in distributions() if each.name in PACKAGES}
+    """Return the versions of Python, of the packages of jobs, and of this checkout."""
+    versions = {"python": python_version()} | packages.versions()
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
