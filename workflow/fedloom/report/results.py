@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.extras import require
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table
 from fedloom.report.metrics import percent
@@ -113,10 +114,9 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
 
 def relation(runs: pd.DataFrame) -> "DuckDBPyRelation":
     """Return the rows of `frame` as a relation of DuckDB, which reads files when it is asked."""
-    try:
-        import duckdb
-    except ImportError:
-        raise FedLoomError("fedloom.scan needs DuckDB; install fedloom[results]") from None
+    require("duckdb")
+    import duckdb
+
     connection = duckdb.connect()
     connection.register("runs", runs)
     files = connection.read_parquet(runs["filename"].tolist(), filename=True)
