@@ -98,7 +98,7 @@ venv:
 	  echo "making .venv from constraints.txt ($(if $(TORCH),1.6,6.4) GB; some minutes)" && \
 	  { $(PYTHON) -m venv --clear .venvs/$(STAMP) && \
 	    sed -E '$(if $(TORCH),s/^torch(vision)?==.*/&+$(TORCH)/)' constraints.txt > $(PINS) && \
-	    .venvs/$(STAMP)/bin/python $(INSTALL) '.[clip,privacy,slurm,cluster-generic]' || \
+	    .venvs/$(STAMP)/bin/python $(INSTALL) '.[clip,privacy,results,slurm,cluster-generic]' || \
 	    { rm -rf .venvs/$(STAMP); echo "error: .venv is as it was$(HINT)" >&2; exit 1; }; } && \
 	  { test -L .venv || rm -rf .venv; } && ln -sfn .venvs/$(STAMP) .venv && \
 	  ls -dt .venvs/* | tail -n +3 | xargs rm -rf; }

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.common import tensor_files
+from fedloom.common import packages, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
@@ -172,6 +172,11 @@ def test_the_fingerprint_holds_inputs_sources_and_spec_but_not_the_end(tmp_path,
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)  # noqa: B023
         found.add(training_job.fingerprint_of(one, [source], torch.device("cuda")))
     assert len(found) == 3
+    for package in ("torch", "open_clip_torch"):
+        newer = packages.versions() | {package: "99"}
+        with monkeypatch.context() as patch:
+            patch.setattr(packages, "versions", lambda: newer)  # noqa: B023
+            assert training_job.fingerprint_of(one, [source], cpu) != known
     source.write_text("b")
     assert training_job.fingerprint_of(one, [source], cpu) != known
 

@@ -144,7 +144,7 @@ def test_a_jobs_rows_are_verified_when_they_are_joined(tmp_path):
     io.write_table(path, _rows())
     _flip_page(path)
     with pytest.raises(FedLoomError, match=r"1.rounds.parquet: "):
-        metrics.join([path, path], tmp_path / "joined.parquet", RUN)
+        metrics.join([path, path], tmp_path / "joined.parquet", RUN, {})
     assert not (tmp_path / "joined.parquet").exists()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.commands import doctor
-from fedloom.common import gpus
+from fedloom.common import gpus, packages
 
 
 @pytest.fixture
@@ -44,7 +44,8 @@ def look(capsys, tmp_path, monkeypatch, program):
 def test_a_healthy_machine_is_well(look):
     mend, well = look()
     assert mend == []
-    assert well[0].startswith(f"Python {sys.version.split()[0]}, torch ")
+    assert well[0].startswith(f"Python {sys.version.split()[0]}, fedloom ")
+    assert re.search(", torch .*, open_clip_torch ", well[0])
     assert "slurm" in well[1]
     assert [line.split(":")[0] for line in well[2:]] == ["cores", "GPUs", "disk of results"]
 
@@ -71,6 +72,6 @@ def test_gpus(look, program, monkeypatch):
 
 
 def test_a_package_that_is_missing(look, monkeypatch):
-    monkeypatch.setattr(doctor, "PACKAGES", ("timm", "nosuchpackage"))
+    monkeypatch.setattr(packages, "PACKAGES", ("timm", "nosuchpackage"))
     (line,) = look()[0]
     assert line.startswith("nosuchpackage: not installed")

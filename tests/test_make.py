@@ -77,7 +77,7 @@ def test_only_tests_and_documentation_have_their_tools(checkout):
     for _ in range(2):
         assert _make(checkout, "for-docs").returncode == 0
     packages, tools = (line.split()[-1] for line in (checkout / "pip.log").open())
-    assert (packages, tools) == (".[clip,privacy,slurm,cluster-generic]", ".[docs]")
+    assert (packages, tools) == (".[clip,privacy,results,slurm,cluster-generic]", ".[docs]")
 
 
 def test_one_word_asks_for_torch_without_cuda(checkout):

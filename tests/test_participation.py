@@ -202,7 +202,7 @@ def test_a_runs_rows_are_joined_from_its_jobs(tmp_path):
     for end, extra in ((1, {}), (2, {"steps": 3})):
         parts.append(tmp_path / f"{end}.parquet")
         metrics.write_table(parts[-1], with_metrics([ROW | {"round": end} | extra], CLIENTS))
-    metrics.join(parts, tmp_path / "clients.parquet", run)
+    metrics.join(parts, tmp_path / "clients.parquet", run, {})
     frame = metrics.frame(tmp_path / "clients.parquet")
     assert frame["round"].tolist() == [1, 2] and frame["method"].tolist() == ["head_tuning"] * 2
     assert math.isnan(frame["steps"][0]) and frame["steps"][1] == 3

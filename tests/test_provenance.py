@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +16,13 @@ from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.common.receipts import read_receipt
+from fedloom.common.receipts import read_receipt, write_receipt
 from fedloom.federated import training_job
 from fedloom.federated.round import train_round
 from fedloom.hooks import manifest
-from fedloom.stages import cache, dataset, partition, train
-from fedloom.study import paths
+from fedloom.stages import cache, dataset, evaluate, partition, train
+from fedloom.study import paths, provenance
+from fedloom.study.jobs import TrainJob, from_json, to_json
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run
 
@@ -93,6 +95,30 @@ def test_a_receipt_holds_what_the_job_was_made_by(study):
     facts = _receipt(1)
     assert facts["sources"] == job.sources
     assert facts["weights"] == plan.settings.backbones["vit"].sha256
+    assert facts["settings"] == provenance.digest_of_settings(plan.run_spec(RUN))
+
+
+def test_evaluations_hold_the_digests_of_settings_and_data(study):
+    def made():
+        for number in (1, 2):
+            train.run(from_json(to_json(_job(plan, number)), TrainJob), 1)
+        evaluate.run(plan.job("evaluate", SimpleNamespace(**vars(RUN))), 1)
+        return provenance.facts_of_run(RUN)
+
+    plan = _plan(study)
+    before = made()
+    assert before["settings"] == provenance.digest_of_settings(plan.run_spec(RUN))
+    write_receipt(paths.at(paths.PARTITION, RUN), clients=2)  # as of another partition
+    after = made()
+    assert after["settings"] == before["settings"] and after["data"] != before["data"]
+
+
+def test_jobs_of_different_settings_are_not_chained(study):
+    train.run(_job(_plan(study), 1), 1)
+    job = _job(_plan(study), 2)
+    other = replace(job, spec=replace(job.spec, clients_per_round=1))
+    with pytest.raises(FedLoomError, match=rf"{FOLDER}: .*different settings; delete"):
+        train.run(other, 1)
 
 
 def test_jobs_of_different_sources_are_not_chained(study):

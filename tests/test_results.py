@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,10 @@ from command_line import invoked
 from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
-from fedloom.common.io import write_table
+from fedloom.common.io import read_facts, write_table
 from fedloom.federated.rows import EVALUATION
 from fedloom.report.metrics import join
-from fedloom.study import paths, records
+from fedloom.study import paths, provenance, records
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run
 
@@ -33,14 +34,16 @@ def _plan(name: str, methods: list[str], rounds: int, **study: object) -> Plan:
     config["study"] |= {"name": name, "rounds": rounds, "evaluate_every": 1, **study}
     config["study"]["report"] = {"last_evaluations": 1}
     config["methods"]["rates"] = {"plugin": "head_tuning", "grid": {"training.lr": [0.1, 0.7]}}
+    config["methods"]["plain"] = {"plugin": "head_tuning"}
     config["partitions"]["two"] = {"scheme": "iid", "clients": 20}
     config["select"] |= {"datasets": ["digits"], "partitions": ["two"], "methods": methods}
     config["select"] |= {"tables": ["main"], "figures": []}
     return Plan(resolve(deepcopy(config)), config)
 
 
-def _evaluate(run: Run, rounds: int) -> None:
+def _evaluate(plan: Plan, run: Run, rounds: int, data: str = "images") -> None:
     """Write made-up evaluations of two clients and the server's model, in their usual order."""
+    made_by = {"settings": provenance.digest_of_settings(plan.run_spec(run)), "data": data}
     rng = np.random.default_rng(list(run.path.encode()))
     kinds = [(0, True, False), (1, False, False), (-1, False, False)]
     if run.method == PERSONALISES:
@@ -55,32 +58,33 @@ def _evaluate(run: Run, rounds: int) -> None:
     out = paths.at(paths.EVALUATION, run)
     part = out.with_name("part.parquet")
     write_table(part, pa.Table.from_pylist(rows, schema=EVALUATION))
-    join([part], out, run)
+    join([part], out, run, made_by)
 
 
 def _finish(plan: Plan) -> None:
     """Write what the jobs of a study leave: evaluations of runs and trials, choices, the record."""
     for run in plan.runs:
-        _evaluate(run, plan.settings.study.rounds)
         if plan.choice(run):
             trials = plan.job("choose", run).trials
             for trial in trials:
                 labels = run.dataset, f"{run.partition}.validation", run.backbone, trial.label
-                _evaluate(Run(*labels, plan.job("choose", run).seed), rounds=2)
+                _evaluate(plan, Run(*labels, plan.job("choose", run).seed), rounds=2)
             chosen = {"trial": [trials[1].label], "options": [json.dumps(trials[1].options)]}
             write_table(paths.at(paths.CHOICE, run), pa.table(chosen))
+        _evaluate(plan, run, plan.settings.study.rounds)
     records.write_record(plan)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two finished studies: `tuned`, and `longer`, which trained a run of it for another round."""
+    """Finished studies: `tuned`, `short`, and `longer`, which trained its run for another round."""
     folder = tmp_path_factory.mktemp("studies")
     tune = {"trials": 2, "rounds": 2, "values": {"training.lr": [0.1, 0.2]}}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         _finish(_plan("tuned", ["head_tuning", "fedvpt"], 2, tune=tune))
-        _finish(_plan("longer", ["head_tuning", "rates"], 3))
+        _finish(_plan("short", ["plain"], 2))
+        _finish(_plan("longer", ["plain", "rates"], 3))
     return folder
 
 
@@ -127,10 +131,10 @@ def test_trials_are_apart(folder):
 
 
 def test_studies_in_one_folder_are_not_mixed(folder):
-    tuned, longer = fedloom.results("tuned", folder), fedloom.results("longer", folder)
-    assert set(tuned["method"]) == {"head_tuning", "fedvpt"}
-    assert set(longer["method"]) == {"head_tuning", "rates.0.1", "rates.0.7"}
-    assert set(tuned["round"]) == {1, 2} and set(longer["round"]) == {1, 2, 3}
+    short, longer = fedloom.results("short", folder), fedloom.results("longer", folder)
+    assert set(fedloom.results("tuned", folder)["method"]) == {"head_tuning", "fedvpt"}
+    assert set(longer["method"]) == {"plain", "rates.0.1", "rates.0.7"}
+    assert set(short["round"]) == {1, 2} and set(longer["round"]) == {1, 2, 3}
     rates = longer.groupby("method", observed=True)["learning_rate"].unique()
     assert rates["rates.0.1"] == [0.1] and rates["rates.0.7"] == [0.7]
 
@@ -153,12 +157,71 @@ def test_a_study_is_named_by_its_file_too(folder, monkeypatch, tmp_path):
         fedloom.results("micro/micro_vit", folder)
 
 
+def test_a_study_is_that_of_the_folders_own_config(folder, monkeypatch, tmp_path):
+    """The default, and the name of a file that states none; the file may lie there too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/results").symlink_to(folder / "results")
+    (tmp_path / "there/config.yaml").write_text("study: {name: short}\n")
+    (tmp_path / "there/rounds.yaml").write_text("study: {rounds: 2}\n")
+    short = fedloom.results("short", folder)
+    for study in (None, "rounds.yaml"):
+        rows = fedloom.results(study, "there")
+        pd.testing.assert_frame_equal(rows, short)
+    assert len(fedloom.scan(folder="there").df()) == len(short)
+    monkeypatch.chdir("there")
+    assert fedloom.export() == Path("results/export/short")
+    invoked("export")
+
+
 def test_a_study_without_all_of_its_runs_has_no_record(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     plan = _plan("part", ["head_tuning"], 2)
-    _evaluate(plan.runs[0], 2)
+    _evaluate(plan, plan.runs[0], 2)
     records.write_record(plan)
     assert not (tmp_path / paths.at(paths.RECORD, study="part")).exists()
+
+
+def test_accuracies_of_other_settings_are_not_recorded(monkeypatch, tmp_path, caplog):
+    monkeypatch.chdir(tmp_path)
+    _finish(_plan("one", ["head_tuning"], 2))
+    before = (tmp_path / paths.at(paths.RECORD, study="one")).read_bytes()
+    records.write_record(_plan("one", ["head_tuning"], 2, training={"lr": 9.0}))
+    (line,) = caplog.messages
+    assert line.startswith("digits/two/micro_vit/head_tuning/seed0: made with other settings")
+    assert (tmp_path / paths.at(paths.RECORD, study="one")).read_bytes() == before
+
+
+def test_versions_are_those_with_which_runs_were_recorded_first(monkeypatch, tmp_path):
+    def versions():
+        return json.loads(read_facts(paths.at(paths.RECORD, study="one"))["versions"])
+
+    monkeypatch.chdir(tmp_path)
+    plan = _plan("one", ["head_tuning"], 2)
+    _finish(plan)
+    before = versions()
+    monkeypatch.setattr(records, "_versions", lambda: {"torch": "9"})
+    records.write_record(plan)
+    assert versions() == before != {"torch": "9"}, "nothing was trained"
+    _evaluate(plan, plan.runs[0], 3)
+    records.write_record(plan)
+    assert versions() == {"torch": "9"}
+
+
+@pytest.mark.parametrize("read", [fedloom.results, fedloom.scan])
+def test_rows_that_another_study_overwrote_are_refused(monkeypatch, tmp_path, read):
+    monkeypatch.chdir(tmp_path)
+    plan = _plan("one", ["head_tuning"], 2)
+    _finish(plan)
+    refused = r"head_tuning/seed1: .* of study 'one'; run the study again"
+    _evaluate(plan, plan.runs[1], 2, data="other images")
+    with pytest.raises(fedloom.FedLoomError, match=refused):
+        read("one")
+    _evaluate(plan, plan.runs[1], 2)
+    read("one")
+    _evaluate(_plan("two", ["head_tuning"], 2, training={"lr": 9.0}), plan.runs[1], 2)
+    with pytest.raises(fedloom.FedLoomError, match=refused):
+        read("one")
 
 
 def test_a_method_that_trains_nothing_has_no_learning_rate(monkeypatch, tmp_path):
@@ -173,11 +236,11 @@ def test_a_method_that_trains_nothing_has_no_learning_rate(monkeypatch, tmp_path
     assert rates.dtype == float and rates.isna().all()
 
 
-@pytest.mark.parametrize("trials", [False, True])
-def test_a_scan_returns_the_same_rows(folder, trials):
+@pytest.mark.parametrize("study, trials", [("tuned", False), ("tuned", True), ("short", False)])
+def test_a_scan_returns_the_same_rows(folder, study, trials):
     pytest.importorskip("duckdb")
-    rows = fedloom.results("tuned", folder, trials)
-    found = fedloom.scan("tuned", folder, trials)
+    rows = fedloom.results(study, folder, trials)
+    found = fedloom.scan(study, folder, trials)
     assert found.columns == list(rows.columns)
     same = [
         frame.sort_values(KEYS, key=lambda c: c.astype(rows[c.name].dtype))
@@ -201,7 +264,7 @@ def test_an_export_reads_back_as_it_was(folder, monkeypatch, capsys):
     rows = fedloom.results("tuned")
     pd.testing.assert_frame_equal(pd.read_parquet(out / "results.parquet"), rows)
     readme = (out / "README.md").read_text()
-    assert "32 rows of 4 runs" in readme and "snakemake " in readme
+    assert "32 rows of 4 runs" in readme and "torch " in readme
     for column in rows.columns:
         assert f"| {column} | " in readme
     assert "tune:\n    trials: 2\n" in readme, "the settings"

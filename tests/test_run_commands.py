@@ -11,7 +11,7 @@ from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
-from fedloom.study import paths
+from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
 
 STUDY = """\
@@ -40,6 +40,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """A folder with a study and the evaluations of three of its runs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(STUDY)
+    plan = load_plan([Path("mine.yaml")])
     for method, correct in (CORRECT | {"swept.1": CORRECT["fedvpt"]}).items():
         rows = [
             {"round": n, "client_id": client, "participating": client < 2, "personalized": False,
@@ -47,8 +48,10 @@ def folder(tmp_path, monkeypatch) -> Path:
             for n, numbers in enumerate(correct, 1) for client, number in enumerate(numbers)
         ]  # fmt: skip
         rounds = [{"round": n, "train_loss": 2 / n} for n in range(1, 5)]
+        settings = provenance.digest_of_settings(plan.run_spec(_run(method)))
         for pattern, content in ((paths.EVALUATION, rows), (paths.ROUNDS, rounds)):
-            write_table(paths.at(pattern, _run(method)), pa.Table.from_pylist(content))
+            table = pa.Table.from_pylist(content).replace_schema_metadata({"settings": settings})
+            write_table(paths.at(pattern, _run(method)), table)
     return tmp_path
 
 
@@ -88,6 +91,20 @@ def test_two_runs_differ_in_settings_and_accuracy(capsys):
     assert found["training.lr"][:2] == ["0.3", "0.01"]
     assert "training.epochs" not in found, "both have it"
     assert found["participating_mean"] == ["66.67", "46.67", "-20.00"]
+
+
+def test_settings_that_a_run_was_not_made_with_are_not_shown_as_its_own(folder, capsys):
+    file, name = folder / "mine.yaml", _run("fedvpt").path
+    file.write_text(STUDY.replace("epochs: 3", "epochs: 5"))
+    for words in (["show", name], ["diff", name, _run("slow").path]):
+        with pytest.raises(FedLoomError, match=r"fedvpt/seed0: .*other settings than mine\.yaml"):
+            invoked(*words, "--study", "mine.yaml")
+        _said(capsys, *words, "--study", "mine.yaml", "--set", "training.epochs=3")
+
+
+def test_two_runs_have_at_most_two_studies():
+    with pytest.raises(FedLoomError, match="--study: must be at most two, got 3"):
+        invoked("diff", "a", "b", *["--study", "mine.yaml"] * 3)
 
 
 def test_a_run_that_is_not_there_is_named_with_the_nearest(folder):

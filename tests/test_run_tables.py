@@ -100,7 +100,7 @@ def test_a_folder_of_runs_is_one_data_frame(tiny, tmp_path):
     for run in runs:
         for kind in ("evaluation", "rounds", "confusion"):
             target = tmp_path / kind / f"{run.method}{run.seed}.parquet"
-            metrics.join([getattr(outputs, kind)] * 2, target, run)
+            metrics.join([getattr(outputs, kind)] * 2, target, run, {})
     for kind in ("evaluation", "rounds", "confusion"):
         one = read_table(getattr(outputs, kind))
         table = pq.read_table(tmp_path / kind)

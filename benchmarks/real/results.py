@@ -12,7 +12,6 @@ import platform
 import re
 import shutil
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
@@ -20,11 +19,11 @@ import pandas as pd
 from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import write_text
+from fedloom.common.packages import versions
 from fedloom.study import paths
 
 KEPT, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n\n).*?(?=\n<!-- end -->)", re.S)
-LIBRARIES = ("torch", "timm", "numpy")
 
 
 def keep(study: str) -> None:
@@ -67,8 +66,7 @@ def cost(rounds: pd.DataFrame, trials: pd.DataFrame) -> str:
         f"{table['processor_seconds'].sum() / 3600:.1f} CPU h"
         for name, table in (("runs", rounds), ("trials", trials))
     }
-    versions = {library: version(library) for library in LIBRARIES}
-    facts = {**hours, "commit": commit, "Python": platform.python_version(), **versions}
+    facts = {**hours, "commit": commit, "Python": platform.python_version(), **versions()}
     return pd.DataFrame([facts]).to_markdown(index=False) + "\n"
 
 

@@ -126,13 +126,13 @@ def studies() -> None:
 
 
 @fedloom.command()
-@click.argument("study", default="default")
+@click.argument("study", required=False)
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
-def export(study: str, folder: str | None) -> None:
+def export(study: str | None, folder: str | None) -> None:
     """Write all evaluations of a finished study into one Parquet file, with a README, for a paper.
 
-    STUDY is its name, its file, or a name that `fedloom studies` prints. FOLDER is made; default:
-    results/export/<study>.
+    STUDY is its name, its file, or a name that `fedloom studies` prints; default: config.yaml.
+    FOLDER is made; default: results/export/<study>.
     """
     from fedloom.commands.export import export
 
@@ -141,31 +141,39 @@ def export(study: str, folder: str | None) -> None:
 
 # ---- runs ----------------------------------------------------------------------------------------
 
-study_option = click.option("--study", "files", type=Study(), multiple=True, help="The run's.")
+set_option = click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As `fedloom run` was given it."
+)
 
 
 @fedloom.command()
 @click.argument("run")
-@study_option
-def show(run: str, files: tuple[Path, ...]) -> None:
+@click.option("--study", "file", type=Study(), help="The run's.")
+@set_option
+def show(run: str, file: Path | None, changes: tuple[str, ...]) -> None:
     """Print a run's accuracy by round, and where each setting is from."""
     from fedloom.commands import planning, runs
 
-    print(runs.show(planning.load_plan(files), run))
+    plan = planning.load_plan([file] if file else [], {planning.SET: changes})
+    print(runs.show(plan, run))
 
 
 @fedloom.command()
 @click.argument("first", metavar="RUN")
 @click.argument("second", metavar="RUN")
-@study_option
-def diff(first: str, second: str, files: tuple[Path, ...]) -> None:
+@click.option("--study", "files", type=Study(), multiple=True, help="The runs'.")
+@set_option
+def diff(first: str, second: str, files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
     """Print how two runs differ in settings and accuracy.
 
     With two --study, each run has its own.
     """
+    if len(files) > 2:
+        raise FedLoomError(f"--study: must be at most two, got {len(files)}; compare two runs")
     from fedloom.commands import planning, runs
 
-    plans = [planning.load_plan([file]) for file in files] or [planning.load_plan()]
+    given = {planning.SET: changes}
+    plans = [planning.load_plan([file] if file else [], given) for file in files or [None]]
     print(runs.diff((plans[0], plans[-1]), (first, second)))
 
 

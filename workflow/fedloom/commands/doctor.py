@@ -9,13 +9,11 @@ from platform import python_version
 
 import psutil
 
-from fedloom.common import gpus
+from fedloom.common import gpus, packages
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.study import paths
 
-PACKAGES = ("torch", "torchvision", "timm", "snakemake")
-OF_EXTRAS = ("open_clip_torch", "opacus")
 PLUGIN = "snakemake-executor-plugin-"
 LITTLE = 1e9  # bytes of free disk, which few jobs fill
 Finding = tuple[str, bool]  # a fact with what to do, and True if nothing is to be done
@@ -35,14 +33,15 @@ def findings() -> int:
 
 
 def versions() -> Iterator[Finding]:
-    """Yield the versions of Python, of the libraries of jobs, and of Snakemake's executors."""
-    installed = {d.name: d.version for d in distributions()}
-    known = [f"{name} {installed[name]}" for name in (*PACKAGES, *OF_EXTRAS) if name in installed]
-    yield ", ".join([f"Python {python_version()}", *known]), True
-    if missing := ", ".join(name for name in PACKAGES if name not in installed):
+    """Yield the versions of Python, of the packages of jobs, and of Snakemake and its executors."""
+    known = {"Python": python_version()} | packages.versions()
+    yield ", ".join(f"{name} {version}" for name, version in known.items()), True
+    if missing := ", ".join(name for name in packages.PACKAGES if name not in known):
         yield f"{missing}: not installed; make venv installs what constraints.txt pins", False
+    installed = {d.name: d.version for d in distributions()}
     own = [f"{k.removeprefix(PLUGIN)} {installed[k]}" for k in sorted(installed) if PLUGIN in k]
-    yield f"executors beside Snakemake's own: {', '.join(own) or 'none'}", True
+    executors = f"executors beside its own: {', '.join(own) or 'none'}"
+    yield f"Snakemake {installed['snakemake']}, {executors}", True
 
 
 def devices() -> Iterator[Finding]:

@@ -32,12 +32,12 @@ By FedLoom, from the settings below, with these versions: {versions}.
 """
 
 
-def export(study: str | PathLike = "default", folder: str | PathLike | None = None) -> Path:
+def export(study: str | PathLike | None = None, folder: str | PathLike | None = None) -> Path:
     """Write the evaluations of a finished study as results.parquet, and a README.md, into a folder.
 
     Args:
-        study: its name, its file, or a name that `fedloom studies` prints; it ran in the current
-            folder.
+        study: its name, its file, or a name that `fedloom studies` prints; default: config.yaml. It
+            ran in the current folder.
         folder: default: results/export/<study>.
 
     Returns:

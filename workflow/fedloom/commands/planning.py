@@ -49,7 +49,7 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     try:
         check_usable(Path(paths.RESULTS))
         _warn_of_broken_plugins()
-        contents, given = read_all([*_below(files), *map(Path, files)]), dict(overrides or {})
+        contents, given = read_all([*files_below(files), *map(Path, files)]), dict(overrides or {})
         changes = [read_change(text) for text in given.pop(SET, ())]
         for keys, value, _ in changes:
             given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
@@ -68,13 +68,14 @@ def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         sys.exit(f"error: {error}")
 
 
-def _below(files: Sequence[Path]) -> list[Path]:
-    """Return the files that a study's files are read over: the default study and OWN.
+def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
+    """Return the files that a study's files are read over: the default study and a folder's OWN.
 
     A bundled study is read without OWN, so that it is the same everywhere.
     """
+    own = folder / OWN
     bundled = any(Path(file).resolve().is_relative_to(ROOT / "workflow") for file in files)
-    return [CONFIG] if bundled or not OWN.exists() else [CONFIG, OWN]
+    return [CONFIG] if bundled or not own.exists() else [CONFIG, own]
 
 
 def resolve(

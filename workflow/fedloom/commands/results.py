@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fedloom.commands.bundled_studies import file_of
-from fedloom.commands.planning import CONFIG
+from fedloom.commands.planning import files_below
 from fedloom.config.reading import merge, read_all
 from fedloom.report.results import frame, relation, with_files
 from fedloom.study.records import read_record
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def results(
-    study: str | PathLike = "default", folder: str | PathLike = ".", trials: bool = False
+    study: str | PathLike | None = None, folder: str | PathLike = ".", trials: bool = False
 ) -> pd.DataFrame:
     """Return a row per run, evaluated round, client and group of a finished study.
 
@@ -27,7 +27,8 @@ def results(
     that `export` writes explains each. Tables show group "participating" or "held_out".
 
     Args:
-        study: its name (`study.name`), its file, or a name that `fedloom studies` prints.
+        study: its name (`study.name`), its file, or a name that `fedloom studies` prints; default:
+            config.yaml.
         folder: where it ran: the folder that holds `results`.
         trials: return its tuning trials instead of its runs.
     """
@@ -35,7 +36,7 @@ def results(
 
 
 def scan(
-    study: str | PathLike = "default", folder: str | PathLike = ".", trials: bool = False
+    study: str | PathLike | None = None, folder: str | PathLike = ".", trials: bool = False
 ) -> "DuckDBPyRelation":
     """Return what `results` returns as a relation of DuckDB, for more rows than memory holds.
 
@@ -45,9 +46,16 @@ def scan(
     return relation(with_files(record_of(study, Path(folder)), Path(folder), trials))
 
 
-def record_of(study: str | PathLike, folder: Path) -> pa.Table:
-    """Return the record of a finished study, see fedloom.study.records."""
-    name = str(study)
+def record_of(study: str | PathLike | None, folder: Path) -> pa.Table:
+    """Return the record of a finished study, see fedloom.study.records.
+
+    A file that is not there is looked for in the folder too, as `fedloom.run` finds it.
+    """
+    name = "" if study is None else str(study)
+    files = list[Path]()
     if "/" in name or name.endswith((".yaml", ".yml")):
-        name = merge(read_all([CONFIG, file_of(name)]))["study"]["name"]
+        inside = not Path(name).is_file() and (folder / name).is_file()
+        files = [folder / name if inside else file_of(name)]
+    if files or study is None:
+        name = merge(read_all([*files_below(files, folder), *files]))["study"]["name"]
     return read_record(name, folder)

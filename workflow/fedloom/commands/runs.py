@@ -18,7 +18,7 @@ from fedloom.config.rounds import reported
 from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import find
 from fedloom.report import metrics
-from fedloom.study import paths, selected
+from fedloom.study import paths, provenance, selected
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run
 
@@ -50,6 +50,12 @@ def run_of(name: str, plan: Plan) -> Run:
     for section in ("dataset", "partition", "backbone", "method"):
         known, label = getattr(plan.settings, f"{section}s"), getattr(run, section)
         check_known(label, known, f"study {plan.name} (--study names another): no {section}")
+    made_by = provenance.facts_of_run(run)["settings"]
+    if made_by != provenance.digest_of_settings(plan.run_spec(run)):
+        raise FedLoomError(
+            f"{run.path}: made with other settings than {plan.files[-1]} gives; name its study "
+            "with --study, or the same --set"
+        )
     return run
 
 

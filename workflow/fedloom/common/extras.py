@@ -4,7 +4,8 @@ from importlib.util import find_spec
 
 from fedloom.common.errors import FedLoomError
 
-EXTRAS = {"open_clip": "clip", "opacus": "privacy"}  # the extra of each module
+# the extra of each module
+EXTRAS = {"open_clip": "clip", "opacus": "privacy", "duckdb": "results"}
 
 
 def require(module: str) -> None:

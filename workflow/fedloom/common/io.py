@@ -116,13 +116,30 @@ def write_table(path: Path, table: "pa.Table") -> None:
 
 def read_table(path: Path) -> "pa.Table":
     """Read a Parquet table and verify the checksums of its pages."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # a name would be opened twice, and the file may be replaced between
+    with _opened(path) as file:
+        return pq.read_table(file, page_checksum_verification=True)
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """Read the metadata of a Parquet file, and none of its rows."""
+    import pyarrow.parquet as pq
+
+    with _opened(path) as file:
+        facts = pq.read_schema(file).metadata or {}
+        return {key.decode(): value.decode() for key, value in facts.items()}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator["pa.NativeFile"]:
+    """Open a Parquet file; an error of opening or reading it becomes one line."""
+    import pyarrow as pa
+
     try:
-        # a name would be opened twice, and the file may be replaced between
         with pa.OSFile(str(path)) as file:
-            return pq.read_table(file, page_checksum_verification=True)
+            yield file
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:

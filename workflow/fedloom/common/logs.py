@@ -10,15 +10,15 @@ import socket
 import sys
 from dataclasses import dataclass
 from functools import reduce
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from fedloom.common import packages
+
 log = logging.getLogger(__name__)
 
-PACKAGES = ("fedloom", "torch", "timm", "numpy")  # whose versions numbers may depend on
 # variables with the ids of schedulers' jobs: Slurm, PBS, LSF, Grid Engine
 JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 QUIET = "FEDLOOM_QUIET"  # set where a display of the whole study shows what jobs log
@@ -123,5 +123,5 @@ def log_to(path: Path | None) -> None:
     ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
     log.debug("on %s", ", ".join([socket.gethostname(), *ids]))
     if path is not None:
-        versions = (f"{name} {version(name)}" for name in PACKAGES)
-        log.debug("with %s", ", ".join([f"Python {platform.python_version()}", *versions]))
+        known = {"Python": platform.python_version()} | packages.versions()
+        log.debug("with %s", ", ".join(f"{name} {version}" for name, version in known.items()))

@@ -9,14 +9,12 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import requires, version
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from packaging.requirements import Requirement
 
-from fedloom.common import tensor_files
+from fedloom.common import packages, tensor_files
 from fedloom.common.errors import FedLoomError, NotFiniteError, StoppedError
 from fedloom.common.io import write_table
 from fedloom.common.locks import held
@@ -62,15 +60,13 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     """Digest everything that the numbers after the job's first round depend on.
 
     That is its spec with its weights and sources (an edited plugin reruns the job), the receipts
-    `files` of its inputs, the versions of the packages that FedLoom requires, and the kind of GPU,
-    whose kernels differ in the order of sums; neither the job's end nor what it evaluates.
+    `files` of its inputs, the versions of packages, and the kind of GPU, whose kernels differ in
+    the order of sums; neither the job's end nor what it evaluates.
     """
     varying = ("last", "evaluate", "sampled", "evaluate_clients")
     fixed = {key: value for key, value in asdict(job).items() if key not in varying}
-    required = [Requirement(line) for line in requires("fedloom") or []]
-    packages = {need.name: version(need.name) for need in required if need.marker is None}
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return digest([fixed, [sha256(file) for file in files], packages, hardware])
+    return digest([fixed, [sha256(file) for file in files], packages.versions(), hardware])
 
 
 def evaluated_clients(task: Task, job: TrainJob) -> Sequence[int]:

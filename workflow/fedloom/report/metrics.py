@@ -66,8 +66,10 @@ def over_seeds(
     return curves.groupby(level=0, sort=False).agg(["mean", "std"])
 
 
-def join(parts: Sequence[Path], out: Path, run: Run) -> None:
+def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> None:
     """Write the jobs' rows as one Parquet file, in the order given, with the run's labels.
+
+    The file's metadata has the facts.
 
     A column that only some of the jobs have is null in the rows of the others.
     """
@@ -76,7 +78,7 @@ def join(parts: Sequence[Path], out: Path, run: Run) -> None:
         kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
         column = pa.array([value] * len(table), kind)
         table = table.add_column(position, name, column)
-    write_table(out, table)
+    write_table(out, table.replace_schema_metadata(facts))
 
 
 def no_better_than_guessing(rounds: pd.DataFrame) -> bool:

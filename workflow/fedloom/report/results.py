@@ -12,10 +12,11 @@ import pandas as pd
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.extras import require
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table
 from fedloom.report.metrics import percent
-from fedloom.study import paths
+from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
 
 if TYPE_CHECKING:
@@ -65,18 +66,32 @@ where round <= rounds
 def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     """Return the runs of a record, or its tuning trials, with `filename`; `folder` holds `results`.
 
-    Labels are categories, in the order of the study.
+    Labels are categories, in the order of the study. An error names a run whose evaluations are of
+    other settings or data: another study with the same labels trained it since.
     """
     runs = record.to_pandas().astype({"seed": "int32", "learning_rate": float})
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
     if runs.empty:  # a record always has runs
-        name = record.schema.metadata[b"study"].decode()
-        raise FedLoomError(f"study '{name}' must have tuning trials, got none; set study.tune")
+        line = f"study '{_name(record)}' must have tuning trials, got none; set study.tune"
+        raise FedLoomError(line)
     labels = zip(*(runs[name] for name in Run.__dataclass_fields__), strict=True)
-    runs["filename"] = [str(folder / paths.at(paths.EVALUATION, Run(*each))) for each in labels]
+    every = [Run(*each) for each in labels]
+    made_by = runs[list(provenance.MADE_BY)].to_dict("records")
+    for run, facts in zip(every, made_by, strict=True):
+        if provenance.facts_of_run(run, folder) != facts:
+            raise FedLoomError(
+                f"{run.path}: made again with other settings or data than those of study "
+                f"'{_name(record)}'; run the study again"
+            )
+    runs["filename"] = [str(folder / paths.at(paths.EVALUATION, run)) for run in every]
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
     return runs
+
+
+def _name(record: pa.Table) -> str:
+    """Return the name of the study whose record it is."""
+    return record.schema.metadata[b"study"].decode()
 
 
 def frame(runs: pd.DataFrame) -> pd.DataFrame:
@@ -99,10 +114,9 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
 
 def relation(runs: pd.DataFrame) -> "DuckDBPyRelation":
     """Return the rows of `frame` as a relation of DuckDB, which reads files when it is asked."""
-    try:
-        import duckdb
-    except ImportError:
-        raise FedLoomError("fedloom.scan needs DuckDB; install fedloom[results]") from None
+    require("duckdb")
+    import duckdb
+
     connection = duckdb.connect()
     connection.register("runs", runs)
     files = connection.read_parquet(runs["filename"].tolist(), filename=True)

@@ -3,7 +3,7 @@
 import logging
 
 from fedloom.report import metrics
-from fedloom.study import paths
+from fedloom.study import paths, provenance
 from fedloom.study.jobs import EvaluateJob
 
 log = logging.getLogger(__name__)
@@ -15,10 +15,11 @@ def run(job: EvaluateJob, threads: int) -> None:
     The log names a run that is no better than guessing, unless it is a trial.
     """
     ends = [paths.end(number) for number in job.ends]
+    made_by = provenance.facts_of_job(job.run, job.ends[-1])
     for name, table in paths.RUN_TABLES.items():
         if job.confusion or name != "confusion":
             of_jobs = [paths.at(paths.JOB_TABLES[name], job.run, end=end) for end in ends]
-            metrics.join(of_jobs, paths.at(table, job.run), job.run)
+            metrics.join(of_jobs, paths.at(table, job.run), job.run, made_by)
     if job.trial:
         return
     rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))

@@ -26,7 +26,12 @@ def run(job: TrainJob, threads: int) -> None:
         task, hooks = build_task(job.spec, inputs, device)
         loaded = partial(base.weights_digest, task.backbone)
         weights = provenance.digest_of_weights(run.path, job.spec.backbone, loaded)
-        made_by = {"sources": job.sources, "weights": weights}
+        made_by = {
+            "sources": job.sources,
+            "weights": weights,
+            "settings": provenance.digest_of_settings(job.spec),
+            "data": provenance.digest_of_data(inputs.values()),
+        }
         if start is not None:
             provenance.check_same(run, check_receipt(start), made_by)
         receipts = [receipt_of(file) for file in (*inputs.values(), *([start] if start else []))]

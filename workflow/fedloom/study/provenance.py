@@ -1,17 +1,48 @@
-"""The sources and weights of a run, as its receipts record them.
+"""What a run was made from, as its receipts record it: settings, data, sources and weights.
 
 On a cluster each job plans by itself, so two jobs of one run may be planned with different source
-files (fedloom.study.staleness) or weights; such jobs are never mixed.
+files (fedloom.study.staleness) or weights; such jobs are never mixed. A run's evaluation.parquet
+has the digests of its settings and data in its metadata, since another study with the same labels,
+or an edited one, gives the run others.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.io import canonical, read_json, write_text
+from fedloom.common.io import canonical, read_facts, read_json, write_text
+from fedloom.common.receipts import digest, read_receipt, receipt_of, sha256
 from fedloom.config.settings import Backbone, local_weights
 from fedloom.study import paths
+from fedloom.study.jobs import RunSpec
 from fedloom.study.runs import Run
+from fedloom.study.selected import with_choice
+
+MADE_BY = ("settings", "data")  # the facts of a receipt that evaluations keep
+
+
+def digest_of_settings(spec: RunSpec) -> str:
+    """Digest the settings of a run, with the options that were chosen for it."""
+    return digest(asdict(with_choice(spec)))
+
+
+def digest_of_data(files: Iterable[Path]) -> str:
+    """Digest the data files that a run reads, by their receipts."""
+    return digest([sha256(receipt_of(file)) for file in files])
+
+
+def facts_of_job(run: Run, last: int) -> dict[str, str]:
+    """Return the digests of MADE_BY of the job that ended after round `last`."""
+    facts = read_receipt(paths.at(paths.STATE, run, end=paths.end(last)))
+    return {key: facts[key] for key in MADE_BY}
+
+
+def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
+    """Return the digests of MADE_BY of a run's evaluations; `folder` holds `results`."""
+    facts = read_facts(folder / paths.at(paths.EVALUATION, run))
+    return {key: facts.get(key, "") for key in MADE_BY}
 
 
 def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
@@ -44,8 +75,8 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
 
 
 def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that a job's receipt has the sources and weights of the one of the job before it."""
-    for key in ("sources", "weights"):
+    """Check that a job was made from the same as the job before it, by the facts of receipts."""
+    for key in now:
         if before.get(key) != now.get(key):
             folder = paths.at(paths.STATE, run, end=paths.end(0)).parent
             raise FedLoomError(

@@ -2,52 +2,75 @@
 
 import io
 import json
+import logging
 import shutil
 import subprocess
 from functools import cache
-from importlib.metadata import distributions
 from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
 
+from fedloom.common import packages
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, suggestion
-from fedloom.common.io import canonical, read_table, write_table
+from fedloom.common.io import canonical, read_facts, read_table, write_table
+from fedloom.common.receipts import sha256
 from fedloom.config.settings import VALIDATION, Settings
 from fedloom.hooks.manifest import find
-from fedloom.study import make_jobs, paths, selected
+from fedloom.study import make_jobs, paths, provenance, selected
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PACKAGES = ("fedloom", "torch", "torchvision", "timm", "open_clip_torch", "snakemake")
+log = logging.getLogger(__name__)
 
 
 def write_record(plan: Plan) -> None:
     """Write a row per run and per tuning trial of a study, if all of them have finished.
 
     The columns are those of a Run, then `title`, `options` and `learning_rate` as trained, `split`
-    ("test", "validation" of a trial) and `rounds`. The file's metadata has the name of the
-    `study`, its `settings` as YAML, and the `versions` of the software as JSON.
+    ("test", "validation" of a trial) and `rounds`, and the digests of what the run was made from
+    (fedloom.study.provenance) with the sha256 of its evaluations. The file's metadata has the name
+    of the `study`, its `settings` as YAML, and the `versions` of the software as JSON. If the runs
+    are those of the record that is there, its versions are kept: they trained nothing since.
+
+    A run that was made with other settings is a line of the log, and nothing is written: Snakemake
+    may have been asked for other targets.
     """
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
     settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
     if not every or not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
         return  # its tables need no run, or only some of them were asked for
+    made_by = {run: provenance.facts_of_run(run) for run in every}
+    for run, facts in made_by.items():
+        if facts["settings"] != provenance.digest_of_settings(plan.run_spec(run)):
+            log.warning(
+                "%s: made with other settings; study %s is not recorded", run.path, plan.name
+            )
+            return
 
     @cache
     def given(*labels: str) -> dict[str, Any]:
         return _given(settings, Run(*labels, seed=0))
 
-    rows = [vars(run) | given(*list(vars(run).values())[:-1]) for run in every]
-    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": json.dumps(_versions())}
-    table = pa.Table.from_pylist(rows).replace_schema_metadata(facts)
-    write_table(paths.at(paths.RECORD, study=plan.name), table)
+    rows = [
+        vars(run)
+        | given(*list(vars(run).values())[:-1])
+        | made_by[run]
+        | {"sha256": sha256(paths.at(paths.EVALUATION, run))}
+        for run in every
+    ]
+    table, file = pa.Table.from_pylist(rows), paths.at(paths.RECORD, study=plan.name)
+    before = read_table(file) if file.is_file() else None
+    kept = before is not None and before.equals(table)
+    versions = read_facts(file)["versions"] if kept else json.dumps(_versions())
+    facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
+    write_table(file, table.replace_schema_metadata(facts))
 
 
 def read_record(study: str, folder: Path) -> "pa.Table":
@@ -84,9 +107,8 @@ def _given(settings: Settings, run: Run) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python, of the libraries of jobs, and of this checkout."""
-    versions = {"python": python_version()}
-    versions |= {each.name: each.version for each in distributions() if each.name in PACKAGES}
+    """Return the versions of Python, of the packages of jobs, and of this checkout."""
+    versions = {"python": python_version()} | packages.versions()
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
