@@ -23,13 +23,11 @@ def slurm():
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory):
     """A checkout in which data and caches are made, and nothing is trained."""
-    with pytest.MonkeyPatch.context() as patch:
-        yield tiny_study.prepare(tmp_path_factory.mktemp("tiny") / "prepared", patch)
+    return tiny_study.prepare(tmp_path_factory.mktemp("tiny") / "prepared")
 
 
 @pytest.fixture(scope="session")
 def straight(prepared, tmp_path_factory):
     """Evaluations of runs that were never disturbed."""
     folder = tiny_study.copy(prepared, tmp_path_factory.mktemp("straight") / "checkout")
-    with pytest.MonkeyPatch.context() as patch:
-        return tiny_study.straight(folder, patch)
+    return tiny_study.straight(folder)

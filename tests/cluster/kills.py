@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does for the modules beside tests
 
@@ -126,9 +125,9 @@ def start(folder: Path, where: str, environment: dict[str, str]) -> psutil.Popen
     return tiny_study.start(folder, *PROFILES[where], *tiny_study.TARGETS, environment=environment)
 
 
-def results(folder: Path, patch: pytest.MonkeyPatch) -> list[bytes]:
+def results(folder: Path) -> list[bytes]:
     """Return the bytes of evaluations, of rows of clients and of the states of both runs."""
-    evaluations = tiny_study.evaluations(folder, patch)
+    evaluations = tiny_study.evaluations(folder)
     runs = [folder / tiny_study.RUN.format(seed) for seed in tiny_study.SEEDS]
     names = ("clients.parquet", f"rounds/{tiny_study.ROUNDS:04}.safetensors")
     return evaluations + [(run / name).read_bytes() for run in runs for name in names]
@@ -150,11 +149,11 @@ def main() -> int:
     rng = random.Random(arguments.seed)
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     killed = same = 0
-    with one_node.running() as slurm, pytest.MonkeyPatch.context() as patch:
-        prepared = tiny_study.prepare(folder / "prepared", patch)
+    with one_node.running() as slurm:
+        prepared = tiny_study.prepare(folder / "prepared")
         straight = tiny_study.copy(prepared, folder / "straight")
-        tiny_study.straight(straight, patch)
-        expected = results(straight, patch)
+        tiny_study.straight(straight)
+        expected = results(straight)
         environments = dict.fromkeys(PROFILES, slurm.environment) | {"local": dict(os.environ)}
         durations: dict[str, float] = {}
         for where, what in scenarios(rng):
@@ -164,14 +163,14 @@ def main() -> int:
             if where not in durations:
                 checkout = tiny_study.copy(prepared, folder / f"undisturbed-{where}")
                 durations[where] = seconds_of(checkout, where, environment)
-                assert results(checkout, patch) == expected, f"{where}, undisturbed"
+                assert results(checkout) == expected, f"{where}, undisturbed"
             moment = rng.uniform(0, durations[where])
             checkout = tiny_study.copy(prepared, folder / "checkout")
             process = start(checkout, where, environment)
             time.sleep(moment)
             disturbed = disturb(what, process, checkout, slurm, rng)
             starts = finish(checkout, where, environment, process)
-            equal = results(checkout, patch) == expected
+            equal = results(checkout) == expected
             killed += disturbed
             same += disturbed and equal
             done = f"{what} killed" if disturbed else "ended before"

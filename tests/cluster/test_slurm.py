@@ -79,28 +79,28 @@ def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
     assert int(done[1]) == rounds[1]
 
 
-def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight, monkeypatch):
+def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight):
     folder, *_ = disturbed
-    assert tiny_study.evaluations(folder, monkeypatch) == straight
+    assert tiny_study.evaluations(folder) == straight
 
 
-def test_runs_that_train_at_once_on_two_cores(prepared, straight, tmp_path, monkeypatch):
+def test_runs_that_train_at_once_on_two_cores(prepared, straight, tmp_path):
     folder = tiny_study.copy(prepared, tmp_path / "checkout")
     arguments = ("--cores", "2", *tiny_study.TARGETS)
     assert tiny_study.start(folder, *arguments, environment=dict(os.environ)).wait() == 0
-    assert tiny_study.evaluations(folder, monkeypatch) == straight
+    assert tiny_study.evaluations(folder) == straight
 
 
-def test_runs_that_share_an_allocation(slurm, prepared, straight, tmp_path, monkeypatch):
+def test_runs_that_share_an_allocation(slurm, prepared, straight, tmp_path):
     folder = tiny_study.copy(prepared, tmp_path / "checkout")
     group = ("--groups", "train=runs", "--group-components", "runs=2")
     process = tiny_study.start(folder, *GENERIC, *group, environment=slurm.environment)
     assert process.wait() == 0, (folder / "snakemake.log").read_text()
     assert job_of(folder, 0) == job_of(folder, 1)
-    assert tiny_study.evaluations(folder, monkeypatch) == straight
+    assert tiny_study.evaluations(folder) == straight
 
 
-def test_the_profile_of_slurms_own_executor(slurm, prepared, straight, tmp_path, monkeypatch):
+def test_the_profile_of_slurms_own_executor(slurm, prepared, straight, tmp_path):
     folder = tiny_study.copy(prepared, tmp_path / "checkout")
     arguments = (
         *("--workflow-profile", "profiles/slurm", "--latency-wait", "10"),
@@ -109,4 +109,4 @@ def test_the_profile_of_slurms_own_executor(slurm, prepared, straight, tmp_path,
     process = tiny_study.start(folder, *arguments, environment=slurm.environment)
     assert process.wait() == 0, (folder / "snakemake.log").read_text()
     assert slurm.states([job_of(folder, 0)]) == ["COMPLETED"]
-    assert tiny_study.evaluations(folder, monkeypatch, seeds=[0]) == straight[:1]
+    assert tiny_study.evaluations(folder, seeds=[0]) == straight[:1]

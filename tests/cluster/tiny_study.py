@@ -1,10 +1,11 @@
 """A study of seconds in a separate checkout, run by Snakemake with one profile or another."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import psutil
 import checkout
 import one_process
 from fedloom.commands.planning import load_plan
+from fedloom.hooks import manifest
 
 SEEDS = (0, 1)
 ROUNDS = 250  # some seconds
@@ -43,12 +45,19 @@ SCENARIO = partial(SimpleNamespace, dataset="digits", partition="six", backbone=
 COMMAND = (sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml")
 
 
-def prepare(folder: Path, monkeypatch) -> Path:
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Work in a copy with the plugins of this checkout; those of the copy have the same names."""
+    manifest.discover()  # once for this process
+    with contextlib.chdir(folder):
+        yield
+
+
+def prepare(folder: Path) -> Path:
     """Make a checkout with all that training needs, made in this process; return its folder."""
     checkout.copy_to(folder)
     (folder / "tiny.yaml").write_text(STUDY)
-    with monkeypatch.context() as patch:
-        patch.chdir(folder)
+    with _inside(folder):
         plan = load_plan([Path("tiny.yaml")])
         one_process.run("dataset", plan.job("dataset", SCENARIO()))
         one_process.run("cache", plan.job("cache", SCENARIO(cache="features")))
@@ -62,18 +71,17 @@ def copy(prepared: Path, folder: Path) -> Path:
     return Path(shutil.copytree(prepared, folder))
 
 
-def straight(folder: Path, monkeypatch) -> list[bytes]:
+def straight(folder: Path) -> list[bytes]:
     """Train all runs in this process, which neither dies nor starts again.
 
     Returns:
         Their evaluations, by seed.
     """
-    with monkeypatch.context() as patch:
-        patch.chdir(folder)
+    with _inside(folder):
         plan = load_plan([Path("tiny.yaml")])
         for seed in SEEDS:
             one_process.train(plan, SCENARIO(seed=seed), "head_tuning", artefacts=set())
-    return evaluations(folder, monkeypatch)
+    return evaluations(folder)
 
 
 def start(folder: Path, *arguments: str, environment: dict[str, str]) -> psutil.Popen:
@@ -89,10 +97,9 @@ def start(folder: Path, *arguments: str, environment: dict[str, str]) -> psutil.
         )
 
 
-def evaluations(folder: Path, monkeypatch, seeds: Sequence[int] = SEEDS) -> list[bytes]:
+def evaluations(folder: Path, seeds: Sequence[int] = SEEDS) -> list[bytes]:
     """Return the bytes of evaluation.parquet of runs that are trained, which is made here."""
-    with monkeypatch.context() as patch:
-        patch.chdir(folder)
+    with _inside(folder):
         plan = load_plan([Path("tiny.yaml")])
         for seed in seeds:
             chosen = SCENARIO(seed=seed, method="head_tuning")
