@@ -66,7 +66,7 @@ class Job:
 
 @dataclass
 class Course:
-    """What a run of a study has done, by its events so far.
+    """The state of a study's run after the events so far.
 
     Attributes:
         seconds: the estimates of the study's jobs, by rule and the file that a job makes.
@@ -75,7 +75,6 @@ class Course:
     """
 
     study: str = ""
-    process: int = 0
     begun: float = 0.0
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)
@@ -89,7 +88,7 @@ class Course:
         """Take in an event; return a job that it ends, after "finished" or "failed"."""
         kind = event["event"]
         if kind == "begin":
-            self.study, self.process, self.begun = (event[k] for k in ("study", "process", "time"))
+            self.study, self.begun = event["study"], event["time"]
             self.seconds, self.missing = event["seconds"], event["missing"]
         elif kind == "run_info":
             self.jobs = {rule: n for rule, n in event["stats"].items() if rule not in NO_JOBS}

@@ -1,4 +1,4 @@
-"""What a study inherits from config.yaml is capped by its own keys, or does not apply to it.
+"""Fit the keys that a study inherits from config.yaml to the keys that it sets itself.
 
 So a file with `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote
 there.

@@ -1,4 +1,4 @@
-"""What a run was made from, as its receipts record it: settings, data, sources and weights.
+"""The settings, data, sources and weights of a run, as its receipts record them.
 
 On a cluster each job plans by itself, so two jobs of one run may be planned with different source
 files (fedloom.study.staleness) or weights; such jobs are never mixed. A run's evaluation.parquet

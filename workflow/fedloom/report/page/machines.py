@@ -1,4 +1,4 @@
-"""What ran where, and for how long, from the logs of a study's jobs."""
+"""Sum up the machines, times and versions of a study's jobs, from their logs."""
 
 import re
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ FACTS = {"on ": "Machines", "device: ": "Devices", "with ": "Versions"}
 
 
 class Took(NamedTuple):
-    """What the jobs of a rule took."""
+    """The time and memory of a rule's jobs."""
 
     rule: str
     jobs: int
@@ -27,7 +27,7 @@ class Took(NamedTuple):
 
 @dataclass(frozen=True)
 class Machines:
-    """What a study's jobs took, by rule and in all, and facts by heading, with numbers of jobs."""
+    """The time and memory of a study's jobs by rule and in all, and facts with job counts."""
 
     took: list[Took]
     facts: dict[str, list[tuple[str, int]]]
