@@ -150,7 +150,9 @@ def test_an_interrupt_is_one_word(monkeypatch, capsys):
 def test_a_snakemake_that_is_ended_before_it_has_jobs_says_nothing(capfd):
     """On SIGINT, Python would print where it is; on SIGTERM it ends, unless a handler is there."""
     for handles, expected in ((False, -signal.SIGTERM), (True, -signal.SIGINT)):
-        script = "import signal, time; print(1, flush=True)"
+        # whose parent may be deaf to SIGINT, as a shell makes those in the background
+        script = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        script += "; print(1, flush=True)"
         if handles:
             script += "; signal.signal(signal.SIGTERM, print); print(1, flush=True)"
         script += "; time.sleep(60)"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import checkout
-from fedloom.commands import job
+from fedloom.commands import job, launch
 from fedloom.config.settings import Backbone
 from fedloom.study.jobs import CacheJob, to_json
 
@@ -90,7 +90,10 @@ def _soon(condition) -> None:
 def _blocked(
     start, snakemake, tmp_path: Path, ignores_usr1: bool = False
 ) -> tuple[subprocess.Popen, psutil.Process]:
-    """Start a job that waits for ever, to open its log, and return its client and its process."""
+    """Start a job that waits for ever, to open its log, and return its client and its process.
+
+    The client knows by then that the job has begun; else it would run the job itself.
+    """
     if not (tmp_path / "fifo").exists():
         os.mkfifo(tmp_path / "fifo")
     # a test before this one may have run Snakemake in this process, which ignores it from then on
@@ -99,6 +102,7 @@ def _blocked(
     client = start("--log", "fifo")
     signal.signal(signal.SIGUSR1, before)
     _soon(lambda: len(_servers(snakemake)) == 3)
+    _soon(lambda: launch._handles_sigterm(client.pid))
     processes = _servers(snakemake)
     parents = {process.ppid() for process in processes}
     (leaf,) = (process for process in processes if process.pid not in parents)
