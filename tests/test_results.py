@@ -280,7 +280,14 @@ def test_importing_fedloom_imports_no_library():
     assert set(fedloom.__all__) == set(fedloom.MODULES) <= set(dir(fedloom))
 
 
-def test_a_study_that_cannot_run_raises_the_first_error(tmp_path, capfd):
-    with pytest.raises(fedloom.FedLoomError, match=r"study\.rouds.*study\.yaml, line"):
-        fedloom.run({"study": {"name": "mine", "rouds": 3}}, folder=tmp_path)
+@pytest.mark.parametrize(
+    "study, changes, named",
+    [
+        ({"study": {"name": "mine", "rouds": 3}}, {}, r"study\.rouds.*study\.yaml, line"),
+        ("micro/micro_vit", {"study.lr": 0.1, "study.rouds": 3}, r"--set study\.lr"),
+    ],
+)
+def test_a_study_that_cannot_run_raises_the_first_error(tmp_path, capfd, study, changes, named):
+    with pytest.raises(fedloom.FedLoomError, match=named):
+        fedloom.run(study, changes, folder=tmp_path)
     assert "error: " in capfd.readouterr().out

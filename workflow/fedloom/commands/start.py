@@ -1,10 +1,11 @@
 """`fedloom.run`: a study from Python, as `fedloom run` runs it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +21,8 @@ ERROR = "error: "  # begins the line of an error
 
 def run(
     study: str | PathLike | Mapping[str, Any] | None = None,
-    cores: int = 2,
-    options: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    cores: int | None = None,
     folder: str | PathLike = ".",
 ) -> None:
     """Run a study, print what `fedloom run` prints, and return when it has finished.
@@ -29,7 +30,8 @@ def run(
     Args:
         study: its file, a name that `fedloom studies` prints, or keys of the config as a mapping,
             as {"study": {"name": "mine", "rounds": 4}}; default: config.yaml.
-        options: further words for `fedloom run`, as ["--set", "training.lr=0.1"].
+        changes: values of single keys, as {"training.lr": 0.1}, which `fedloom run` takes by --set.
+        cores: at most this many at a time; default: as the profile says.
         folder: where it runs, and keeps `results`.
 
     Raises:
@@ -42,7 +44,9 @@ def run(
             study = file
         file = None if study is None else Path(study)
         named = [str(file.absolute() if file.is_file() else file)] if file else []
-        _run([*named, "--cores", str(cores), *options], Path(folder))
+        at_most = ["--cores", str(cores)] if cores else []
+        values = [f"{key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+        _run([*named, *at_most, *(["--set", *values] if values else [])], Path(folder))
 
 
 def _run(words: list[str], folder: Path) -> None:
