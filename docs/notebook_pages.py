@@ -4,7 +4,7 @@ from pathlib import Path
 
 import nbformat
 
-from fedloom.report.results import COLUMNS
+from fedloom.report.tidy import COLUMNS
 
 
 def notebook_page(file: Path) -> str:

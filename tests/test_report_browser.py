@@ -18,7 +18,6 @@ from urllib.parse import unquote, urlparse
 
 import pandas as pd
 import pytest
-import yaml
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -183,12 +182,15 @@ def test_a_number_leads_to_its_runs_with_settings_trials_curve_log_and_files(pag
     page.execute_script("arguments[0].click()", row.find_element(By.CSS_SELECTOR, "td a"))
     runs = page.find_element(By.ID, "runs/styles/domains/micro_vit/fedvpt")
     WebDriverWait(page, 10).until(lambda _: runs.get_property("open"), "the runs stay closed")
-    settings, *logs = (text.text for text in runs.find_elements(By.TAG_NAME, "pre"))
-    chosen = yaml.safe_load(settings)
-    trials = [text.text.split() for text in runs.find_elements(By.CSS_SELECTOR, "h4 + .scroll tr")]
+    logs = [text.text for text in runs.find_elements(By.TAG_NAME, "pre")]
+    cells = runs.find_elements(By.CSS_SELECTOR, "[aria-label=Settings] td")
+    settings = {key.text: value.text for key, value in zip(cells[::3], cells[1::3], strict=True)}
+    trials = [
+        text.text.split() for text in runs.find_elements(By.CSS_SELECTOR, "[aria-label=Trials] tr")
+    ]
     (best,) = (words for words in trials if words[-1] == "chosen")
-    assert best[:2] == ["lr", f"{chosen['method']['training']['lr']:g}"]
-    assert chosen["method"]["plugin"] == "fedvpt" and chosen["rounds"] == 2
+    assert best[:2] == ["lr", settings["training.lr"]]
+    assert settings["plugin"] == "fedvpt" and settings["rounds"] == "2"
     assert len(logs) == 2 and all("took" in log for log in logs), "a log of every seed"
     _draw(page, runs.find_element(By.CSS_SELECTOR, ".chart"))
     names = [text.text for text in runs.find_elements(By.CSS_SELECTOR, ".legendtext")]

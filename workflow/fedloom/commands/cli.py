@@ -152,10 +152,10 @@ set_option = click.option(
 @set_option
 def show(run: str, file: Path | None, changes: tuple[str, ...]) -> None:
     """Print a run's accuracy by round, and where each setting is from."""
-    from fedloom.commands import planning, runs
+    from fedloom.commands import planning, show
 
     plan = planning.load_plan([file] if file else [], {planning.SET: changes})
-    print(runs.show(plan, run))
+    print(show.show(plan, run))
 
 
 @fedloom.command()
@@ -170,11 +170,11 @@ def diff(first: str, second: str, files: tuple[Path, ...], changes: tuple[str, .
     """
     if len(files) > 2:
         raise FedLoomError(f"--study: must be at most two, got {len(files)}; compare two runs")
-    from fedloom.commands import planning, runs
+    from fedloom.commands import planning, show
 
     given = {planning.SET: changes}
     plans = [planning.load_plan([file] if file else [], given) for file in files or [None]]
-    print(runs.diff((plans[0], plans[-1]), (first, second)))
+    print(show.diff((plans[0], plans[-1]), (first, second)))
 
 
 @fedloom.command()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from fedloom.commands.results import record_of
 from fedloom.common.io import write_table, write_text
-from fedloom.report.results import COLUMNS, frame, with_files
+from fedloom.report.tidy import COLUMNS, frame, with_files
 from fedloom.study import paths
 
 ROWS = "results.parquet"

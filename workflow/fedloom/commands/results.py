@@ -10,7 +10,7 @@ import pyarrow as pa
 from fedloom.commands.bundled_studies import file_of
 from fedloom.commands.planning import files_below
 from fedloom.config.reading import merge, read_all
-from fedloom.report.results import frame, relation, with_files
+from fedloom.report.tidy import frame, relation, with_files
 from fedloom.study.records import read_record
 
 if TYPE_CHECKING:

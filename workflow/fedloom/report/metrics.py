@@ -122,6 +122,21 @@ def by_round(rows: pd.DataFrame) -> pd.Series:
     return percent(rows).groupby(rows["round"]).mean()
 
 
+def curves(evaluation: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return a run's mean accuracies in percent and training loss by round, without empty ones.
+
+    `participating`, `held_out` and `global` are those of `accuracies`; `loss` is of rounds.parquet.
+    """
+    server, participating = evaluation["client_id"] == SERVER_MODEL, evaluation["participating"]
+    parts = {
+        "participating": by_round(evaluation[participating]),
+        "held_out": by_round(evaluation[~participating & ~server]),
+        "global": by_round(evaluation[server]),
+        "loss": rounds.set_index("round")["train_loss"].dropna(),
+    }
+    return {name: curve for name, curve in parts.items() if len(curve)}
+
+
 def worst(evaluation: pd.DataFrame, reported: Reported) -> float:
     """Return the accuracy in percent of the worst of a group's clients, mean over reported rounds.
 

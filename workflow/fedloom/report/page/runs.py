@@ -2,29 +2,27 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table
 from fedloom.config import grids
 from fedloom.report import metrics
+from fedloom.report.run_settings import Setting, settings_of
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import PlottedRun, plotted_runs
 from fedloom.study.runs import Run
-from fedloom.study.selected import with_choice
 
 ROW = (*metrics.SCENARIO, "method")
 LAST_LINES = 6  # of a log
 LOSS = "loss"
-CURVES = {  # of a run, with what they show
+CURVES = {  # of `metrics.curves`, with what they show
     "participating": "Test accuracy of participating clients in %",
     "held_out": "Test accuracy of held-out clients in %",
     "global": "Accuracy on all test images in %",
@@ -53,7 +51,7 @@ class Group:
     """The runs of a method in a scenario, which differ in their seeds alone."""
 
     runs: list[Shown]
-    settings: str  # as YAML, with the chosen options
+    settings: dict[str, Setting]  # with the chosen options
     trials: list[dict[str, Any]]  # from which options were chosen: rows of trials.parquet
 
     @cached_property
@@ -87,21 +85,24 @@ def groups(plan: Plan) -> list[Group]:
             for run in plotted_runs(inputs) if inputs else []:
                 shown.setdefault(Run.of(run), run)
     of_study = metrics.grouped([shown[run] for run in plan.runs], ROW).values()
-    return [Group([_shown(plan, r) for r in runs], *_origin(plan, runs[0])) for runs in of_study]
+    return [
+        Group(
+            [_shown(plan, run) for run in runs],
+            dict(settings_of(plan, Run.of(runs[0]))),
+            _trials(plan, runs[0]),
+        )
+        for runs in of_study
+    ]
 
 
 def _shown(plan: Plan, run: PlottedRun) -> Shown:
     """Return a run with its curves, the ends of its logs, and the paths of its files."""
-    rows, rounds = metrics.evaluation(run.evaluation), metrics.frame(run.rounds)
-    server = rows["client_id"] == SERVER_MODEL
-    participating = rows["participating"]
-    parts = rows[participating], rows[~participating & ~server], rows[server]
-    curves = [*map(metrics.by_round, parts), rounds.set_index("round")["train_loss"].dropna()]
+    rows = metrics.evaluation(run.evaluation)
     logs = map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
     files = [paths.at(paths.RUN_TABLES[name], run) for name in plan.run_tables]
     return Shown(
         run,
-        {name: curve for name, curve in zip(CURVES, curves, strict=True) if len(curve)},
+        metrics.curves(rows, metrics.frame(run.rounds)),
         metrics.accuracies(rows, run.reported),
         [
             (log, log.read_text(errors="replace").splitlines()[-LAST_LINES:])
@@ -112,26 +113,12 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
     )
 
 
-def _origin(plan: Plan, run: PlottedRun) -> tuple[str, list[dict[str, Any]]]:
-    """Return the settings of a run as YAML, and the trials from which some of them were chosen."""
-    spec = asdict(with_choice(plan.run_spec(Run.of(run))))
-    dataset, partition = (
-        getattr(plan.settings, f"{name}s")[getattr(run, name)] for name in ("dataset", "partition")
-    )
-    facts = {
-        "method": spec.pop("method"),
-        "rounds": plan.study(run).rounds,
-        "dataset": {"label": dataset.label, "source": dataset.source, **dataset.settings},
-        "partition": {"label": partition.label, "scheme": partition.scheme, **partition.settings},
-        "backbone": spec.pop("backbone"),
-        **{key: value for key, value in spec.items() if key != "run"},
-    }
-    # JSON has plain lists and mappings alone, as YAML needs them
-    text = yaml.safe_dump(json.loads(json.dumps(facts)), sort_keys=False, allow_unicode=True)
+def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
+    """Return the trials from which options of a run were chosen; none if it has no choice."""
     if not plan.choice(run):
-        return text, []
+        return []
     trials = read_table(paths.at(paths.TRIALS, run)).to_pylist()
-    return text, [row | {"options": _options(json.loads(row["options"]))} for row in trials]
+    return [row | {"options": _options(json.loads(row["options"]))} for row in trials]
 
 
 def _options(options: Mapping[str, Any]) -> str:

@@ -1,0 +1,82 @@
+"""What a run was given, with the place of each value: default, method.toml, study or trial."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from fedloom.common.checkout import ROOT
+from fedloom.config import grids
+from fedloom.config.reading import written
+from fedloom.config.settings import VALIDATION
+from fedloom.hooks.manifest import find
+from fedloom.study import paths, selected
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
+
+# keys of `study` that describe it, and those that are shown elsewhere
+NOT_OF_A_RUN = {"name", "paper", "shows", "deviations", "open_questions", "seeds", "training"}
+NOT_OF_A_RUN |= {"report", "tune", "fixed_seeds"}
+
+
+class Setting(NamedTuple):
+    """A value that a run was given, and where it was written."""
+
+    value: Any
+    origin: str
+
+
+def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
+    """Yield what a run was given, each value with its key."""
+    settings, spec = plan.settings, selected.with_choice(plan.run_spec(run))
+    method, plugin = settings.methods[run.method], find(spec.method.plugin)
+    partition = run.partition.removesuffix(VALIDATION)
+    label = method.member.grid if method.member else run.method
+    varied = _varied(plan, run)
+    above = (["methods", label], ["partitions", partition, "protocol"], ["study"])
+
+    def setting(value: Any, *places: list[str], default: str = "default") -> Setting:
+        found = next(filter(None, (written(plan.files, keys) for keys in places)), None)
+        if found is None:
+            return Setting(value, default)
+        place = found[0].removeprefix(f"{ROOT}/")
+        return Setting(value, place if found[1] == value else f"{place}, capped")
+
+    def of_method(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:
+        if name in varied:
+            return Setting(value, varied[name])
+        default = f"method.toml of {plugin.name}" if declared else "default"
+        return setting(value, *places, default=default)
+
+    yield "plugin", setting(spec.method.plugin, ["methods", label, "plugin"])
+    for key, value in spec.method.options.items():
+        yield f"options.{key}", of_method(key, value, True, ["methods", label, "options", key])
+    for wrapper in spec.method.wrappers:
+        for key, value in wrapper.options.items():
+            place = f"methods.{label}.wrappers, or method.toml of {wrapper.plugin}"
+            yield f"wrappers.{wrapper.plugin}.{key}", Setting(value, place)
+    for key, value in spec.method.training.items():
+        name, declared = f"{grids.TRAINING}{key}", key in plugin.training_defaults.given
+        yield name, of_method(name, value, declared, *([*keys, "training", key] for keys in above))
+    for key, value in plan.study(run).model_dump(exclude=NOT_OF_A_RUN, exclude_none=True).items():
+        yield key, setting(value, *([*keys, key] for keys in above))
+    scheme = settings.partitions[run.partition]
+    entries = {
+        ("datasets", run.dataset): settings.datasets[run.dataset].settings,
+        ("partitions", partition): {"scheme": scheme.scheme} | scheme.settings,
+        ("backbones", run.backbone): settings.backbones[run.backbone].settings,
+    }
+    for place, values in entries.items():
+        for key, value in values.items():
+            yield f"{place[0].removesuffix('s')}.{key}", setting(value, [*place, key])
+
+
+def _varied(plan: Plan, run: Run) -> dict[str, str]:
+    """Return the options that a grid, a trial or the choice among trials gives a run, and which."""
+    method, spec = plan.settings.methods[run.method], plan.run_spec(run)
+    if spec.tuned:
+        file = paths.at(paths.CHOICE, run)
+        return dict.fromkeys(selected.chosen_options(file), f"chosen: {file}")
+    if method.member is not None:
+        return dict.fromkeys(method.member.options, f"grid of methods.{method.member.grid}")
+    trials = [trial for each in plan.settings.trials.values() for trial in each]
+    of_run = [trial.options for trial in trials if trial.label == run.method]
+    return dict.fromkeys(of_run[0], "study.tune") if of_run else {}
