@@ -1,6 +1,5 @@
 """A study on a real Slurm: jobs are cancelled, stopped and orphaned, and nothing is lost."""
 
-import os
 import re
 from pathlib import Path
 
@@ -81,13 +80,6 @@ def test_a_job_that_is_told_to_stop_says_after_which_round_it_did(disturbed):
 
 def test_evaluations_are_those_of_undisturbed_runs_to_the_byte(disturbed, straight):
     folder, *_ = disturbed
-    assert tiny_study.evaluations(folder) == straight
-
-
-def test_runs_that_train_at_once_on_two_cores(prepared, straight, tmp_path):
-    folder = tiny_study.copy(prepared, tmp_path / "checkout")
-    arguments = ("--cores", "2", *tiny_study.TARGETS)
-    assert tiny_study.start(folder, *arguments, environment=dict(os.environ)).wait() == 0
     assert tiny_study.evaluations(folder) == straight
 
 
