@@ -84,7 +84,15 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         if plugin is None:
             raise PluginError(f"docs/{path}: a card of no plugin; rename or remove it")
         return completed(markdown, plugin)
+    markdown = re.sub(r"^\[.*\]\(\.\./(examples/.*)\)$", shown, markdown, flags=re.MULTILINE)
     return re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)  # to its page
+
+
+def shown(link: re.Match[str]) -> str:
+    """Return the file of an example in place of a link that is a paragraph."""
+    file = ROOT / link[1]
+    language = {".py": "python"}.get(file.suffix, file.suffix[1:])
+    return f"```{language}\n{file.read_text()}```"
 
 
 def completed(text: str, plugin: Plugin) -> str:
