@@ -267,22 +267,29 @@ def test_the_site_loads_nothing_from_the_network(site):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text()), style
 
 
+def test_the_site_can_be_searched_as_a_file(site):
+    """From a file, browsers start no worker and read no JSON: the theme takes these instead."""
+    assert (site / "search/search_index.js").read_text().startswith("var __index = {")
+    assert "assets/iframe-worker/shim.js" in (site / "index.html").read_text()
+    assert "IFrameWorker" in (site / "assets/iframe-worker/shim.js").read_text()
+
+
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
-    config = (site / "reference/config/index.html").read_text()
+    config = (site / "reference/config.html").read_text()
     for room in ROOMS.values():
         for kind in room:
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
     for name, plugin in discover().items():
-        card = (site / f"methods/{name}/index.html").read_text()
+        card = (site / f"methods/{name}.html").read_text()
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
-    studies = (site / "reference/studies/index.html").read_text()
+    studies = (site / "reference/studies.html").read_text()
     for path in bundled_studies.studies():
         assert f">{path.parent.name}/{path.stem}<" in studies, path
 
 
 def test_the_site_lists_everything_that_a_hook_gets(site):
-    page = (site / "reference/arguments/index.html").read_text()
+    page = (site / "reference/arguments.html").read_text()
     for kind in (
         Task,
         Cohort,
