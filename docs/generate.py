@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from code_pages import arguments_page, hooks_page, toolbox_page
+from math_core import LatexToMathML
 from method_pages import card, facts, index
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -36,6 +38,7 @@ MADE = {
     "reference/recipes.md": recipes_page,
     "reference/results.md": columns_page,
 }
+TEX = LatexToMathML()
 FAMILIES = {"vit": "Vision transformers", "clip": "CLIP", None: "Around a method"}
 
 
@@ -48,13 +51,20 @@ def copied(path: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put every plugin into the navigation, methods of one family together."""
+    """Put every plugin into the navigation, methods of one family together; typeset formulas."""
     groups: dict[str, list[str]] = {title: [] for title in FAMILIES.values()}
     for name, plugin in discover().items():
         groups[FAMILIES[plugin.family]].append(f"methods/{name}.md")
     section = next(entry["Methods"] for entry in config.nav if "Methods" in entry)
     section.extend({title: paths} for title, paths in groups.items() if paths)
+    fences = [{"name": "math", "class": "formula", "format": formula}]
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": fences}
     return config
+
+
+def formula(source: str, *_: Any, **__: Any) -> str:
+    """Return a formula, written in LaTeX, as MathML, which browsers draw without a script."""
+    return f'<div class="formula">{TEX.convert_with_local_state(source, displaystyle=True)}</div>'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

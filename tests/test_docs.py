@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"\b(?:benchmarks|tests)/\w+\.py")
-LANGUAGES = {"sh", "yaml", "toml", "python", "text"}
+LANGUAGES = {"sh", "yaml", "toml", "python", "text", "math"}
 
 
 class Block(NamedTuple):
@@ -272,6 +272,14 @@ def test_the_site_can_be_searched_as_a_file(site):
     assert (site / "search/search_index.js").read_text().startswith("var __index = {")
     assert "assets/iframe-worker/shim.js" in (site / "index.html").read_text()
     assert "IFrameWorker" in (site / "assets/iframe-worker/shim.js").read_text()
+
+
+def test_formulas_of_cards_are_typeset(site):
+    for page in (ROOT / "docs/methods").glob("*.md"):
+        written = sum(block.language == "math" for block in _blocks(page))
+        card = (site / f"methods/{page.stem}.html").read_text()
+        assert card.count('<math display="block">') == written, page
+    assert "<mfrac>" in (site / "methods/fedavg.html").read_text()
 
 
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
