@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 from notebook_pages import columns_page, notebook_page
 from recipe_pages import recipes_page
 from schema_pages import config_page, method_page
+from source_pages import write_sources
 from study_pages import studies_page
 
 from fedloom.common.checkout import ROOT
@@ -65,6 +66,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def formula(source: str, *_: Any, **__: Any) -> str:
     """Return a formula, written in LaTeX, as MathML, which browsers draw without a script."""
     return f'<div class="formula">{TEX.convert_with_local_state(source, displaystyle=True)}</div>'
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the pages of source files."""
+    write_sources(Path(config.site_dir))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -282,6 +282,15 @@ def test_formulas_of_cards_are_typeset(site):
     assert "<mfrac>" in (site / "methods/fedavg.html").read_text()
 
 
+def test_links_to_source_lead_to_a_line(site):
+    for page in ("reference/hooks", "reference/toolbox", "methods/fedvpt"):
+        text = (site / f"{page}.html").read_text()
+        links = re.findall(r'href="\.\./(source/[^"#]+)#([^"]+)"', text)
+        assert links, page
+        for file, line in links:
+            assert f'id="{line}"' in (site / file).read_text(), (page, file)
+
+
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
     config = (site / "reference/config.html").read_text()
     for room in ROOMS.values():
