@@ -1,6 +1,7 @@
 """MkDocs hooks: make pages from schemas, plugins and code, so that they cannot go stale."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     section.extend({title: paths} for title, paths in groups.items() if paths)
     fences = [{"name": "math", "class": "formula", "format": formula}]
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": fences}
+    # the one place of the repository's address
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.repo_url = project.get("urls", {}).get("Source")
     return config
 
 

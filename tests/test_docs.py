@@ -332,6 +332,7 @@ def test_versions_and_licence_agree():
     assert citation["version"] == project["version"]
     assert citation["license"] == project["license"]
     assert citation["authors"] == project["authors"]
+    assert citation.get("repository-code") == project.get("urls", {}).get("Source")
     assert f"## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text()
     assert (ROOT / "LICENSE").read_text().startswith(f"{project['license']} License")
 
