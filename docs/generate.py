@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from code_pages import arguments_page, hooks_page, toolbox_page
+from gallery_pages import gallery_page
 from math_core import LatexToMathML
 from method_pages import card, facts, index
 from mkdocs.config.defaults import MkDocsConfig
@@ -39,6 +40,7 @@ MADE = {
     "reference/studies.md": studies_page,
     "reference/recipes.md": recipes_page,
     "reference/results.md": columns_page,
+    "reference/gallery.md": gallery_page,
 }
 TEX = LatexToMathML()
 FAMILIES = {"vit": "Vision transformers", "clip": "CLIP", None: "Around a method"}

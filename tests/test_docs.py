@@ -291,6 +291,18 @@ def test_links_to_source_lead_to_a_line(site):
             assert f'id="{line}"' in (site / file).read_text(), (page, file)
 
 
+def test_the_gallery_shows_every_kind(site):
+    page = (site / "reference/gallery.html").read_text()
+    for section in ("tables", "figures"):
+        for kind in ROOMS[section]:
+            (entry,) = re.findall(rf'<h3 id="{kind}">.*?(?=<h[23])', page, re.DOTALL)
+            assert ("<table>" if section == "tables" else "<img") in entry, kind
+    kept = (ROOT / "docs/gallery").glob("*.png")
+    assert sum(file.stat().st_size for file in kept) < 600_000
+    for study in (ROOT / "docs/gallery").glob("*.yaml"):
+        resolve(merge([(f, read(f)) for f in (ROOT / "config.yaml", study)]), [study])
+
+
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
     config = (site / "reference/config.html").read_text()
     for room in ROOMS.values():
