@@ -28,4 +28,6 @@ def write_sources(site: Path) -> None:
         look = HtmlFormatter(full=True, title=str(path), lineanchors="line", linenos="inline")
         text = highlight(file.read_text(), get_lexer_for_filename(file.name), look)
         home = os.path.relpath(site / "index.html", page.parent)
-        page.write_text(text.replace("<h2>", f'<a href="{home}">FedLoom</a>\n<h2>', 1))
+        text = text.replace("<h2>", f'<a href="{home}">FedLoom</a>\n<h2>', 1)
+        phone = '<head>\n<meta name="viewport" content="width=device-width">'
+        page.write_text(text.replace("<head>", phone, 1))
