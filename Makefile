@@ -9,8 +9,8 @@
 # make kills  30 kills at random moments, here and on a single-node Slurm, with equal results
 # make wheel  the package, tried in an environment and a folder outside the checkout: minutes
 # Each first makes .venv if it is missing or older than the versions pinned in constraints.txt; test, fast,
-# lint, docs and kills add their tools to it. With TORCH=cpu it has torch without CUDA, 4.8 GB less, from
-# the index of such builds that PIP_EXTRA_INDEX_URL names; PyTorch's installation page has its address.
+# lint, docs and kills add their tools to it. With TORCH=cpu it has torch without CUDA, from the index of
+# such builds that PIP_EXTRA_INDEX_URL names; docs/quickstart.md says more, and the sizes.
 
 PYTHON ?= python3.11
 # the build of torch, as the version behind its +
@@ -95,7 +95,7 @@ for-test for-docs: for-%: venv
 venv:
 	@test -x .venvs/$(STAMP)/bin/python -a "$$(readlink .venv)" = .venvs/$(STAMP) || { \
 	  $(PYTHON) --version >/dev/null || { echo "error: no $(PYTHON); set PYTHON" >&2; exit 1; }; \
-	  echo "making .venv from constraints.txt ($(if $(TORCH),1.6,6.4) GB; some minutes)" && \
+	  echo "making .venv from constraints.txt: gigabytes, some minutes" && \
 	  { $(PYTHON) -m venv --clear .venvs/$(STAMP) && \
 	    sed -E '$(if $(TORCH),s/^torch(vision)?==.*/&+$(TORCH)/)' constraints.txt > $(PINS) && \
 	    .venvs/$(STAMP)/bin/python $(INSTALL) '.[clip,privacy,results,slurm,cluster-generic]' || \

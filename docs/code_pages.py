@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mkdocs.exceptions import PluginError
 from schema_pages import about, cell, type_of
+from source_pages import source_link
 
 from fedloom.commands.config_schema import schema_of
 from fedloom.common.checkout import ROOT
@@ -72,19 +73,20 @@ def body(text: str) -> str:
     return "\n".join(lines)
 
 
-def chapter(node: Definition) -> str:
-    """Return heading, signature and docstring of one function or class."""
+def chapter(node: Definition, file: Path) -> str:
+    """Return heading, signature, docstring and source of one function or class of a file."""
     text = ast.get_docstring(node)
     if not text:
         raise PluginError(f"{node.name}: functions that plugins may call need a docstring")
-    return f"## {node.name}\n\n```text\n{signature(node)}\n```\n\n{body(text)}"
+    parts = [f"## {node.name}", f"```text\n{signature(node)}\n```", body(text)]
+    return "\n\n".join([*parts, f"Source: {source_link(file, node.lineno)}"])
 
 
 def hooks_page() -> str:
     """Return the reference of the hooks."""
     path = LIBRARY / "hooks/hookspecs.py"
     head = ast.get_docstring(ast.parse(path.read_text()))
-    chapters = [chapter(node) for node in definitions(path).values() if node.decorator_list]
+    chapters = [chapter(node, path) for node in definitions(path).values() if node.decorator_list]
     return "\n\n".join(["# Hooks", head, *chapters])
 
 
@@ -160,7 +162,7 @@ def arguments_page() -> str:
         parts += [f"## {title}", body(head.strip()), table]
         for item in methods(node):
             if not is_property(item):
-                parts.append(chapter(item).replace("## ", "### ", 1))
+                parts.append(chapter(item, LIBRARY / path).replace("## ", "### ", 1))
     keys = schema_of(Training)["properties"]
     parts += [
         "## task.training",
@@ -184,10 +186,11 @@ def toolbox_page() -> str:
             continue
         module = LIBRARY.parent / Path(*node.module.split("."))
         file = module.with_suffix(".py")
-        known = definitions(file if file.exists() else module / "__init__.py")
+        file = file if file.exists() else module / "__init__.py"
+        known = definitions(file)
         for name in (alias.name for alias in node.names):
             if name in known:
-                chapters.append((name, chapter(known[name])))
+                chapters.append((name, chapter(known[name], file)))
             else:
                 values.append(f"- `{name}`, of `{node.module}`")
     listed = [text for _, text in sorted(chapters, key=lambda pair: pair[0].lower())]

@@ -1,9 +1,13 @@
 """MkDocs hooks: make pages from schemas, plugins and code, so that they cannot go stale."""
 
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from code_pages import arguments_page, hooks_page, toolbox_page
+from gallery_pages import gallery_page
+from math_core import LatexToMathML
 from method_pages import card, facts, index
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -12,6 +16,7 @@ from mkdocs.structure.pages import Page
 from notebook_pages import columns_page, notebook_page
 from recipe_pages import recipes_page
 from schema_pages import config_page, method_page
+from source_pages import write_sources
 from study_pages import studies_page
 
 from fedloom.common.checkout import ROOT
@@ -35,7 +40,9 @@ MADE = {
     "reference/studies.md": studies_page,
     "reference/recipes.md": recipes_page,
     "reference/results.md": columns_page,
+    "reference/gallery.md": gallery_page,
 }
+TEX = LatexToMathML()
 FAMILIES = {"vit": "Vision transformers", "clip": "CLIP", None: "Around a method"}
 
 
@@ -48,13 +55,28 @@ def copied(path: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put every plugin into the navigation, methods of one family together."""
+    """Put every plugin into the navigation, methods of one family together; typeset formulas."""
     groups: dict[str, list[str]] = {title: [] for title in FAMILIES.values()}
     for name, plugin in discover().items():
         groups[FAMILIES[plugin.family]].append(f"methods/{name}.md")
     section = next(entry["Methods"] for entry in config.nav if "Methods" in entry)
     section.extend({title: paths} for title, paths in groups.items() if paths)
+    fences = [{"name": "math", "class": "formula", "format": formula}]
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": fences}
+    # the one place of the repository's address
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.repo_url = project.get("urls", {}).get("Source")
     return config
+
+
+def formula(source: str, *_: Any, **__: Any) -> str:
+    """Return a formula, written in LaTeX, as MathML, which browsers draw without a script."""
+    return f'<div class="formula">{TEX.convert_with_local_state(source, displaystyle=True)}</div>'
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the pages of source files."""
+    write_sources(Path(config.site_dir))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -84,7 +106,15 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         if plugin is None:
             raise PluginError(f"docs/{path}: a card of no plugin; rename or remove it")
         return completed(markdown, plugin)
+    markdown = re.sub(r"^\[.*\]\(\.\./(examples/.*)\)$", shown, markdown, flags=re.MULTILINE)
     return re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)  # to its page
+
+
+def shown(link: re.Match[str]) -> str:
+    """Return the file of an example in place of a link that is a paragraph."""
+    file = ROOT / link[1]
+    language = {".py": "python"}.get(file.suffix, file.suffix[1:])
+    return f"```{language}\n{file.read_text()}```"
 
 
 def completed(text: str, plugin: Plugin) -> str:

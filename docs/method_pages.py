@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from schema_pages import cell, plain, type_of, value
+from source_pages import source_link
 
 from fedloom.commands.describe import docstring, summary
 from fedloom.hooks.manifest import Paper, Plugin
@@ -87,9 +88,8 @@ def card(plugin: Plugin) -> str:
 
 
 def said_in(file: Path) -> str:
-    """Return the docstring of a plugin's module, and its file."""
-    where = file.relative_to(file.parents[1])
-    return f"From `plugins/{where}`:\n\n{as_markdown(docstring(file))}"
+    """Return the docstring of a plugin's module, and a link to the file."""
+    return f"From {source_link(file)}:\n\n{as_markdown(docstring(file))}"
 
 
 def index(plugins: Iterable[Plugin]) -> str:

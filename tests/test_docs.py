@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"\b(?:benchmarks|tests)/\w+\.py")
-LANGUAGES = {"sh", "yaml", "toml", "python", "text"}
+LANGUAGES = {"sh", "yaml", "toml", "python", "text", "math"}
 
 
 class Block(NamedTuple):
@@ -267,22 +267,58 @@ def test_the_site_loads_nothing_from_the_network(site):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text()), style
 
 
+def test_the_site_can_be_searched_as_a_file(site):
+    """From a file, browsers start no worker and read no JSON: the theme takes these instead."""
+    assert (site / "search/search_index.js").read_text().startswith("var __index = {")
+    assert "assets/iframe-worker/shim.js" in (site / "index.html").read_text()
+    assert "IFrameWorker" in (site / "assets/iframe-worker/shim.js").read_text()
+
+
+def test_formulas_of_cards_are_typeset(site):
+    for page in (ROOT / "docs/methods").glob("*.md"):
+        written = sum(block.language == "math" for block in _blocks(page))
+        card = (site / f"methods/{page.stem}.html").read_text()
+        assert card.count('<math display="block">') == written, page
+    assert "<mfrac>" in (site / "methods/fedavg.html").read_text()
+
+
+def test_links_to_source_lead_to_a_line(site):
+    for page in ("reference/hooks", "reference/toolbox", "methods/fedvpt"):
+        text = (site / f"{page}.html").read_text()
+        links = re.findall(r'href="\.\./(source/[^"#]+)#([^"]+)"', text)
+        assert links, page
+        for file, line in links:
+            assert f'id="{line}"' in (site / file).read_text(), (page, file)
+
+
+def test_the_gallery_shows_every_kind(site):
+    page = (site / "reference/gallery.html").read_text()
+    for section in ("tables", "figures"):
+        for kind in ROOMS[section]:
+            (entry,) = re.findall(rf'<h3 id="{kind}">.*?(?=<h[23])', page, re.DOTALL)
+            assert ("<table>" if section == "tables" else "<img") in entry, kind
+    kept = (ROOT / "docs/gallery").glob("*.png")
+    assert sum(file.stat().st_size for file in kept) < 600_000
+    for study in (ROOT / "docs/gallery").glob("*.yaml"):
+        resolve(merge([(f, read(f)) for f in (ROOT / "config.yaml", study)]), [study])
+
+
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
-    config = (site / "reference/config/index.html").read_text()
+    config = (site / "reference/config.html").read_text()
     for room in ROOMS.values():
         for kind in room:
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
     for name, plugin in discover().items():
-        card = (site / f"methods/{name}/index.html").read_text()
+        card = (site / f"methods/{name}.html").read_text()
         for option in plugin.option_schemas:
             assert f"<td><code>{option}</code></td>" in card, f"{name}: {option}"
-    studies = (site / "reference/studies/index.html").read_text()
+    studies = (site / "reference/studies.html").read_text()
     for path in bundled_studies.studies():
         assert f">{path.parent.name}/{path.stem}<" in studies, path
 
 
 def test_the_site_lists_everything_that_a_hook_gets(site):
-    page = (site / "reference/arguments/index.html").read_text()
+    page = (site / "reference/arguments.html").read_text()
     for kind in (
         Task,
         Cohort,
@@ -308,7 +344,9 @@ def test_versions_and_licence_agree():
     assert citation["version"] == project["version"]
     assert citation["license"] == project["license"]
     assert citation["authors"] == project["authors"]
-    assert f"## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert citation.get("repository-code") == project.get("urls", {}).get("Source")
+    released = re.findall(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == project["version"]
     assert (ROOT / "LICENSE").read_text().startswith(f"{project['license']} License")
 
 

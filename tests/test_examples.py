@@ -1,4 +1,4 @@
-"""The examples: eight methods of others as plugins, short, by public names, right, installable."""
+"""The examples: nine methods of others as plugins, short, by public names, right, installable."""
 
 import ast
 import math
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = ROOT / "examples/methods"
 EXAMPLES = {path.parent.name: path.parent for path in sorted(FOLDER.glob("*/plugin.py"))}
-METHODS = ("fedbabu_prompts", "fedem_heads", "fedrep_prompts", "ifca_heads")
+METHODS = ("apfl_prompts", "fedbabu_prompts", "fedem_heads", "fedrep_prompts", "ifca_heads")
 WRAPPERS = ("krum_receive", "masks", "power_of_choice", "topk")
 
 
@@ -91,6 +91,30 @@ def test_a_method_keeps_the_contract(name, check, tmp_path):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_keeps_the_contract(name):
     assert "around head_tuning" in driver.check(plugin(name), [manifest.find("head_tuning")])
+
+
+# APFL
+
+
+def test_apfl_mixes_the_trained_models_and_sends_the_shared_one_alone(run, monkeypatch):
+    task, hooks = run("apfl_prompts", alpha=0.25)
+    seen = []
+    original = module("apfl_prompts").fl.train_locally
+
+    def watched(*given, **more):
+        seen.append(original(*given, **more))
+        return seen[-1]
+
+    monkeypatch.setattr(module("apfl_prompts").fl, "train_locally", watched)
+    state = initial_state(task, hooks)
+    for number in (1, 2):  # in the first round the two models train from equal starts
+        state, row = train_round(task.at(number), hooks, state)
+    shared, own = (seen[-1].params[name]["head"] for name in ("shared", "own"))
+    ids = sorted(update["client_id"] for update in row["updates"])
+    kept = torch.stack([state.clients[k]["own"]["head"] for k in ids])
+    torch.testing.assert_close(kept, 0.75 * shared + 0.25 * own)
+    sent = state.server["params"]["shared"].values()
+    assert row["bytes_up"] == 3 * 4 * sum(value.numel() for value in sent)
 
 
 # FedRep, FedBABU
