@@ -263,6 +263,14 @@ def datasets() -> None:
     print(describe.datasets())
 
 
+@fedloom.command()
+def kinds() -> None:
+    """Print the kinds of tables and figures, with their keys."""
+    from fedloom.commands import describe
+
+    print(describe.outputs())
+
+
 @fedloom.group()
 def data() -> None:
     """List, download and check the data sets of the papers."""

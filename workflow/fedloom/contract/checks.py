@@ -152,35 +152,25 @@ def ignores_order(run: TinyRun) -> None:
     tolerance = CLOSE_IN_SUM if any(w.preserves for w in run.wrappers) else 1e-5
     before, after = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
     if tolerance < max(differences(before, after).values(), default=0.0) < math.inf:
-        after = tensor_map(
-            lambda b, a, allowed: torch.where(_apart(a, b) <= allowed, a, b),
-            after,
-            before,
-            _rounding(run, before),
-        )
+        after = _but_for_rounding(run, before, after)
     require_equal(run, before, after, "the order of updates changes the aggregate", tolerance)
 
 
-def _apart(a: Tensor, b: Tensor) -> Tensor:
-    return (a.double() - b.double()).abs()
-
-
-def _rounding(run: TinyRun, before: Tree) -> Tree:
-    """Return how far rounding may move each number of an aggregate, by noise in the last bits."""
+def _but_for_rounding(run: TinyRun, before: Tree, after: Tree) -> Tree:
+    """Return `after`, with the numbers of `before` that noise in the last bits moves as far."""
     generator = run.task.generator("rounding")
-    most = tensor_map(lambda value: torch.zeros_like(value, dtype=torch.float64), before)
 
     def noisy(value: Tensor) -> Tensor:
         noise = LAST_BITS * torch.randn(value.shape, generator=generator)
         return value + noise if value.is_floating_point() else value
 
-    for _ in range(DRAWS):
-        moved = run.aggregate(run.uploads[1], noisy)
-        if math.inf not in differences(before, moved).values():
-            most = tensor_map(
-                lambda far, a, b: far.maximum(AMPLIFIED * _apart(a, b)), most, before, moved
-            )
-    return most
+    def settled(b: Tensor, a: Tensor, *moved: Tensor) -> Tensor:
+        reach = torch.stack([(m.double() - a).abs() for m in moved]).amax(0)
+        return torch.where((b.double() - a).abs() <= AMPLIFIED * reach, a, b)
+
+    moved = [run.aggregate(run.uploads[1], noisy) for _ in range(DRAWS)]
+    alike = [each for each in moved if math.inf not in differences(before, each).values()]
+    return tensor_map(settled, after, before, before, *alike)
 
 
 def aggregates_as_declared(run: TinyRun) -> None:

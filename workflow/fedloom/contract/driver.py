@@ -22,7 +22,6 @@ from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.manifest import Plugin
 
 log = logging.getLogger(__name__)
-
 DIRICHLET = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "held_out": 0.2}
 
 
