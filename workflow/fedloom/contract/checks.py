@@ -129,7 +129,7 @@ class TinyRun:
     ) -> Tree:
         """Return the server's state of round 1 from what its clients sent, in this order.
 
-        `change` is applied to all that the method's aggregate receives.
+        `change` is applied to every tensor in the payloads that the method's aggregate receives.
         """
         given: dict[str, Any] = {"task": self.uploads[0], "server": self.start.server}
         accepted = self.hooks.receive(**given, updates=updates)
@@ -144,10 +144,10 @@ class TinyRun:
 
 
 def ignores_order(run: TinyRun) -> None:
-    """Check that the order of the updates does not matter to the aggregate, but for rounding.
+    """Check that the order of the updates changes the aggregate by rounding at most.
 
-    A server may amplify rounding: of an entry that no client changed, Adam divides the rounding of
-    the mean by its own size. So what moves alike with the uploads' last bits is let off.
+    A server may amplify rounding: for an entry that no client changed, Adam divides the rounding of
+    the mean by its own size. So a number passes if noise in the uploads' last bits moves it as far.
     """
     tolerance = CLOSE_IN_SUM if any(w.preserves for w in run.wrappers) else 1e-5
     before, after = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
