@@ -144,7 +144,7 @@ def _commands(page: Path) -> list[str]:
     return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
 
 
-QUICK = {"methods", "datasets", "data", "new"}  # commands of `fedloom`; other tests run the others
+QUICK = {"methods", "datasets", "kinds", "data", "new"}  # commands of `fedloom`; other tests run the others
 
 
 def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
