@@ -144,7 +144,8 @@ def _commands(page: Path) -> list[str]:
     return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
 
 
-QUICK = {"methods", "datasets", "kinds", "data", "new"}  # commands of `fedloom`; other tests run the others
+# commands of `fedloom` that are called; other tests run the others
+QUICK = {"methods", "datasets", "kinds", "data", "new"}
 
 
 def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
