@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedloom.common import checkout
-from fedloom.config import data_plugins
+from fedloom.config import kind_plugins
 from fedloom.contract.tiny import tiny_task
 from fedloom.hooks import loader, manifest
 
@@ -46,7 +46,7 @@ def tiny(tmp_path):
     return make
 
 
-FINDERS = (manifest.discover, data_plugins.discover)
+FINDERS = (manifest.discover, kind_plugins.discover)
 
 
 def forget_plugins() -> None:

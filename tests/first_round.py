@@ -8,14 +8,14 @@ from torch import Tensor
 from fedloom.data.federation import Batch
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import Cohort, Task, Update, cohort
-from fedloom.hooks import loader, manifest
+from fedloom.hooks import importing, manifest
 from fedloom.hooks.hook_caller import Hooks
 from fedloom.toolbox import Tree, stack
 
 
 def module(method: str, name: str = "plugin") -> ModuleType:
     """Return a module of a plugin's folder; every `load_hooks` makes another."""
-    loader.import_plugin(manifest.find(method))
+    importing.import_plugin(manifest.find(method))
     return sys.modules[f"fedloom_plugins.{method}.{name}"]
 
 

@@ -11,7 +11,7 @@ from fedloom.commands import describe, planning
 from fedloom.commands.planning import LAUNCHER, load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.config import data_plugins, method_labels
+from fedloom.config import kind_plugins, method_labels
 from fedloom.hooks import manifest
 
 
@@ -95,8 +95,8 @@ def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, 
 def test_a_source_that_is_broken(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples/sources/medmnist", tmp_path / "medmnist")
     (tmp_path / "medmnist/source.toml").write_text("name = 3")
-    found = data_plugins.discover("source", tmp_path)
-    monkeypatch.setattr(data_plugins, "broken", lambda: found.broken)
+    found = kind_plugins.discover("source", tmp_path)
+    monkeypatch.setattr(kind_plugins, "broken", lambda: found.broken)
     config = default_config()
     config["datasets"]["scans"] = {"source": "medmnist", "file": "x"}
     with pytest.raises(FedLoomError, match=r"datasets.scans.source: .*source.toml: "):

@@ -1,6 +1,7 @@
-"""Sources and schemes as plugins, in plugins/ or in a package; and writers through to a table."""
+"""Sources and schemes as plugins, in plugins/ or in a package; writers through to a report."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
@@ -15,13 +16,14 @@ from fedloom.commands import describe
 from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.config import data_plugins
+from fedloom.config import kind_plugins
 from fedloom.config.datasets import listing
 from fedloom.config.reading import merge
 from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
+from fedloom.report import page
 from fedloom.study import staleness
 from fedloom.study.jobs import DatasetJob
 from fedloom.study.plan import Plan
@@ -29,12 +31,14 @@ from images_on_disk import build, dataset_spec, image_folder
 from refusals import refused
 
 EXAMPLES = {"medmnist": "source", "quantity_skew": "scheme"}
+OUTPUTS = {"spread": "table", "reach": "figure"}
 
 
 def _drop(folder, *names):
     """Copy examples into `folder`/plugins, as a user does."""
     for name in names:
-        shutil.copytree(ROOT / f"examples/{EXAMPLES[name]}s/{name}", folder / "plugins" / name)
+        kind = (EXAMPLES | OUTPUTS)[name]
+        shutil.copytree(ROOT / f"examples/{kind}s/{name}", folder / "plugins" / name)
     (folder / "plugins").mkdir(exist_ok=True)
     return folder / "plugins"
 
@@ -45,8 +49,8 @@ def drop(tmp_path, monkeypatch):
 
     def put(*names):
         folder = _drop(tmp_path, *names)
-        monkeypatch.setattr(data_plugins.discover.__wrapped__, "__defaults__", (folder,))
-        data_plugins.discover.cache_clear()
+        monkeypatch.setattr(kind_plugins.discover.__wrapped__, "__defaults__", (folder,))
+        kind_plugins.discover.cache_clear()
         return folder
 
     return put
@@ -180,7 +184,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
-    paths = data_plugins.discover("source", _drop(tmp_path / "a", "medmnist"))["medmnist"].paths
+    paths = kind_plugins.discover("source", _drop(tmp_path / "a", "medmnist"))["medmnist"].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
     known = listing(entry, paths)
     assert known["files"] == 0, "a dry run does without the files"
@@ -337,14 +341,14 @@ def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
         values["more"] = 'default = "z"'
     _write(tmp_path / "plugins", kind, "", toml.format(**values))
     with refused(f"plugins/own{'' if 'folder' in words else f'/{kind}.toml'}", *words):
-        data_plugins.discover(kind, tmp_path / "plugins")["own"]
+        kind_plugins.discover(kind, tmp_path / "plugins")["own"]
 
 
 def test_a_folder_is_a_plugin_of_one_kind(tmp_path):
     folder = _drop(tmp_path, "medmnist")
     shutil.copy(ROOT / "plugins/fedvpt/method.toml", folder / "medmnist/method.toml")
     with refused("medmnist", "source.toml", "method.toml"):
-        data_plugins.discover("source", folder)["medmnist"]
+        kind_plugins.discover("source", folder)["medmnist"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -359,24 +363,26 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = {package}.{name}\n")
     monkeypatch.syspath_prepend(site)
-    plugin = data_plugins.find(kind, name)
+    plugin = kind_plugins.find(kind, name)
     assert (plugin.module, plugin.folder) == (f"{package}.{name}", site / package / name)
     module = plugins.import_plugin(plugin)
     assert module.__name__ == f"{package}.{name}.plugin"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
-    data_plugins.discover.cache_clear()
+    kind_plugins.discover.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
-        data_plugins.discover(kind, tmp_path / "plugins")[name]
+        kind_plugins.discover(kind, tmp_path / "plugins")[name]
 
 
-def test_examples_import_the_toolbox_of_data_alone():
-    files = list((ROOT / "examples").glob("s[co]*/*/plugin.py"))
-    assert {file.parents[1].name for file in files} == {"schemes", "sources"}
+def test_examples_import_a_toolbox_alone():
+    floors = {"schemes": "data", "sources": "data", "tables": "report", "figures": "report"}
+    files = [f for f in (ROOT / "examples").glob("*/*/plugin.py") if f.parents[1].name in floors]
+    assert {file.parents[1].name for file in files} == set(floors)
     for file in files:
+        toolbox = f"from fedloom.{floors[file.parents[1].name]}.toolbox import"
         imports = [x for x in file.read_text().splitlines() if x.startswith(("import", "from"))]
         ours = [line for line in imports if "fedloom" in line]
         assert ours, f"{file} imports nothing of FedLoom"
-        assert all(line.startswith("from fedloom.data.toolbox import") for line in ours), file
+        assert all(line.startswith(toolbox) for line in ours), file
         assert len(file.read_text().splitlines()) <= 60, "an example is short"
 
 
@@ -387,16 +393,18 @@ datasets:
   letters: {source: folder, root: HERE/letters, domains: true}
   scans: {source: medmnist, file: HERE/scans.npz}
 partitions: {skewed: {scheme: quantity_skew, clients: 3, beta: 20, shots: 50}}
-select: {datasets: [letters], partitions: [skewed], methods: [head_tuning], tables: [main],
-         figures: []}
+tables: {spread: {kind: spread, share: 34}}
+figures: {reach: {kind: reach}}
+select: {datasets: [letters], partitions: [skewed], methods: [head_tuning],
+         tables: [main, spread], figures: [reach]}
 """
 
 
-def test_writers_and_plugins_through_to_a_table(drop, tmp_path, monkeypatch, caplog):
-    """Twelve writers wrote ten letters once each; another dataset and the scheme are plugins."""
-    caplog.set_level("INFO")
+def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, caplog):
+    """Twelve writers wrote ten letters once each; all but their source and method are plugins."""
+    caplog.set_level("INFO", "fedloom")
     monkeypatch.chdir(tmp_path)
-    drop(*EXAMPLES)
+    drop(*EXAMPLES, *OUTPUTS)
     writers, letters = [f"writer{k:02}" for k in range(12)], [f"letter{k}" for k in range(10)]
     image_folder(tmp_path / "letters", writers, letters, count=1, mode="L")
     _npz(tmp_path / "scans.npz")
@@ -408,8 +416,15 @@ def test_writers_and_plugins_through_to_a_table(drop, tmp_path, monkeypatch, cap
     one_process.run("cache", plan.job("cache", Wildcards(**vars(scenario), cache="features")))
     one_process.run("partition", plan.job("partition", scenario))
     one_process.train(plan, scenario, "head_tuning", artefacts=set())
-    one_process.run("table", plan.job("table", Wildcards(label="main")))
-    assert "| Head-Tuning" in Path("results/tables/small/main.md").read_text()
+    one_process.run("partition_chart", plan.job("partition_chart", scenario))
+    for label in ("main", "spread"):
+        one_process.run("table", plan.job("table", Wildcards(label=label)))
+        assert "| Head-Tuning" in Path(f"results/tables/small/{label}.md").read_text()
+    one_process.run("figure", plan.job("figure", Wildcards(label="reach")))
+    report = page.write(plan).read_text()
+    assert "mean of the worst and of the best 34 % of clients" in report
+    (about,) = re.findall(r'alt="Figure \d+: ([^"]+)"', report.split('id="figure-reach"')[1])[:1]
+    assert about.startswith("reach: The share of participating clients")
     for words in (
         "36 of 120 are test images: 0.3 of every class and 0.3 of every domain",
         "10 of 10 classes, such as 'letter0', occur in more than one domain",

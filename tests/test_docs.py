@@ -94,12 +94,14 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path):
 def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     content = tomllib.loads(block.text)
     if "project" in content:
-        groups = {"fedloom.methods", "fedloom.sources", "fedloom.schemes"}
+        groups = {f"fedloom.{kind}s" for kind in ("method", *data_plugins.OWN)}
         assert set(content["project"]["entry-points"]) <= groups
         return
-    for kind in ("source", "scheme"):
+    for kind in data_plugins.OWN:
         if block.text.startswith(f"# {kind}.toml"):
-            schema.checked(data_plugins.DataPlugin, content, f"{_name(block)}: ")
+            data = kind in ("source", "scheme")
+            model = data_plugins.DataPlugin if data else data_plugins.KindPlugin
+            schema.checked(model, content, f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
     schema.checked(Plugin, template | content, f"{_name(block)}: ")
@@ -142,7 +144,8 @@ def _commands(page: Path) -> list[str]:
     return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
 
 
-QUICK = {"methods", "datasets", "data", "new"}  # commands of `fedloom`; other tests run the others
+# commands of `fedloom` that are called; other tests run the others
+QUICK = {"methods", "datasets", "kinds", "data", "new"}
 
 
 def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:

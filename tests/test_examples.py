@@ -22,7 +22,7 @@ from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import download_to, initial_state, select, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
-from fedloom.hooks import loader, manifest
+from fedloom.hooks import importing, loader, manifest
 from fedloom.toolbox import Update, stack
 from images_on_disk import image_folder
 
@@ -56,7 +56,7 @@ def run(tmp_path):
 
 
 def module(name):
-    loader.import_plugin(plugin(name))
+    importing.import_plugin(plugin(name))
     return sys.modules[f"fedloom_plugins.{name}.plugin"]
 
 

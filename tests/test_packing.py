@@ -8,7 +8,7 @@ import torch
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.contract import checks
+from fedloom.contract import checks, driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import received_by
 from fedloom.federated.round import initial_state, train_round
@@ -174,3 +174,45 @@ def test_a_wrapper_that_preserves_the_sum_alone_is_compared_within_a_tolerance(t
         else:
             with pytest.raises(FedLoomError, match="the order of updates changes the aggregate"):
                 checks.ignores_order(run)
+
+
+FIRST_TWICE = """
+from fedloom.toolbox import hookimpl
+
+@hookimpl(wrapper=True)
+def receive(updates):
+    updates = yield
+    return [updates[0], *updates]
+"""
+
+
+def test_rounding_that_the_server_amplifies_is_no_order_of_updates(tmp_path):
+    """Adam moves entries that no client changed by their mean's rounding, divided by itself."""
+    method, sparse = (
+        manifest.find("fedopt_pt"),
+        manifest.find("top_k").with_defaults({"share": 0.1}),
+    )
+    run = checks.TinyRun(method, tmp_path, sparse)
+    one, other = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
+    moved = checks.differences(one, other)
+    assert moved["params/shared_prompts"] > 1e-5 > 1e-8 > moved["moments/exp_avg/shared_prompts"]
+    checks.ignores_order(run)
+    twice = wrapper(tmp_path, "twice", FIRST_TWICE)
+    (tmp_path / "own").mkdir()
+    line = "^fedopt_pt with top_k, twice: the order of updates changes the aggregate: "
+    with pytest.raises(FedLoomError, match=line):
+        checks.ignores_order(checks.TinyRun(method, tmp_path / "own", sparse, twice))
+
+
+def test_a_check_of_a_wrapper_says_how_many_methods_are_to_come(caplog):
+    caplog.set_level("INFO")
+    fleeting = manifest.find("dropout")
+    methods = [manifest.find(name) for name in ("head_tuning", "fedavg_pt")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "CHECKS", (checks.learns,))
+        patch.setattr(driver, "VARIATIONS", ())
+        driver.check(fleeting, methods)
+    assert caplog.messages == [
+        "dropout around head_tuning: method 1/2",
+        "dropout around fedavg_pt: method 2/2",
+    ]

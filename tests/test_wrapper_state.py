@@ -12,7 +12,7 @@ from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import ROUNDS, with_metrics
 from fedloom.federated.state import State
-from fedloom.hooks import defaults, loader, manifest
+from fedloom.hooks import defaults, importing, loader, manifest
 from fedloom.hooks.hook_caller import Hooks
 from fedloom.toolbox import hookimpl, tensor_map
 
@@ -55,7 +55,7 @@ def run(tmp_path):
     def make(method="p_pt"):
         plugin = manifest.find(method)
         task = tiny_task(plugin, tmp_path)
-        modules = [defaults, loader.import_plugin(plugin), sys.modules[__name__]]
+        modules = [defaults, importing.import_plugin(plugin), sys.modules[__name__]]
         hooks = Hooks(loader._relay(*modules), loader._relay(*modules), (plugin,))
         return task, hooks
 

@@ -13,7 +13,7 @@ import click
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.exits import one_line_errors
-from fedloom.common.logs import log_to
+from fedloom.common.logs import hide_progress, log_to
 
 HELP = {"help_option_names": ["-h", "--help"]}
 PLENTY = click.IntRange(min=1)
@@ -232,6 +232,7 @@ def check(method: str | None, threads: int) -> None:
     from fedloom.contract import driver
 
     prepare_torch(threads)
+    hide_progress()  # of tiny runs
     for name in names:
         done = driver.check(manifest.find(name), list(known.values()))
         click.echo(f"{name} keeps the contract ({done})", err=True)
@@ -260,6 +261,14 @@ def datasets() -> None:
     from fedloom.commands import describe
 
     print(describe.datasets())
+
+
+@fedloom.command()
+def kinds() -> None:
+    """Print the kinds of tables and figures, with their keys."""
+    from fedloom.commands import describe
+
+    print(describe.outputs())
 
 
 @fedloom.group()

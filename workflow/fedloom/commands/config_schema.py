@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+from functools import cache
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any
@@ -59,6 +60,7 @@ class _Described(GenerateJsonSchema):
         return made
 
 
+@cache
 def _texts(model: type) -> dict[str, str]:
     """Return the docstring below every key of a class, without those that it inherits."""
     if not issubclass(model, Keys):

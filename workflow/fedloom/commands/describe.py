@@ -1,8 +1,9 @@
-"""Methods, sources and studies as text for the terminal."""
+"""Methods, kinds and studies as text for the terminal."""
 
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from textwrap import fill, indent
@@ -16,6 +17,7 @@ from fedloom.commands.planning import KINDS, load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
 from fedloom.config import recipes
+from fedloom.config.kinds import NAMED_BY
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.study.cost import RATES, study_cost
 
@@ -90,16 +92,23 @@ def _key(name: str, entry: dict[str, Any]) -> str:
 
 def datasets() -> str:
     """Return every source of datasets and every scheme of partitions with its keys, and recipes."""
-    lines = [fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)]
-    for section, kind in (("datasets", "source"), ("partitions", "scheme")):
-        for name in KINDS[section]:
-            entry = kind_schema(section, name)
-            about = " ".join(entry["description"].split())
-            lines += ["", f"{kind}: {name}", indent(fill(about, WIDTH - 2), "  ")]
-            for key, sub in entry["properties"].items():
-                if key != kind:
-                    lines.append(_key(key, whole(sub, entry)))
-    return "\n".join(lines)
+    known = fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)
+    return "\n\n".join([known, *_kinds("datasets", "source"), *_kinds("partitions", "scheme")])
+
+
+def outputs() -> str:
+    """Return every kind of table and figure with its keys."""
+    return "\n\n".join([*_kinds("tables", "table"), *_kinds("figures", "figure")])
+
+
+def _kinds(section: str, title: str) -> Iterator[str]:
+    """Yield every kind of a section, with its keys."""
+    for name in KINDS[section]:
+        entry = kind_schema(section, name)
+        about = " ".join(entry["description"].split())
+        keys = [k for k in entry["properties"] if k != NAMED_BY[section]]
+        rows = [_key(key, whole(entry["properties"][key], entry)) for key in keys]
+        yield "\n".join([f"{title}: {name}", indent(fill(about, WIDTH - 2), "  "), *rows])
 
 
 def studies() -> str:

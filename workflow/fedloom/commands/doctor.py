@@ -10,6 +10,7 @@ from platform import python_version
 import psutil
 
 from fedloom.common import gpus, packages
+from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
 from fedloom.study import paths
@@ -36,8 +37,10 @@ def versions() -> Iterator[Finding]:
     """Yield the versions of Python, of the packages of jobs, and of Snakemake and its executors."""
     known = {"Python": python_version()} | packages.versions()
     yield ", ".join(f"{name} {version}" for name, version in known.items()), True
-    if missing := ", ".join(name for name in packages.PACKAGES if name not in known):
-        yield f"{missing}: not installed; make venv installs what constraints.txt pins", False
+    if missing := [name for name in packages.PACKAGES if name not in known]:
+        in_checkout = (ROOT / "Makefile").is_file()
+        cure = "make venv" if in_checkout else f"pip install {' '.join(missing)}"
+        yield f"{', '.join(missing)}: not installed; run: {cure}", False
     installed = {d.name: d.version for d in distributions()}
     own = [f"{k.removeprefix(PLUGIN)} {installed[k]}" for k in sorted(installed) if PLUGIN in k]
     executors = f"executors beside its own: {', '.join(own) or 'none'}"

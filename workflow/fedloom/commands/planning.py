@@ -12,15 +12,13 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.extras import require
 from fedloom.common.folders import check_usable
-from fedloom.config import data_plugins
+from fedloom.config import kind_plugins
 from fedloom.config.changes import Change, origin, read_change
-from fedloom.config.data_plugins import WithPlugins
-from fedloom.config.kinds import Catalogue, Room
-from fedloom.config.partitions import SchemeKind
+from fedloom.config.kind_plugins import WithPlugins
+from fedloom.config.kinds import Catalogue
 from fedloom.config.reading import merge, merge_values, read_all
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
-from fedloom.data import schemes
 from fedloom.data.entries import SOURCES
 from fedloom.hooks.manifest import find
 from fedloom.report import figures, tables
@@ -33,7 +31,7 @@ SET = "set"  # the key of `overrides` that holds "key=value" for each change
 LAUNCHER = "FEDLOOM_LAUNCHER"  # set where `make run`, not Snakemake, prints the table at the end
 KINDS: Catalogue = {
     "datasets": SOURCES,
-    "partitions": WithPlugins(Room(schemes.__name__, SchemeKind), "scheme"),
+    "partitions": WithPlugins("scheme"),
     "tables": tables.KINDS,
     "figures": figures.KINDS,
 }
@@ -110,5 +108,5 @@ def _warn_of_broken_plugins() -> None:
     Once per process, and not again in the Snakemake that the launcher starts.
     """
     if LAUNCHER not in os.environ:
-        for name, error in data_plugins.broken().items():
+        for name, error in kind_plugins.broken().items():
             print(f"warning: {error}; plugin '{name}' cannot be used", file=sys.stderr)

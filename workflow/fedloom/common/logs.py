@@ -47,6 +47,11 @@ def progress(total: int, what: str, initial: int = 0) -> tqdm:
     return tqdm(total=total, initial=initial, desc=what, bar_format=form, **LINES)
 
 
+def hide_progress() -> None:
+    """Print no progress bars from here on, as of runs of milliseconds."""
+    log.setLevel(logging.WARNING)
+
+
 @dataclass(frozen=True)
 class Progress:
     """A line of a progress bar: done of total, seconds so far and left, and further values."""

@@ -1,24 +1,26 @@
 """Sources and schemes of plugins: source.toml and scheme.toml, read without importing.
 
-They are found as methods are, see fedloom.hooks.manifest. A dataset or a partition of the config
-holds a plugin's options beside `source` or `scheme`, as it holds the keys of FedLoom's own.
+A dataset or a partition of the config holds a plugin's options beside `source` or `scheme`, as it
+holds the keys of FedLoom's own. fedloom.config.kind_plugins finds them.
 """
 
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
-from fedloom.common.checkout import LIBRARY, plugin_folders
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.errors import FedLoomError
 from fedloom.common.schema import Identifier, Keys
-from fedloom.config.datasets import ClassNames, ClassPerDomain, ImageSource, TestFraction
-from fedloom.config.kinds import Kinds
+from fedloom.config.datasets import (
+    ClassNames,
+    ClassPerDomain,
+    ImageSource,
+    SourceKind,
+    TestFraction,
+)
+from fedloom.config.kinds import Room
+from fedloom.config.output_kinds import FigureKind, TableKind
 from fedloom.config.partitions import ClientScheme, SchemeKind
-from fedloom.hooks import manifest
-from fedloom.hooks.discovery import Found, Located, gather
+from fedloom.hooks.discovery import Located
 from fedloom.hooks.options import check_schemas, check_value
 
 
@@ -54,7 +56,30 @@ class PluginScheme(PluginKeys, ClientScheme):
     """The keys of every other scheme of a plugin."""
 
 
-class DataPlugin(Located):
+# FedLoom's own kinds, whose names a plugin cannot take; they lie on higher floors
+OWN = {
+    "source": Room("fedloom.data.sources", SourceKind),
+    "scheme": Room("fedloom.data.schemes", SchemeKind),
+    "table": Room("fedloom.report.tables", TableKind),
+    "figure": Room("fedloom.report.figures", FigureKind),
+}
+
+
+class KindPlugin(Located):
+    """A plugin that brings a kind of source, scheme, table or figure."""
+
+    def check(self, content: dict[str, Any]) -> None:
+        """Check that FedLoom does not have the name."""
+        if self.name in OWN[self.kind]:
+            raise FedLoomError(f"name: FedLoom has its own {self.kind} '{self.name}'; rename this")
+
+    @property
+    def kind(self) -> str:
+        """Which of these, as its TOML file is called."""
+        return self._toml.stem
+
+
+class DataPlugin(KindPlugin):
     """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
 
     description: str
@@ -69,8 +94,7 @@ class DataPlugin(Located):
 
     def check(self, content: dict[str, Any]) -> None:
         """Check the options, and that FedLoom does not have the name or an option's key."""
-        if self.name in OWN[self.kind]:
-            raise FedLoomError(f"name: FedLoom has its own {self.kind} '{self.name}'; rename this")
+        super().check(content)
         if self.kind == "source" and self.by_domain:
             raise FedLoomError("by_domain: only a scheme declares it; remove it")
         check_schemas(self.option_schemas, "options")
@@ -80,11 +104,6 @@ class DataPlugin(Located):
                 raise FedLoomError(f"options.{name}: {line}")
             if option.get("format") == "path" and option["type"] != "string":
                 raise FedLoomError(f'options.{name}: a path is of the type "string"')
-
-    @property
-    def kind(self) -> str:
-        """Source or scheme."""
-        return self._toml.stem
 
     @property
     def paths(self) -> list[str]:
@@ -110,14 +129,6 @@ class DataPlugin(Located):
         return model
 
 
-# the packages of FedLoom's own sources and schemes, whose names a plugin cannot take
-PACKAGES = {"source": "fedloom.data.sources", "scheme": "fedloom.data.schemes"}
-OWN = {
-    kind: {file.stem for file in (LIBRARY / name.replace(".", "/")).glob("*.py")}
-    for kind, name in PACKAGES.items()
-}
-
-
 def _field(name: str, option: dict[str, Any]) -> Any:
     """Return type and default of an option, which its JSON Schema checks."""
 
@@ -131,46 +142,3 @@ def _field(name: str, option: dict[str, Any]) -> Any:
     kind = Annotated[Any, AfterValidator(check), WithJsonSchema(option)]
     about = option.get("description")
     return kind, Field(option.get("default", ...), alias=name, description=about)
-
-
-@cache
-def discover(kind: str, folder: Path | None = None) -> Found[DataPlugin]:
-    """Return the plugins of a kind, source or scheme, as `manifest.discover` does methods."""
-    return gather(kind, [folder] if folder else plugin_folders(), DataPlugin)
-
-
-def find(kind: str, name: str) -> DataPlugin:
-    """Return the plugin of that kind and name; refuse a broken or unknown one."""
-    plugins = discover(kind)
-    if name not in plugins.broken:
-        check_known(name, plugins, f"no {kind}")
-    return plugins[name]
-
-
-def broken() -> dict[str, FedLoomError]:
-    """Return the errors of all plugins that cannot be used, methods too, by name."""
-    return manifest.discover().broken | discover("source").broken | discover("scheme").broken
-
-
-class WithPlugins(Kinds):
-    """The sources or schemes of FedLoom (`room`), then those that plugins bring (of `kind`).
-
-    Asking for one of a broken plugin raises the plugin's error.
-    """
-
-    def __init__(self, room: Kinds, kind: str):
-        self.room, self.kind = room, kind
-
-    def __getitem__(self, name: str) -> type[Keys]:
-        own = self.room.get(name)
-        if own is not None:
-            return own
-        if name in discover(self.kind):
-            return discover(self.kind)[name].keys()
-        raise broken().get(name, KeyError(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self.room, *discover(self.kind)])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -32,6 +33,12 @@ Kinds = Mapping[str, type[Keys]]  # of one section: the keys of its kinds, by na
 Catalogue = Mapping[str, Kinds]  # by section
 
 
+def derived(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
+    """Return the classes that a module itself derives from `base`."""
+    own = (value for value in vars(module).values() if isinstance(value, type))
+    return [v for v in own if v.__module__ == module.__name__ and issubclass(v, base)]
+
+
 class Room(Kinds):
     """The classes that the modules of a package derive from `base`: TwoWords is two_words."""
 
@@ -44,15 +51,13 @@ class Room(Kinds):
         found: dict[str, type[Keys]] = {}
         for file in pkgutil.iter_modules(import_module(self.package).__path__):
             module = import_module(f"{self.package}.{file.name}")
-            for value in vars(module).values():
-                own = isinstance(value, type) and value.__module__ == module.__name__
-                if own and issubclass(value, self.base):
-                    name = re.sub(r"\B(?=[A-Z])", "_", value.__name__).lower()
-                    if name in found:
-                        first = f"{found[name].__module__}.{found[name].__name__}"
-                        line = f"{module.__name__}.{value.__name__}: {first} is the kind '{name}'"
-                        raise FedLoomError(f"{line} too; rename one")
-                    found[name] = value
+            for kind in derived(module, self.base):
+                name = re.sub(r"\B(?=[A-Z])", "_", kind.__name__).lower()
+                if name in found:
+                    first = f"{found[name].__module__}.{found[name].__name__}"
+                    line = f"{module.__name__}.{kind.__name__}: {first} is the kind '{name}'"
+                    raise FedLoomError(f"{line} too; rename one")
+                found[name] = kind
         return dict(sorted(found.items()))
 
     def __getitem__(self, name: str) -> type[Keys]:

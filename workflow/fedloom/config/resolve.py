@@ -7,7 +7,7 @@ from typing import Any
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
-from fedloom.config import data_plugins, inherited, method_labels, recipes
+from fedloom.config import inherited, kind_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, NAMED_BY, Catalogue, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
@@ -153,7 +153,7 @@ def _listing(entry: dict[str, Any]) -> dict[str, Any] | None:
     if "parts" in entry:
         parts = {name: _listing(part) for name, part in entry["parts"].items()}
         return {"files": sum(p["files"] for p in parts.values() if p), "sha256": digest(parts)}
-    plugin = data_plugins.discover("source").get(entry["source"])
+    plugin = kind_plugins.discover("source").get(entry["source"])
     return listing(entry, None if plugin is None else plugin.paths)
 
 

@@ -1,5 +1,6 @@
 """Hold a plugin to every rule of the contract, also with other options, cohorts and backbones."""
 
+import logging
 import tempfile
 import traceback
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from fedloom.federated.evaluate import evaluate, evaluate_globally
 from fedloom.hooks.hook_caller import guarded
 from fedloom.hooks.manifest import Plugin
 
+log = logging.getLogger(__name__)
 DIRICHLET = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "held_out": 0.2}
 
 
@@ -40,7 +42,8 @@ def check(plugin: Plugin, known: list[Plugin]) -> str:
     if not around:
         raise FedLoomError(f"{plugin.name}: refuses every method there is")
     idle: list[str] = []
-    for method in around:
+    for number, method in enumerate(around, 1):
+        log.info("%s around %s: method %d/%d", plugin.name, method.name, number, len(around))
         try:
             _run_checks(method, plugin)
         except NotLearningError:
@@ -66,8 +69,7 @@ def refusal(wrapper: Plugin, method: Plugin) -> str | None:
         made = partial(TinyRun, method, Path(folder), wrapper)
         run = guarded(made, [method, wrapper], "check TinyRun")
         try:
-            task, updates = run.uploads
-            run.aggregate(task, run.start.server, updates)
+            run.aggregate(run.uploads[1])
         except FedLoomError as error:
             if refuses([wrapper], error):
                 return str(error)

@@ -2,13 +2,10 @@
 
 from typing import Any
 
-from fedloom.config.data_plugins import WithPlugins
-from fedloom.config.datasets import SourceKind
-from fedloom.config.kinds import Room
+from fedloom.config.kind_plugins import WithPlugins
 from fedloom.config.recipes import check_dataset
-from fedloom.data import sources
 
-SOURCES = WithPlugins(Room(sources.__name__, SourceKind), "source")
+SOURCES = WithPlugins("source")
 
 
 def dataset_entry(label: str, entry: dict[str, Any]) -> dict[str, Any]:

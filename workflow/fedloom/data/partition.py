@@ -8,7 +8,6 @@ of no domain are divided over all clients.
 """
 
 import importlib
-import importlib.util
 import logging
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.seeds import numpy_generator
+from fedloom.config.data_plugins import OWN
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
 from fedloom.data.schemes.base import Group
@@ -37,10 +37,9 @@ COLUMNS = pa.schema(
 
 def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
     """Return the groups of images that a scheme divides by themselves."""
-    name = f"fedloom.data.schemes.{scheme}"
-    if importlib.util.find_spec(name) is None:
+    if scheme not in OWN["scheme"]:
         return plugins.groups(scheme, domains, settings)
-    module = importlib.import_module(name)
+    module = importlib.import_module(f"fedloom.data.schemes.{scheme}")
     if hasattr(module, "groups"):
         return module.groups(domains, settings)
     return [Group("", np.ones(len(domains), bool), module.divide, settings)]

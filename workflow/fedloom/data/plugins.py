@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config.data_plugins import DataPlugin, find
+from fedloom.config.data_plugins import DataPlugin
 from fedloom.config.datasets import described
+from fedloom.config.kind_plugins import find
 from fedloom.data.image_list import ImageList, Item
 from fedloom.data.schemes.base import Divide, Group
 from fedloom.hooks.hook_caller import guarded
-from fedloom.hooks.loader import import_plugin
+from fedloom.hooks.importing import import_plugin
 
 
 def read(source: str, settings: dict[str, Any]) -> ImageList:

@@ -15,7 +15,8 @@ from fedloom.common.folders import read_text
 from fedloom.common.schema import Identifier, Keys, checked
 
 PACKAGE = "fedloom_plugins"  # the package that stands for a folder of plugins
-FILES = ("method.toml", "source.toml", "scheme.toml")  # a plugin's folder has one of them
+# a plugin's folder has one of them
+FILES = ("method.toml", "source.toml", "scheme.toml", "table.toml", "figure.toml")
 
 Item = TypeVar("Item")
 
@@ -115,7 +116,7 @@ LocatedPlugin = TypeVar("LocatedPlugin", bound=Located)
 
 
 def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Found[LocatedPlugin]:
-    """Return the methods (or sources, or schemes) in `folders`, and installed ones."""
+    """Return the plugins of a kind, as "method" or "figure": in `folders`, and installed ones."""
     found: Found[LocatedPlugin] = Found()
     own = [path for folder in folders for path in sorted(folder.iterdir()) if _is_of(kind, path)]
     for place in (*own, *entry_points(group=f"fedloom.{kind}s")):

@@ -2,8 +2,8 @@
 
 A plugin is a folder with `method.toml`, `plugin.py` and any further modules. It ships with FedLoom,
 lies in `plugins/` of the current folder, or is an installed package that declares an entry point of
-the group `fedloom.methods`. A source or a scheme has `source.toml` or `scheme.toml` instead, and
-the group `fedloom.sources` or `fedloom.schemes` (see fedloom.config.data_plugins).
+the group `fedloom.methods`. A source, a scheme, a table or a figure has `source.toml` and so on
+instead, and the group `fedloom.sources` and so on (see fedloom.config.kind_plugins).
 """
 
 from collections.abc import Sequence

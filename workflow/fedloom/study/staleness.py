@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from fedloom.common.checkout import LIBRARY
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
-from fedloom.config import data_plugins
+from fedloom.config import kind_plugins
+from fedloom.config.data_plugins import OWN
 from fedloom.hooks.discovery import Located
 from fedloom.hooks.manifest import find
 from fedloom.study import jobs
@@ -32,23 +33,23 @@ def code_of(rule: str, job: Any) -> Code:
     """Return the code that a rule's job starts from; for `train` and `artefact` of its RunSpec."""
     modules, plugins = [f"fedloom.stages.{rule}"], list[Located]()
 
-    def add_data(kind: str, name: str) -> None:
-        plugin = data_plugins.discover(kind).get(name)
+    def add(kind: str, name: str, module: str | None = None) -> None:
+        plugin = kind_plugins.discover(kind).get(name)
         if plugin is None:
-            modules.append(f"{data_plugins.PACKAGES[kind]}.{name}")
+            modules.append(module or f"{OWN[kind].package}.{name}")
         else:
             plugins.append(plugin)
 
     match job:
         case jobs.DatasetJob():
             for source in _sources(job.dataset.source, job.dataset.settings):
-                add_data("source", source)
+                add("source", source)
         case jobs.PartitionJob():
-            add_data("scheme", job.partition.scheme)
+            add("scheme", job.partition.scheme)
         case jobs.CacheJob():
             modules.append(f"fedloom.backbones.{job.backbone.family}")
         case jobs.TableJob() | jobs.FigureJob():
-            modules.append(job.module)
+            add(rule, job.kind, job.module)
         case jobs.TrainJob() | jobs.ArtefactJob():
             return code_of(rule, job.spec)
         case jobs.RunSpec():

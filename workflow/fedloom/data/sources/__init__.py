@@ -4,9 +4,10 @@ It has `read(settings)`, which returns an ImageList.
 """
 
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedloom.config.data_plugins import OWN
 
 if TYPE_CHECKING:
     from fedloom.data.image_list import ImageList
@@ -26,9 +27,8 @@ def read(source: str, settings: dict[str, Any]) -> "ImageList":
         source: the module's name, or a plugin's.
         settings: the entry's other keys, with their defaults.
     """
-    name = f"{__name__}.{source}"
-    if importlib.util.find_spec(name) is None:
+    if source not in OWN["source"]:
         from fedloom.data import plugins  # a plan imports sources for their keys alone
 
         return plugins.read(source, settings)
-    return importlib.import_module(name).read(settings)
+    return importlib.import_module(f"{__name__}.{source}").read(settings)

@@ -1,4 +1,4 @@
-"""Figures: a kind is a class of a module in this folder, with its keys and its drawing.
+"""Figures: a kind is a class of a module in this folder, or of a plugin, with keys and drawing.
 
     draw(series: list[PlottedRun], **extra) -> Figure
 
@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import Room
-from fedloom.config.output_kinds import FigureKind
+from fedloom.config.kind_plugins import WithPlugins, called
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = Room(__name__, FigureKind)
+KINDS = WithPlugins("figure")
 
 
 def draw(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
@@ -34,4 +33,4 @@ def write(
     from fedloom.report.figures import style  # a plan imports figures for their keys alone
 
     with style.applied():
-        style.save(draw(job, series), outputs)
+        called("figure", job.kind, lambda: style.save(draw(job, series), outputs))

@@ -1,4 +1,4 @@
-"""Tables: a kind is a class of a module in this folder, with its keys and
+"""Tables: a kind is a class of a module in this folder, or of a plugin, with its keys and
 
     measure(run: PlottedRun, **extra) -> {metric: number}   one run, from its Parquet files
     column(metric: str) -> Column                           heading, decimals, which end is best
@@ -11,18 +11,18 @@ or, if its rows are not the methods,
 `extra` is what its `complete` adds, by name. fedloom.config.output_kinds explains the classes.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kinds import Room
-from fedloom.config.output_kinds import TableKind
+from fedloom.config.kind_plugins import WithPlugins, called
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
 
 if TYPE_CHECKING:
     from fedloom.report.tables.layout import Built
 
-KINDS = Room(__name__, TableKind)
+KINDS = WithPlugins("table")
 
 
 def kind(job: TableJob) -> Any:
@@ -34,7 +34,8 @@ def kind(job: TableJob) -> Any:
 def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
     """Return a table: its numbers, its text, and its whole caption."""
     own = kind(job)
-    built = own.build(runs, job) if hasattr(own, "build") else _of_methods(own, runs, job)
+    make = own.build if hasattr(own, "build") else partial(_of_methods, own)
+    built = called("table", job.kind, lambda: make(runs, job))
     return built._replace(caption=f"{job.title or f'Study {job.study}'}: {built.caption}")
 
 

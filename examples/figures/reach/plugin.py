@@ -1,0 +1,34 @@
+"""How many clients reach an accuracy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedloom.report.toolbox import Personalized, PlottedRun, RunsFigure, metrics, style
+
+
+class Reach(RunsFigure):
+    """The share of participating clients with at least this test accuracy, one line per method.
+
+    A client's accuracy is its mean over the reported rounds; the clients of all seeds count alike.
+    """
+
+    personalized: Personalized = True
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a panel per scenario."""
+
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            for of_method in metrics.grouped(runs, ["method"]).values():
+                reached = np.sort(np.concatenate([self.accuracies(run) for run in of_method]))
+                shares = 100 * np.arange(len(reached), 0, -1) / len(reached)
+                axis.step(reached, shares, **style.of_run(of_method[0]))
+            axis.set_xlabel("Test accuracy (%)")
+
+        return style.by_scenario(series, panel, "Clients that reach it (%)")
+
+    def accuracies(self, run: PlottedRun) -> np.ndarray:
+        """Return the accuracy of every participating client in percent."""
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        rows = rows[rows["participating"] & rows["round"].isin(run.reported.rounds)]
+        return metrics.percent(rows).groupby(rows["client_id"]).mean().to_numpy()

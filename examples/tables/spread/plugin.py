@@ -1,0 +1,48 @@
+"""How equal the accuracies of clients are.
+
+Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Table 1.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from fedloom.report.toolbox import AccuracyTable, Column, PlottedRun, at, metrics
+
+COLUMNS = {
+    "worst": Column("Worst"),
+    "median": Column("Median"),
+    "best": Column("Best"),
+    "deviation": Column("Deviation", higher_is_better=False),
+}
+
+
+class Spread(AccuracyTable):
+    """The worst, middle and best clients' accuracies, and their standard deviation.
+
+    A client's accuracy is its mean over the reported rounds.
+    """
+
+    share: Annotated[float, Field(gt=0, le=50)] = 10.0
+    """Percent of the clients whose mean is the worst, or the best."""
+    column: ClassVar = COLUMNS.__getitem__
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
+        """Return the four numbers of a run, over its participating clients."""
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        rows = rows[rows["participating"] & rows["round"].isin(run.reported.rounds)]
+        sorted_ = metrics.percent(rows).groupby(rows["client_id"]).mean().sort_values()
+        few = max(1, round(self.share / 100 * len(sorted_)))
+        return {
+            "worst": float(sorted_.head(few).mean()),
+            "median": float(sorted_.median()),
+            "best": float(sorted_.tail(few).mean()),
+            "deviation": float(sorted_.std(ddof=0)),
+        }
+
+    def describe(self, runs: list[PlottedRun]) -> str:
+        """Say whose accuracy is shown, and at which rounds."""
+        return (
+            f"test accuracy of participating clients in %: mean of the worst and of the best "
+            f"{self.share:g} % of clients, median, and standard deviation over clients, {at(runs)}"
+        )
