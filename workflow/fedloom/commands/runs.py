@@ -11,7 +11,6 @@ from tabulate import tabulate
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, check_known, shortened, suggestion
-from fedloom.common.ids import SERVER_MODEL
 from fedloom.config import grids
 from fedloom.config.reading import written
 from fedloom.config.rounds import reported
@@ -125,15 +124,14 @@ def accuracies(plan: Plan, run: Run) -> dict[str, float]:
 
 def _curve(run: Run) -> str:
     """Return at most ROWS evaluated rounds: mean, worst and held-out accuracy, training loss."""
-    rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
-    rows = rows[rows["client_id"] != SERVER_MODEL]
+    rows = metrics.curves(metrics.evaluation(paths.at(paths.EVALUATION, run)))
     parts = {
-        "mean": metrics.by_round(rows[rows["participating"]]),
-        "worst": metrics.percent(rows)[rows["participating"]].groupby(rows["round"]).min(),
-        "held-out": metrics.by_round(rows[~rows["participating"]]),
+        "mean": rows["participating_mean"],
+        "worst": rows["participating_worst"],
+        "held-out": rows["held_out_mean"],
         "train loss": metrics.frame(paths.at(paths.ROUNDS, run)).set_index("round")["train_loss"],
     }
-    curve = pd.DataFrame(parts).loc[parts["mean"].index].dropna(axis="columns", how="all")
+    curve = pd.DataFrame(parts).loc[rows.index].dropna(axis="columns", how="all")
     curve = curve[:: -ceil(len(curve) / ROWS)][::-1].reset_index()  # with the last round
     decimals = [{"round": "", "train loss": ".3f"}.get(str(name), ".1f") for name in curve]
     return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)

@@ -31,8 +31,11 @@ def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
     A client that was evaluated with and without `personalize` has the row that `personalized` says.
     """
     rows = frame(path)
-    if not personalized:
-        return rows[~rows["personalized"]]
+    return personal(rows) if personalized else rows[~rows["personalized"]]
+
+
+def personal(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per round and client: the personalised one, if the client has two."""
     ordered = rows.sort_values("personalized", kind="stable")
     return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
 
@@ -110,6 +113,17 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
     if len(overall):
         result["global"] = float(percent(overall).mean())
     return result
+
+
+def curves(evaluation: pd.DataFrame) -> pd.DataFrame:
+    """Compute the accuracies in percent of each evaluated round, named as `accuracies` does."""
+    server = evaluation["client_id"] == SERVER_MODEL
+    clients, parts = evaluation[~server], dict[str, pd.Series]()
+    for name, group in (("participating", True), ("held_out", False)):
+        rows = clients[clients["participating"] == group]
+        parts[f"{name}_mean"] = by_round(rows)
+        parts[f"{name}_worst"] = percent(rows).groupby(rows["round"]).min()
+    return pd.DataFrame(parts | {"global": by_round(evaluation[server])})
 
 
 def percent(rows: pd.DataFrame) -> pd.Series:
