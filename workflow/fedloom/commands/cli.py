@@ -79,7 +79,7 @@ LAUNCHING = [
         help="Keys of the config, as study.rounds=4; `study.` may be left out.",
     ),
     click.Option(
-        ["--track", "trackers"], multiple=True, metavar="TRACKER", help="As `fedloom track`."
+        ["--track", "trackers"], multiple=True, metavar="TRACKER", help="See `fedloom track`."
     ),
 ]
 for name, about in {
