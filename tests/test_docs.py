@@ -94,7 +94,7 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path):
 def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     content = tomllib.loads(block.text)
     if "project" in content:
-        groups = {f"fedloom.{kind}s" for kind in ("method", *data_plugins.OWN)}
+        groups = {f"fedloom.{kind}s" for kind in ("method", "tracker", *data_plugins.OWN)}
         assert set(content["project"]["entry-points"]) <= groups
         return
     for kind in data_plugins.OWN:

@@ -78,6 +78,9 @@ LAUNCHING = [
         metavar="KEY=VALUE ...",
         help="Keys of the config, as study.rounds=4; `study.` may be left out.",
     ),
+    click.Option(
+        ["--track", "trackers"], multiple=True, metavar="TRACKER", help="See `fedloom track`."
+    ),
 ]
 for name, about in {
     "run": "Run a study and print its first table.",
@@ -156,6 +159,21 @@ def show(run: str, file: Path | None, changes: tuple[str, ...]) -> None:
 
     plan = planning.load_plan([file] if file else [], {planning.SET: changes})
     print(show.show(plan, run))
+
+
+@fedloom.command()
+@click.argument("tracker")
+def track(tracker: str) -> None:
+    """Write the runs of the study begun last here for TensorBoard, W&B or MLflow.
+
+    TRACKER is tensorboard, wandb, mlflow, or of an installed package.
+    """
+    from fedloom.commands import trackers
+
+    loaded = trackers.find(tracker).load()  # before the library, which takes a second
+    from fedloom.commands.track import track
+
+    track(tracker, loaded)
 
 
 @fedloom.command()

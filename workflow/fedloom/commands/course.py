@@ -6,24 +6,27 @@
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_text
 from fedloom.common.logs import Progress, last_progress
 from fedloom.study.cost import job_seconds
 from fedloom.study.plan import Plan
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
+END = '{"event": "end"}\n'
 NO_JOBS = ("total", "all")  # counted with the jobs by Snakemake
 SMALL = 0.5  # seconds that a job takes which has no estimate: a table, a choice
 
 
-def begin(plan: Plan) -> None:
-    """Begin the file of events with the study's name and the estimates of its jobs."""
+def begin(plan: Plan, arguments: Sequence[str]) -> None:
+    """Begin the file of events with a study, Snakemake's arguments, and estimates of the jobs."""
     seconds = {
         rule: {str(file): round(each, 3) for file, each in jobs.items()}
         for rule, jobs in job_seconds(plan).items()
@@ -34,6 +37,7 @@ def begin(plan: Plan) -> None:
     first = {
         "event": "begin",
         "study": plan.name,
+        "arguments": list(arguments),
         "process": os.getpid(),
         "since": psutil.Process().create_time(),
         "time": time.time(),
@@ -41,6 +45,32 @@ def begin(plan: Plan) -> None:
         "missing": missing,
     }
     write_text(EVENTS, json.dumps(first) + "\n")  # a new file: who reads the old one goes on
+
+
+def end() -> None:
+    """Note that the run has ended, though its process may not."""
+    with EVENTS.open("a", encoding="utf-8") as file:
+        file.write(END)
+
+
+def last_begun() -> dict[str, Any]:
+    """Return the event of the run that began last in this folder."""
+    if not EVENTS.exists():
+        raise FedLoomError("no run was begun in this folder; begin one with `fedloom run`")
+    with EVENTS.open(encoding="utf-8") as file:
+        return json.loads(file.readline())
+
+
+def ended(first: dict[str, Any]) -> bool:
+    """Return True if a run has ended, by its first event; another process may have its number."""
+    try:
+        if psutil.Process(first["process"]).create_time() != first["since"]:
+            return True
+    except psutil.NoSuchProcess:
+        return True
+    with EVENTS.open("rb") as file:
+        file.seek(-len(END), os.SEEK_END)
+        return file.read() == END.encode()
 
 
 @dataclass

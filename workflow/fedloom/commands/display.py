@@ -5,15 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-import psutil
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.commands.course import EVENTS, Course, Job
-from fedloom.common.errors import FedLoomError
+from fedloom.commands.course import EVENTS, Course, Job, ended, last_begun
 
 POLL = 0.5  # seconds between two looks at the events
 LOOK = 2.0  # seconds between two looks at the logs of the jobs at work
@@ -37,19 +35,8 @@ def follow(ended: Callable[[], bool], console: Console) -> None:
 
 def watch() -> None:
     """Show the run at work in this folder until it ends, or how the last one ended."""
-    if not EVENTS.exists():
-        raise FedLoomError("no run was begun in this folder; begin one with `fedloom run`")
-    with EVENTS.open(encoding="utf-8") as file:
-        begin = json.loads(file.readline())
-    follow(lambda: not _at_work(begin["process"], begin["since"]), Console())
-
-
-def _at_work(process: int, since: float) -> bool:
-    """Return True if the process that began a run is still there; another may have its number."""
-    try:
-        return psutil.Process(process).create_time() == since
-    except psutil.NoSuchProcess:
-        return False
+    first = last_begun()
+    follow(lambda: ended(first), Console())
 
 
 def _lines(course: Course, ended: Callable[[], bool], console: Console) -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,10 +23,12 @@ from rich.console import Console
 
 from fedloom.commands import course
 from fedloom.commands.planning import LAUNCHER, SET, load_plan
+from fedloom.commands.trackers import find
 from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.errors import FedLoomError
 from fedloom.common.locks import held
 from fedloom.common.logs import QUIET
+from fedloom.study import paths
 from fedloom.study.endings import summary
 from fedloom.study.plan import Plan
 from fedloom.study.records import write_record
@@ -33,7 +36,7 @@ from fedloom.study.records import write_record
 log = logging.getLogger(__name__)
 
 LOCK = Path(".fedloom.lock")
-PATIENCE = 60  # seconds that Snakemake and its jobs have to end after a signal
+PATIENCE = 60  # seconds to end: of Snakemake and its jobs after a signal, of trackers after a run
 WAITING = "another run is at work in this folder; waiting for it to end"
 
 
@@ -169,6 +172,32 @@ def alone() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def following(names: Sequence[str]) -> Iterator[None]:
+    """Run `fedloom track` for each name until the run's events end; say which failed."""
+    started = {}
+    for name in names:
+        file = paths.at(paths.TRACKED, tracker=name).with_suffix(".log")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "fedloom", "track", name]
+        with file.open("w") as log:  # a process group: a terminal's signals reach the run alone
+            started[file] = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
+    try:
+        yield
+    finally:
+        if started:
+            course.end()
+        deadline = time.monotonic() + PATIENCE
+        for file, process in started.items():
+            try:
+                process.wait(max(deadline - time.monotonic(), 0))
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                os.killpg(process.pid, signal.SIGKILL)  # with the processes of its client
+            if process.wait() != 0:
+                line = f"tracker {file.stem} failed, or took {PATIENCE} s longer than the run"
+                print(f"warning: {line}; see {file}", file=sys.stderr)
+
+
 def _instead_of(files: Sequence[Path], changes: Sequence[str]) -> set[str]:
     """Return the options of Snakemake that stand for a study's files and changes."""
     options = {"--configfile", "--configfiles"} if files else set[str]()
@@ -182,13 +211,17 @@ def run(
     dry: bool = False,
     options: Sequence[str] = (),
     reporting: bool = False,
+    trackers: Sequence[str] = (),
 ) -> int:
     """Run a study, or write its report too, and return Snakemake's exit status.
 
     Args:
         files: of the study; Snakemake's `options` may name them instead.
         changes: keys of the config and their values, as "study.rounds=4".
+        trackers: follow the run, see fedloom.commands.track.
     """
+    for name in trackers:
+        find(name)  # a run that nobody would see is refused before it begins
     twice = [word for word in options if word.partition("=")[0] in _instead_of(files, changes)]
     if twice:  # Snakemake would take the last of them alone
         raise FedLoomError(f"{twice[0]}: is given with a study or --set before `--`; give one")
@@ -204,11 +237,12 @@ def run(
         return snakemake(arguments)
     with alone():
         locked = any(Path(".snakemake/locks").glob("*"))
-        course.begin(study)
-        status = (locked and unlock(arguments)) or snakemake(arguments, shown=True)
-        if status == 0:  # before another run may change the results
-            write_record(study)
-            print(f"\n{summary(study)}")
-            if reporting:
-                report(study)
+        course.begin(study, arguments)
+        with following(trackers):
+            status = (locked and unlock(arguments)) or snakemake(arguments, shown=True)
+            if status == 0:  # before another run may change the results
+                write_record(study)
+                print(f"\n{summary(study)}")
+                if reporting:
+                    report(study)
     return status

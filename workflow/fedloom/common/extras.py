@@ -6,6 +6,7 @@ from fedloom.common.errors import FedLoomError
 
 # the extra of each module
 EXTRAS = {"open_clip": "clip", "opacus": "privacy", "duckdb": "results"}
+EXTRAS |= dict.fromkeys(("mlflow", "tensorboard", "wandb"), "trackers")
 
 
 def require(module: str) -> None:

@@ -31,8 +31,11 @@ def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
     A client that was evaluated with and without `personalize` has the row that `personalized` says.
     """
     rows = frame(path)
-    if not personalized:
-        return rows[~rows["personalized"]]
+    return personal(rows) if personalized else rows[~rows["personalized"]]
+
+
+def personal(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per round and client: the personalised one, if the client has two."""
     ordered = rows.sort_values("personalized", kind="stable")
     return ordered.drop_duplicates(["round", "client_id"], keep="last").sort_index()
 
@@ -112,6 +115,17 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
     return result
 
 
+def curves(evaluation: pd.DataFrame) -> pd.DataFrame:
+    """Compute the accuracies in percent of each evaluated round, named as `accuracies` does."""
+    server = evaluation["client_id"] == SERVER_MODEL
+    clients, parts = evaluation[~server], dict[str, pd.Series]()
+    for name, group in (("participating", True), ("held_out", False)):
+        rows = clients[clients["participating"] == group]
+        parts[f"{name}_mean"] = by_round(rows)
+        parts[f"{name}_worst"] = percent(rows).groupby(rows["round"]).min()
+    return pd.DataFrame(parts | {"global": by_round(evaluation[server])})
+
+
 def percent(rows: pd.DataFrame) -> pd.Series:
     """Return the accuracy in percent of every row of evaluation.parquet."""
     return 100 * rows["num_correct"] / rows["num_test"]
@@ -120,21 +134,6 @@ def percent(rows: pd.DataFrame) -> pd.Series:
 def by_round(rows: pd.DataFrame) -> pd.Series:
     """Return the mean accuracy in percent of rows of evaluation.parquet, by round."""
     return percent(rows).groupby(rows["round"]).mean()
-
-
-def curves(evaluation: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return a run's mean accuracies in percent and training loss by round, without empty ones.
-
-    `participating`, `held_out` and `global` are those of `accuracies`; `loss` is of rounds.parquet.
-    """
-    server, participating = evaluation["client_id"] == SERVER_MODEL, evaluation["participating"]
-    parts = {
-        "participating": by_round(evaluation[participating]),
-        "held_out": by_round(evaluation[~participating & ~server]),
-        "global": by_round(evaluation[server]),
-        "loss": rounds.set_index("round")["train_loss"].dropna(),
-    }
-    return {name: curve for name, curve in parts.items() if len(curve)}
 
 
 def worst(evaluation: pd.DataFrame, reported: Reported) -> float:

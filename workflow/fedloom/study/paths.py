@@ -45,6 +45,7 @@ FIGURE = "results/figures/{study}/{label}.pdf"
 REPORT = "results/report/{study}.html"
 RECORD = "results/studies/{study}.parquet"  # of its runs, once it has finished
 EXPORT = "results/export/{study}"  # a folder for a paper's supplement
+TRACKED = "results/tracked/{tracker}"  # a folder that a tracker writes to
 LOGS = "results/logs"
 
 # the files that jobs read of a dataset and its partition, by name, and which of them a rule before

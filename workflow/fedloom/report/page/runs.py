@@ -22,9 +22,9 @@ from fedloom.study.runs import Run
 ROW = (*metrics.SCENARIO, "method")
 LAST_LINES = 6  # of a log
 LOSS = "loss"
-CURVES = {  # of `metrics.curves`, with what they show
-    "participating": "Test accuracy of participating clients in %",
-    "held_out": "Test accuracy of held-out clients in %",
+CURVES = {  # `metrics.curves` and the loss, with what they show
+    "participating_mean": "Test accuracy of participating clients in %",
+    "held_out_mean": "Test accuracy of held-out clients in %",
     "global": "Accuracy on all test images in %",
     LOSS: "Training loss",
 }
@@ -98,11 +98,14 @@ def groups(plan: Plan) -> list[Group]:
 def _shown(plan: Plan, run: PlottedRun) -> Shown:
     """Return a run with its curves, the ends of its logs, and the paths of its files."""
     rows = metrics.evaluation(run.evaluation)
+    loss = metrics.frame(run.rounds).set_index("round")["train_loss"]
+    every = {**metrics.curves(rows), LOSS: loss}
+    curves = {name: every[name].dropna() for name in CURVES}
     logs = map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
     files = [paths.at(paths.RUN_TABLES[name], run) for name in plan.run_tables]
     return Shown(
         run,
-        metrics.curves(rows, metrics.frame(run.rounds)),
+        {name: curve for name, curve in curves.items() if len(curve)},
         metrics.accuracies(rows, run.reported),
         [
             (log, log.read_text(errors="replace").splitlines()[-LAST_LINES:])

@@ -1,0 +1,307 @@
+"""Trackers: what their clients read back, and that a run is the same beside one that fails."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from command_line import invoked
+from fedloom.commands import course, launch, track, trackers
+from fedloom.commands.planning import SET, load_plan
+from fedloom.common.errors import FedLoomError
+from fedloom.common.io import write_table
+from fedloom.common.receipts import receipt_of, write_receipt
+from fedloom.federated.checkpoint import Checkpoint
+from fedloom.federated.rows import Rows
+from fedloom.federated.state import State
+from fedloom.study import paths, provenance
+from fedloom.study.plan import Plan
+
+RUN = "digits/two/micro_vit/head_tuning/seed0"
+SETTINGS = {"method": "head_tuning", "training.lr": 0.3, "weighted": False}
+VALUES = {1: {"train_loss": 2.0}, 2: {"train_loss": 1.5, "accuracy/held_out_mean": 40.0}}
+
+
+# ---- each tracker, read by its own client --------------------------------------------------------
+
+
+def _read_tensorboard(folder: Path) -> dict:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
+
+    events = EventAccumulator(str(folder / "mine" / RUN)).Reload()
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    given = parse_session_start_info_plugin_data(content).hparams
+    assert given["training.lr"].number_value == 0.3 and given["weighted"].bool_value is False
+    assert given["method"].string_value == "head_tuning"
+    names = events.Tags()["scalars"]
+    return {name: [(point.step, point.value) for point in events.Scalars(name)] for name in names}
+
+
+def _read_wandb(folder: Path) -> dict:
+    """Read the file for `wandb sync`: a log of LevelDB, of the client's own messages."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # else in the client's memory until the process ends
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")  # one: the first was replaced
+    data, at, part, found = file.read_bytes(), 7, b"", dict[str, list]()
+    while at < len(data):
+        if (padding := -at % 32768) < 7:  # bytes of a header
+            at += padding
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        part, at = part + data[at + 7 : at + 7 + size], at + 7 + size
+        if kind not in (1, 4):  # of a whole record, or its last part
+            continue
+        record, part = Record.FromString(part), b""
+        if record.WhichOneof("record_type") == "run":
+            assert (record.run.project, record.run.display_name) == ("mine", RUN)
+            given = {each.key: json.loads(each.value_json) for each in record.run.config.update}
+            assert given.items() >= SETTINGS.items()
+        for item in record.history.item:
+            name, value = "/".join(item.nested_key) or item.key, json.loads(item.value_json)
+            if not name.startswith("_"):
+                found.setdefault(name, []).append((record.history.step.num, value))
+    return found
+
+
+def _read_mlflow(folder: Path) -> dict:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("mine")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == (RUN, "FINISHED")
+    assert run.data.params == {name: str(value) for name, value in SETTINGS.items()}
+    read = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    return {name: [(point.step, point.value) for point in points] for name, points in read.items()}
+
+
+@pytest.mark.parametrize("name", trackers.OWN)
+def test_a_client_reads_what_was_told_and_nothing_twice(name, tmp_path, monkeypatch):
+    for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    tracker = trackers.find(name).load()
+    for number in VALUES:  # it is followed again, with a round more
+        with tracker(tmp_path, "mine", RUN, SETTINGS) as log:
+            for each in range(1, number + 1):
+                log(each, VALUES[each])
+    read = {"tensorboard": _read_tensorboard, "wandb": _read_wandb, "mlflow": _read_mlflow}[name]
+    assert read(tmp_path) == {
+        "train_loss": [(1, 2.0), (2, 1.5)],
+        "accuracy/held_out_mean": [(2, 40.0)],
+    }
+
+
+def test_a_tracker_that_is_not_there_is_refused_before_a_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedLoomError, match="no tracker 'wand'; did you mean 'wandb'"):
+        invoked("run", "--track", "wand")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(FedLoomError, match=r"wandb: not installed.*fedloom\[trackers\]"):
+        invoked("track", "wandb")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- what a tracker is told ----------------------------------------------------------------------
+
+
+class Told(list):
+    """A tracker that keeps what it is told of all runs."""
+
+    def __call__(self, run: str, settings: dict):
+        self.append(("begin", run, settings["training.lr"]))
+        return self
+
+    def __enter__(self):
+        return lambda number, values: self.append((number, values["train_loss"]))
+
+    def __exit__(self, *_):
+        self.append("end")
+
+
+STUDY = """
+study: {name: mine, rounds: 4, rounds_per_job: 2, seeds: [0], evaluate_every: 1}
+partitions: {two: {scheme: iid, clients: 20}}
+select: {datasets: [digits], partitions: [two], methods: [head_tuning], figures: []}
+"""
+
+
+def _plan(*changes: str) -> Plan:
+    Path("mine.yaml").write_text(STUDY)
+    return load_plan([Path("mine.yaml")], {SET: changes})
+
+
+def _rows(number: int, loss: float) -> Rows:
+    """Return made-up rows of a round: of twenty images, two clients answer 10 and 15 correctly."""
+    evaluated = [
+        {"round": number, "client_id": client, "domain": "", "participating": True}
+        | {"personalized": False, "num_test": 20, "num_correct": correct, "loss": 1.0}
+        for client, correct in ((0, 10), (1, 15))
+    ]
+    none = pa.table({"round": pa.array([], pa.int32())})
+    return Rows.of({"round": number, "train_loss": loss, "updates": []}, evaluated, none)
+
+
+def _finish(plan: Plan, last: int, losses: list[float]) -> None:
+    """Write what a training job leaves that ends after round `last`."""
+    run, end = plan.runs[0], paths.end(last)
+    first = last - len(losses) + 1
+    rows = Rows.join([_rows(first + n, loss) for n, loss in enumerate(losses)])
+    for name in ("rounds", "evaluation"):
+        write_table(paths.at(paths.JOB_TABLES[name], run, end=end), getattr(rows, name))
+    state = paths.at(paths.STATE, run, end=end)
+    state.touch()
+    made_by = provenance.digest_of_settings(plan.run_spec(run))
+    write_receipt(state, settings=made_by, data="")
+
+
+@pytest.fixture
+def followed(monkeypatch, tmp_path):
+    """A run of a study that began a minute ago, and what its tracker was told."""
+    monkeypatch.chdir(tmp_path)
+    told = Told()
+    plan = _plan()
+    return track.Followed(plan, plan.runs[0], told, time.time() - 60), told
+
+
+def test_rounds_are_told_as_they_are_done(followed):
+    """Of a job at work by its checkpoint, also when its parts become one; then by its tables."""
+    run, told = followed
+    run.look()
+    assert told == []
+    _finish(run.plan, 2, [2.0, 1.0])
+    run.look()
+    assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0)]
+    head = paths.at(paths.STATE, run.run, end="0004").with_name(paths.CHECKPOINT)
+    checkpoint = Checkpoint(head, "")
+    checkpoint.write(3, State({}), [], _rows(3, 0.5))
+    run.look()
+    checkpoint.write(4, State({}), [], _rows(4, 0.25))
+    run.look()
+    _finish(run.plan, 4, [0.5, 0.25])
+    run.look()
+    assert told[3:] == [(3, 0.5), (4, 0.25), "end"]
+    accuracy = {"accuracy/participating_mean": 62.5, "accuracy/participating_worst": 50.0}
+    assert run.told[1] == {"train_loss": 2.0} | accuracy
+
+
+def test_a_run_that_is_trained_anew_is_told_anew(followed):
+    run, told = followed
+    _finish(run.plan, 2, [2.0, 1.0])
+    run.look()
+    receipt_of(paths.at(paths.STATE, run.run, end="0002")).unlink()  # as Snakemake does
+    run.look()
+    _finish(run.plan, 2, [2.0, 1.5])
+    run.look()
+    begin = ("begin", RUN, 0.3)
+    assert told == [begin, (1, 2.0), (2, 1.0), "end", begin, (1, 2.0), (2, 1.5)]
+
+
+def test_rounds_of_other_settings_are_not_told(followed):
+    run, told = followed
+    _finish(_plan("training.lr=9"), 2, [2.0, 1.0])
+    head = paths.at(paths.STATE, run.run, end="0002").with_name(paths.CHECKPOINT)
+    Checkpoint(head, "").write(1, State({}), [], _rows(1, 2.0))
+    os.utime(head, (run.since - 1, run.since - 1))
+    run.look()
+    assert told == []
+
+
+def test_a_file_that_is_damaged_is_an_error(followed):
+    run, _ = followed
+    _finish(run.plan, 2, [2.0, 1.0])
+    file = paths.at(paths.JOB_TABLES["rounds"], run.run, end="0002")
+    file.write_bytes(b"PAR1")
+    with pytest.raises(FedLoomError, match=r"0002\.rounds\.parquet: not a whole Parquet file"):
+        run.look()
+
+
+# ---- beside a run --------------------------------------------------------------------------------
+
+FICKLE = {"raises": "raise ValueError('no server')", "hangs": "import time; time.sleep(600)"}
+
+
+def _installed(folder: Path, monkeypatch) -> None:
+    """Install trackers as a package does, for this process and those that it starts."""
+    (folder / "fickle-1.dist-info").mkdir(parents=True)
+    lines = ["[fedloom.trackers]", *(f"{name} = {name}:tracker" for name in FICKLE)]
+    (folder / "fickle-1.dist-info/entry_points.txt").write_text("\n".join(lines))
+    for name, code in FICKLE.items():
+        (folder / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+
+@pytest.fixture
+def run_beside(monkeypatch, tmp_path):
+    """run_beside(trackers, snakemake): run a study with a function in place of Snakemake."""
+    monkeypatch.chdir(tmp_path)
+    _plan()
+
+    def run(names: list[str], snakemake) -> int:
+        monkeypatch.setattr(launch, "snakemake", snakemake)
+        return launch.run([Path("mine.yaml")], trackers=names)
+
+    return run
+
+
+def test_a_tracker_that_raises_or_hangs_changes_nothing(run_beside, tmp_path, monkeypatch, capsys):
+    _installed(tmp_path / "site", monkeypatch)
+    monkeypatch.setattr(launch, "PATIENCE", 0.1)
+    log = Path("results/tracked/raises.log")
+
+    def snakemake(*_, **__):
+        patience = time.monotonic() + 60
+        while "ValueError" not in log.read_text() and time.monotonic() < patience:
+            time.sleep(0.05)
+        return 3
+
+    assert run_beside(["raises", "hangs"], snakemake) == 3, "Snakemake's exit status"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("warning: tracker raises failed") and str(log) in first
+    assert second.startswith("warning: tracker hangs failed, or took 0.1 s longer")
+    assert not psutil.Process().children(), "it was ended"
+    assert log.read_text().endswith("ValueError: no server\n")
+    assert [path.name for path in Path("results").iterdir()] == ["tracked"]
+
+
+def test_a_tracker_is_told_of_the_run_until_it_ends(run_beside, monkeypatch, capsys):
+    """In a second terminal, or afterwards; the last look is after the end."""
+    told = Told()
+    monkeypatch.setattr(track, "POLL", 0)
+
+    def tracker(folder: Path, study: str, run: str, settings: dict):
+        assert (folder, study) == (Path("results/tracked/mine"), "mine") and folder.is_dir()
+        return told(run, settings)
+
+    def snakemake(*_, **__):
+        ended = iter([False, True])  # it ends between the first look and the second
+
+        def now(first: dict) -> bool:
+            _finish(_plan(), 2, [2.0, 1.0])
+            return next(ended)
+
+        monkeypatch.setattr(course, "ended", now)
+        track.track("mine", tracker)
+        return 1
+
+    run_beside([], snakemake)
+    assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0), "end"]
+    assert capsys.readouterr().out == "1 runs in results/tracked/mine\n"
+
+
+def test_a_run_has_ended_when_it_says_so_or_its_process_is_gone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    course.begin(_plan(), [])
+    first = course.last_begun()
+    assert not course.ended(first)
+    assert course.ended(first | {"since": 0.0}), "another process has its number"
+    course.end()
+    assert course.ended(first)
