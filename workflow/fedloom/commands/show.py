@@ -1,5 +1,20 @@
 """`fedloom show` and `fedloom diff`: what a run was given, where that comes from, and its curve."""
 
+import re
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from fedloom.common.errors import FedLoomError, check_known, shortened, suggestion
+from fedloom.config.rounds import reported
+from fedloom.report import metrics
+from fedloom.report.run_settings import Setting, settings_of
+from fedloom.study import paths, provenance
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
+
 WIDTH = 40  # characters of a value
 ROWS = 12  # of a curve, at most
 CURVES = {  # by their names here
@@ -8,3 +23,81 @@ CURVES = {  # by their names here
     "held_out_mean": "held-out",
     "train_loss": "train loss",
 }
+
+
+def run_of(name: str, plan: Plan) -> Run:
+    """Return the run that a folder below results/runs is of; the study must have its labels."""
+    found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
+    if found is None:
+        form = paths.NAME.replace("{", "<").replace("}", ">")
+        raise FedLoomError(f"{name}: must be the folder of a run, {form}")
+    run = Run(found[1], found[2], found[3], found[4], int(found[5]))
+    if not paths.at(paths.EVALUATION, run).is_file():
+        folders = Path().glob(re.sub(r"{\w+}", "*", paths.EVALUATION))
+        near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
+        raise FedLoomError(f"{run.path}: no run that has finished; {shortened(near)}")
+    for section in ("dataset", "partition", "backbone", "method"):
+        known, label = getattr(plan.settings, f"{section}s"), getattr(run, section)
+        check_known(label, known, f"study {plan.name} (--study names another): no {section}")
+    made_by = provenance.facts_of_run(run)["settings"]
+    if made_by != provenance.digest_of_settings(plan.run_spec(run)):
+        raise FedLoomError(
+            f"{run.path}: made with other settings than {plan.files[-1]} gives; name its study "
+            "with --study, or the same --set"
+        )
+    return run
+
+
+def accuracies(plan: Plan, run: Run) -> dict[str, float]:
+    """Return a run's accuracies in percent over the rounds that tables report."""
+    rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
+    return metrics.accuracies(rows, reported(plan.study(run)))
+
+
+def _curve(run: Run) -> str:
+    """Return at most ROWS evaluated rounds: mean, worst and held-out accuracy, training loss."""
+    rows = metrics.evaluation(paths.at(paths.EVALUATION, run))
+    loss = metrics.frame(paths.at(paths.ROUNDS, run)).set_index("round")["train_loss"]
+    curves = metrics.curves(rows).join(loss)[list(CURVES)]
+    curve = curves.rename(columns=CURVES).dropna(axis="columns", how="all")
+    curve = curve[:: -ceil(len(curve) / ROWS)][::-1].reset_index()  # with the last round
+    decimals = [{"round": "", "train loss": ".3f"}.get(str(name), ".1f") for name in curve]
+    return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)
+
+
+def show(plan: Plan, name: str) -> str:
+    """Return a run's accuracies, its curve, and its settings with where each comes from."""
+    run = run_of(name, plan)
+    numbers = [f"{k.replace('_', ' ')} {n:.2f} %" for k, n in accuracies(plan, run).items()]
+    table = [[key, _text(s.value), s.origin] for key, s in settings_of(plan, run)]
+    return "\n\n".join(
+        [
+            f"{paths.at(paths.RUN, run)}\n{', '.join(numbers)}",
+            _curve(run),
+            tabulate(table, ["setting", "value", "from"], disable_numparse=True),
+        ]
+    )
+
+
+def diff(plans: tuple[Plan, Plan], names: tuple[str, str]) -> str:
+    """Return in which settings two runs differ, and their accuracies with the difference."""
+    runs = [run_of(name, plan) for name, plan in zip(names, plans, strict=True)]
+    one, two = (dict(settings_of(plan, run)) for plan, run in zip(plans, runs, strict=True))
+    absent = Setting("-", "")
+    pairs = {key: (one.get(key, absent), two.get(key, absent)) for key in one | two}
+    rows = [
+        [key, _text(a.value), _text(b.value), "; ".join(filter(None, {a.origin: 0, b.origin: 0}))]
+        for key, (a, b) in pairs.items()
+        if a.value != b.value
+    ]
+    before, after = (accuracies(plan, run) for plan, run in zip(plans, runs, strict=True))
+    numbers = [[k, before[k], after[k], after[k] - before[k]] for k in before if k in after]
+    heads = [run.path for run in runs]
+    settings = tabulate(rows, ["setting", *heads, "from"], disable_numparse=True)
+    decimals = ("", ".2f", ".2f", "+.2f")
+    change = tabulate(numbers, ["accuracy in %", *heads, "difference"], floatfmt=decimals)
+    return f"{settings if rows else 'no setting differs'}\n\n{change}"
+
+
+def _text(value: Any) -> str:
+    return shortened(str(value), WIDTH)
