@@ -139,6 +139,78 @@ def caltech101(root, monkeypatch):
     return coop(root / "caltech-101", "Caltech101", 10, "101_ObjectCategories")
 
 
+def sun397(root, monkeypatch):
+    put(root / "SUN397/ClassName.txt", "/a/abbey")
+    return coop(root, "SUN397", 6, "SUN397")
+
+
+def stanford_cars(root, monkeypatch):
+    return coop(root, "StanfordCars", 4, ".")
+
+
+def eurosat(root, monkeypatch):
+    each = {f"class {label}": {"train": 3, "test": 2} for label in range(3)}
+    return coop(root, "EuroSAT", 3, "2750") | {"by_class": each}
+
+
+def ucf101(root, monkeypatch):
+    return coop(root, "UCF101", 5, "UCF-101-midframes")
+
+
+def fgvc_aircraft(root, monkeypatch):
+    base, names = root / "fgvc-aircraft-2013b/data", ["707-320", "Hawk T1", "Tornado"]
+    lines(base / "variants.txt", names)
+    for half, count in (("train", 3), ("val", 2), ("test", 1)):
+        rows = [
+            (f"{half}{k}{label}", name) for label, name in enumerate(names) for k in range(count)
+        ]
+        lines(base / f"images_variant_{half}.txt", [f"{file} {name}" for file, name in rows])
+        for file, _ in rows:
+            put(base / f"images/{file}.jpg")
+    return {"train": 9, "test": 3, "classes": 3}
+
+
+def names_of_wordnet(root):
+    """CoOp's classnames.txt, in which two names occur twice."""
+    names = ["tench", "missile", "missile", "sunglasses", "sunglasses", "great white shark"]
+    ids = ["n01440764", "n03773504", "n04008634", "n04355933", "n04356056", "n99999999"]
+    lines(root / "classnames.txt", map(" ".join, zip(ids, names, strict=True)))
+    return ids
+
+
+def imagenet(root, monkeypatch):
+    ids = names_of_wordnet(root)
+    image_folder(root / "train", ids, count=3, suffix=".JPEG")
+    image_folder(root / "val", ids, count=2, suffix=".JPEG")
+    put(root / "ILSVRC2012_img_val.tar", "as it was downloaded")
+    return {"train": 18, "test": 12, "classes": 6, "each_class": {"test": 2}}
+
+
+def imagenet_v2(root, monkeypatch):
+    folders = map(str, range(len(names_of_wordnet(root))))
+    image_folder(root / "imagenetv2-matched-frequency-format-val", folders, suffix=".jpeg")
+    return {"images": 24, "test": 24, "classes": 6, "each_class": {"images": 4}}
+
+
+def imagenet_sketch(root, monkeypatch):
+    image_folder(root / "sketch", names_of_wordnet(root), mode="L", suffix=".JPEG")
+    return {"images": 24, "test": 24, "classes": 6}
+
+
+def some_of_imagenet(root, name):
+    image_folder(root / name, names_of_wordnet(root)[:2], suffix=".jpg")
+    put(root / name / "README.txt", "about the classes")
+    return {"images": 8, "test": 8, "classes": 2}
+
+
+def imagenet_a(root, monkeypatch):
+    return some_of_imagenet(root, "imagenet-a")
+
+
+def imagenet_r(root, monkeypatch):
+    return some_of_imagenet(root, "imagenet-r")
+
+
 def tiny_imagenet(root, monkeypatch):
     base = root / "tiny-imagenet-200"
     image_folder(base / "train", ["n01", "n02"], ["images"], count=5)
@@ -178,6 +250,20 @@ def pacs(root, monkeypatch):
     return {"images": 80, "classes": 2, "domains": 4, "by_domain": domains}
 
 
+def vlcs(root, monkeypatch):
+    domains, classes = ["Caltech101", "LabelMe", "SUN09", "VOC2007"], ["bird", "dog"]
+    image_folder(root / "VLCS", domains, classes, count=5)
+    counts = {"images": 40, "classes": 2, "domains": 4}
+    counts["by_class"] = {name: {"images": 20} for name in classes}
+    return counts | {"by_domain": {name: {"images": 10} for name in domains}}
+
+
+def terra_incognita(root, monkeypatch):
+    domains = [f"location_{number}" for number in (38, 43, 46, 100)]
+    image_folder(root / "terra_incognita", domains, ["bird", "empty"], count=5)
+    return {"images": 40, "classes": 2, "domains": 4}
+
+
 def by_lists(root, name, prefix, where, train, more):
     """Lists of every domain and half, with `train` images of every class and more to test on.
 
@@ -187,12 +273,13 @@ def by_lists(root, name, prefix, where, train, more):
         more: number of test images of the first domain's first class; one more in the next.
     """
     entry = recipes.find(name).entry
+    classes = entry.get("keep_classes", ["The_Eiffel_Tower", "t-shirt"])
     domains = {}
     for extra, domain in enumerate(entry["train"]):
         rows = {"train": [], "test": []}
-        for label in entry["keep_classes"]:
+        for label in classes:
             for half, count in (("train", train), ("test", 1)):
-                if half == "test" and label == entry["keep_classes"][0]:
+                if half == "test" and label == classes[0]:
                     count = more + extra
                 for k in range(count):
                     path = f"{prefix}{domain}/{label}/{half}_{k}.jpg"
@@ -210,6 +297,13 @@ def domainnet(root, monkeypatch):
     test = {name: {"test": cell["test"]} for name, cell in domains.items()}
     total = sum(cell["test"] for cell in domains.values())
     return {"test": total, "classes": 10, "domains": 6, "by_domain": test}
+
+
+def domainnet_345(root, monkeypatch):
+    domains = by_lists(root, "domainnet_345", "", ".", 2, 3)
+    halves = {n: {"train": c["images"] - c["test"], "test": c["test"]} for n, c in domains.items()}
+    counts = {half: sum(cell[half] for cell in halves.values()) for half in ("train", "test")}
+    return counts | {"classes": 2, "domains": 6, "by_domain": halves}
 
 
 def office_caltech10(root, monkeypatch):

@@ -118,6 +118,10 @@ def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
         )
         root = tmp_path / "data"
         assert fedloom(monkeypatch, "data", "get", both, "--root", root) == 0
+        of_one = f"files_of: one\nget: {{recipes: ['{parts[0]}']}}\nsource: folder\n"
+        same = recipe(tmp_path, of_one, "same")
+        assert fedloom(monkeypatch, "data", "get", same, "--root", root / "one") == 0
+    assert [file.name for file in (root / "one").glob("[!.]*")] == ["letters"], "in one root"
     assert (root / "one/letters/train/a/1.png").is_file()
     assert fedloom(monkeypatch, "data", "check", both, "--root", root) == 0
 

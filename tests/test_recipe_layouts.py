@@ -66,11 +66,19 @@ def test_every_recipe_reads_its_raw_layout(name, tree, capsys):
         ("office_caltech10", []),
         ("imagenet_lt", []),
         ("notmnist", []),
+        ("imagenet_a", []),
     ],
 )
 def test_images_that_no_count_covers_are_named(name, uncompared, tree, capsys):
     _, (line,) = check(tree(name), name, capsys)
     assert line.split("; ")[2:] == [f"{which}: not compared" for which in uncompared]
+
+
+def test_classes_have_the_names_of_a_file_and_no_name_twice(tree):
+    """Also where folders are numbers, of lines in that file."""
+    names = ["tench", "missile", "projectile", "sunglass", "sunglasses", "great white shark"]
+    for name in ("imagenet", "imagenet_v2", "imagenet_sketch"):
+        assert ready(name, tree(name)).classes == names
 
 
 def without_images_of_a_class(root):

@@ -63,6 +63,25 @@ def test_a_folder_with_its_own_names_for_the_split(make, root):
         make(split=["train", "dev"])
 
 
+def test_a_file_names_the_classes_of_folders(make, root):
+    image_folder(root, ["n07", "n03", "n05"], count=10)
+    (root / "names.txt").write_text("n09 ox\nn07 bee eater \n\nn03  ant\nn05 ant\n")
+    store, about = make(names="names.txt", renamed={"n05": "fire ant"})
+    assert about["classes"] == ["bee eater", "ant", "fire ant"], "in the order of the file"
+    first = np.asarray(Image.open(root / "n07" / "0.png"))
+    assert (store.images(np.flatnonzero(store.labels == 0))[0] == first).all()
+    with refused("1 and 2", "'ant'"):
+        make(names="names.txt")
+    (root / "n07").rename(root / "n08")
+    with refused("root/names.txt", "'n08'"):
+        make(names="names.txt")
+    with refused("root/name.txt"):
+        make(names="name.txt")
+    for number, folder in enumerate(("n03", "n05", "n08")):
+        (root / folder).rename(root / f"{number}")
+    assert make(names="names.txt")[1]["classes"] == ["ox", "bee eater", "ant"]
+
+
 @pytest.mark.parametrize(
     ("layers", "options", "words"),
     [

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from fedloom.common.checkout import matching, resource
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.receipts import digest, sha256
-from fedloom.common.schema import Count, Keys, Number, Several, Share, require
+from fedloom.common.schema import Count, Keys, Number, Several, require
 from fedloom.config.settings import NOTHING_EXPECTED, Expected
 
 DATA = "data"  # the folder of the checkout below which data sets lie by default
@@ -54,10 +54,12 @@ class SourceKind(Keys):
 
 
 TestFraction = Annotated[
-    Share,
+    float,
     Field(
+        gt=0,
+        le=1,
         description="of a dataset without an official test split; fixed, stratified by class and "
-        "domain where there are images enough, else by each of them"
+        "domain where there are images enough, else by each of them. 1: a dataset to test on alone",
     ),
 ]
 ClassPerDomain = Annotated[

@@ -66,7 +66,7 @@ class Get(Keys):
     hub: Hub | None = None
     archives: Annotated[list[Archive], Field(min_length=1)] | None = None
     recipes: Annotated[list[str], Field(min_length=1)] | None = None
-    """It is made of these data sets, each with its root."""
+    """It is made of these data sets, each with its root, or of their files (`files_of`)."""
     manual: Annotated[list[str], Field(min_length=1)] | None = None
     """Steps for a person; {root} stands for the root."""
 
@@ -96,7 +96,7 @@ class Counts(Keys):
     train: Count | None = None
     test: Count | None = None
     classes: Count | None = None
-    """With training images."""
+    """With training images; of a data set to test on alone, with images."""
     domains: Count | None = None
     each_class: Cell | None = None
     """The same for every class."""

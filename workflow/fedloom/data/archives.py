@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 from fedloom.common.errors import FedLoomError
 
 PIECE = 1 << 20  # bytes read at once
-# images hardly shrink, and the largest data set of a recipe has 0.7 million
+# images hardly shrink, and the largest archive of a recipe holds 0.7 million
 GROWTH = 100  # an archive may unpack to this many times its own size,
 SMALL = 1 << 30  # or to this many bytes,
 MEMBERS = 5_000_000  # files and folders at most

@@ -51,7 +51,8 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
     steps = []
     for name in how.get("recipes", ()):
         part = find(name)
-        steps += get(part, f"{root}/{folder_of(part)}")
+        shared = folder_of(part) == folder_of(recipe)
+        steps += get(part, root if shared else f"{root}/{folder_of(part)}")
     if how.get("torchvision"):
         entry = {"recipe": str(recipe.file), "root": root, "download": True}
         settings = dataset_entry(recipe.name, entry)

@@ -37,8 +37,9 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
 
 
 def trained_classes(ready: Prepared) -> list[str]:
-    """Return the names of the classes that have training images."""
-    counts = np.bincount(ready.labels[~ready.test], minlength=len(ready.classes))
+    """Return the names of the classes that have training images, or images where none is one."""
+    rows = ready.test if ready.test.all() else ~ready.test
+    counts = np.bincount(ready.labels[rows], minlength=len(ready.classes))
     return [name for name, count in zip(ready.classes, counts, strict=True) if count]
 
 

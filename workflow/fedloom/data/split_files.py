@@ -36,16 +36,23 @@ class Row(NamedTuple):
     name: str | None = None  # the class's name, where the list has one beside the label
 
 
-def rows(file: Path, half: str, columns: Columns) -> list[Row]:
-    """Read a list; of a .json file the part `half`: train, val or test."""
+def text_of(file: Path, contents: str) -> str:
+    """Return the text of a file, in whose errors it is a list of its `contents`."""
     try:
         check_regular(str(file))
-        text = file.read_text(encoding="utf-8-sig")
+        return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         reason = error.strerror or error
-        raise FedLoomError(f"{printable(str(file))}: no list of images there ({reason})") from None
+        raise FedLoomError(
+            f"{printable(str(file))}: no list of {contents} there ({reason})"
+        ) from None
     except UnicodeDecodeError as error:
         raise FedLoomError(f"{file}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def rows(file: Path, half: str, columns: Columns) -> list[Row]:
+    """Read a list; of a .json file the part `half`: train, val or test."""
+    text = text_of(file, "images")
     if half == "test" and file.suffix.lower() == ".csv" and columns.domain is not None:
         header = next(csv.reader(text.splitlines()), [])
         columns = columns._replace(domain=columns.domain if columns.domain in header else None)

@@ -68,13 +68,12 @@ def write(
             writer.write_batch(pa.record_batch(arrays, schema=schema))
             for example in group:
                 count["test" if example.test else "training"] += 1
-        for half, number in count.items():
-            if not number:
-                left_out = f", {len(skipped)} unreadable ones left out" if len(skipped) else ""
-                raise FedLoomError(
-                    f"none of the {sum(count.values())} images{left_out} is a {half} image; name "
-                    f"{half} images that can be read, or take a dataset without an official split"
-                )
+        if not count["test"]:
+            left_out = f", {len(skipped)} unreadable ones left out" if len(skipped) else ""
+            raise FedLoomError(
+                f"none of the {count['training']} images{left_out} is a test image; name test "
+                "images that can be read, or take a dataset without an official split"
+            )
     facts: dict[str, Any] = {
         "images": sum(count.values()),
         "test_images": count["test"],

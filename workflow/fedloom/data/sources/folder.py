@@ -55,6 +55,11 @@ class Folder(ImageSource):
     """A folder between every domain (or the root) and its classes, as images of Office31."""
     images_in: str | None = None
     """A folder between every class and its images, as images of TinyImageNet."""
+    names: str | None = None
+    """A text file below the root with a folder and its class's name in a line, as n01440764 tench;
+    classes have these names, in this order. Where folders are numbers, 0 is the first line."""
+    renamed: dict[str, str] = Field({})
+    """Other names for some of the folders in `names`, such as two of one name: folder -> name."""
     class_per_domain: ClassPerDomain = False
     split: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
     """Folders of the training and the test images; default: train and test if root holds these two
@@ -74,14 +79,14 @@ class _File(NamedTuple):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """List the images of a folder; classes and domains are named as their folders."""
+    """List the images of a folder; domains are named as their folders, and classes by `names`."""
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     if settings["class_per_domain"] and not settings["domains"]:
         raise FedLoomError("class_per_domain needs domains: true, and a layer of folders for them")
     provenance = f"folder: {described(settings)}"  # links in circles are found here
     files, official = _files(root, settings)
-    classes = sorted({file.label for file in files})
-    number = {name: label for label, name in enumerate(classes)}
+    classes = _classes(root, {file.label for file in files}, settings)
+    number = {folder: label for label, folder in enumerate(classes)}
     domains = np.array([file.domain for file in files])
     test, rule = np.array([file.test for file in files]), "official"
     if "test_last" in settings:
@@ -92,7 +97,7 @@ def read(settings: dict[str, Any]) -> ImageList:
     return ImageList(
         items=file_items([file.path for file in files]),
         labels=np.array([number[file.label] for file in files]),
-        classes=classes,
+        classes=[*classes.values()],
         provenance=provenance,
         domains=domains,
         test=test if official or "test_last" in settings else None,
@@ -120,6 +125,24 @@ def _files(root: Path, settings: dict[str, Any]) -> tuple[list[_File], bool]:
     if other:
         log.info("%d files have no image's suffix and are left out", other)
     return files, bool(halves)
+
+
+def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[str, str]:
+    """Return the name of every folder's class, in the order of the classes."""
+    if "names" not in settings:
+        return {folder: folder for folder in sorted(folders)}
+    file = root / settings["names"]
+    lines = [line.split(maxsplit=1) for line in split_files.text_of(file, "classes").splitlines()]
+    named = [line for line in lines if len(line) == 2]
+    place = {str(at): at for at in range(len(named))}
+    place |= {folder: at for at, (folder, _) in enumerate(named)}
+    unnamed = sorted(folders - place.keys())
+    if unnamed:
+        raise FedLoomError(
+            f"{file}: no name for the folder '{unnamed[0]}'; add a line, or remove it"
+        )
+    ordered = sorted(folders, key=place.__getitem__)
+    return {folder: settings["renamed"].get(*named[place[folder]]).strip() for folder in ordered}
 
 
 def _split(root: Path, chosen: list[str] | None) -> list[str]:
