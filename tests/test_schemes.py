@@ -1,7 +1,7 @@
 """Every scheme gives clients what it promises."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedloom.commands import planning
@@ -115,6 +115,7 @@ def test_imbalance_on_cifar100():
     st.integers(60, 200),
     st.integers(0, 1000),
 )
+@example((20, 2, 30), 1.0, 127, 127)  # 84 2/3 images a client
 def test_dominant_shares_hold_where_classes_are_alike(sizes, share, per_class, seed):
     classes, dominant, clients = sizes  # clients x dominant is a multiple of classes
     spec = {"clients": clients, "dominant_share": share, "dominant_classes": dominant / classes}
@@ -127,7 +128,8 @@ def test_dominant_shares_hold_where_classes_are_alike(sizes, share, per_class, s
     assert len(set(np.bincount(order[:, :dominant].ravel(), minlength=classes))) == 1
     if dominant < classes:
         even = (1 - share) * size.max() / (classes - dominant)
-        assert mine[:, dominant:].max() <= 1.25 * np.ceil(even) + 1, "no class stands out again"
+        # as above, two images may be left to another class
+        assert mine[:, dominant:].max() <= 1.25 * np.ceil(even) + 2, "no class stands out again"
 
 
 @settings(deadline=None, max_examples=30)
