@@ -7,7 +7,7 @@ from typing import Any
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
-from fedloom.config import data_plugins, inherited, method_labels, recipes
+from fedloom.config import data_plugins, inherited, method_labels, partition_grids, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, NAMED_BY, Catalogue, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
@@ -43,7 +43,7 @@ def resolve_with(
         own: what the study sets itself; it inherits the rest of `config`. Default: all of it.
     """
     own = config if own is None else own
-    keys = checked(Config, config, CONFIG + " ")
+    keys = partition_grids.expanded(checked(Config, config, CONFIG + " "))
     protocols = {}
     for label, entry in keys.partitions.items():  # the keys of its scheme are left
         path = ["partitions", label, "protocol"]

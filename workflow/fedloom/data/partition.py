@@ -14,7 +14,7 @@ import logging
 import numpy as np
 import pyarrow as pa
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.partitions import held_out_count
@@ -46,8 +46,22 @@ def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
     return [Group("", np.ones(len(domains), bool), module.divide, settings)]
 
 
-def _held_out(clients: int, spec: dict, seed: int) -> np.ndarray:
-    """Draw the ids of the clients that never train: a share of all, or some of each domain."""
+def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> np.ndarray:
+    """Return the ids of the clients that never train.
+
+    They are all of some domains, or drawn: a share of all clients, or some of each domain.
+
+    Args:
+        owner, domains: [N] client and domain of every image.
+    """
+    clients, names = owner.max() + 1, spec.get("held_out_domains")
+    if names is not None:
+        for name in names:
+            check_known(name, np.unique(domains).tolist(), "held_out_domains: no domain")
+        held = np.unique(owner[np.isin(domains, names)])
+        if len(held) == clients:
+            raise FedLoomError("held_out_domains: must leave a domain to train on; remove one")
+        return held
     rng = numpy_generator(seed, "held out")
     count = spec.get("held_out_per_domain", 0)
     if not count:
@@ -195,7 +209,7 @@ def divide(
                 f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
                 "more classes per client"
             )
-    training = ~np.isin(owner, _held_out(clients, spec, seed))
+    training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
     if "shots" in spec:
         rows = np.flatnonzero(~test)
         dropped = rows[~_few_shots(labels[rows], owner[rows], spec["shots"], seed)]
