@@ -170,15 +170,31 @@ def divide(
     Args:
         labels, test, domains: [N] class, test split and domain of every image.
         spec: an entry of the config's `partitions`. The clients of a domain follow each other,
-            domains in alphabetical order.
+            domains in alphabetical order. `novel_classes` are numbers here.
         seed: the run's; the entry's own `seed` goes before it.
 
     Returns:
         One row per image with the columns `COLUMNS`, sorted by index. `participating` is False for
         the clients held out of training. `shots` leaves the other training images UNASSIGNED;
         `validation` makes a share of every client's training images its test images, and leaves
-        those of the dataset UNASSIGNED.
+        those of the dataset UNASSIGNED; all images of `novel_classes`, and all of no other class,
+        are UNASSIGNED.
     """
+    if "novel_classes" not in spec:
+        return _divide(labels, test, domains, spec, seed)
+    seen = ~np.isin(labels, spec["novel_classes"])
+    numbers = np.unique(labels[seen], return_inverse=True)[1]  # schemes count classes from 0
+    table = _divide(numbers, test[seen], domains[seen], spec, seed)
+    owner, held, training = np.full(len(labels), UNASSIGNED), test.copy(), np.zeros_like(test)
+    for column, name in ((owner, "client_id"), (held, "test"), (training, "participating")):
+        column[seen] = table[name]
+    return _table(owner, labels, held, training, domains)
+
+
+def _divide(
+    labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
+) -> pa.Table:
+    """Divide images over clients, without a look at `novel_classes`; see `divide`."""
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")
     owner = np.full(len(labels), UNASSIGNED)
@@ -217,5 +233,10 @@ def divide(
     if "validation" in spec:
         held = validation_split(labels, np.where(test, UNASSIGNED, owner), spec["validation"], seed)
         owner, training, test = np.where(test, UNASSIGNED, owner), training & ~test, held
-    columns = [np.arange(len(labels)), owner, labels, test, training, domains]
-    return pa.table(dict(zip(COLUMNS.names, columns, strict=True)), schema=COLUMNS)
+    return _table(owner, labels, test, training, domains)
+
+
+def _table(*columns: np.ndarray) -> pa.Table:
+    """Return the columns behind `index` as a table."""
+    every = [np.arange(len(columns[0])), *columns]
+    return pa.table(dict(zip(COLUMNS.names, every, strict=True)), schema=COLUMNS)
