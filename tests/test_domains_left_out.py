@@ -79,8 +79,8 @@ def test_what_is_no_grid_of_partitions_is_refused(partitions, words):
 @pytest.mark.parametrize(
     ("more", "selected", "words"),
     [
-        ({}, ["out", "iid"], ["partitions.iid", "got []"]),
-        ({"again": ONE_OUT}, ["out", "again"], ["partitions.out.ink", "partitions.again.ink"]),
+        ({}, ["out", "iid"], ["out.ink, out.oil, iid", "held_out_domains"]),
+        ({"again": ONE_OUT}, ["out", "again"], ["out.ink", "again.ink", "held_out_domains"]),
     ],
 )
 def test_a_table_of_domains_left_out_needs_partitions_that_leave_out_one_each(

@@ -24,6 +24,7 @@ from fedloom.hooks import manifest
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report import tables
 from fedloom.study import paths
+from fedloom.study.plan import Plan
 from partitioned import CLASSES, dataset
 from refusals import refused
 from shown_runs import shown, table_job
@@ -213,29 +214,51 @@ def test_the_table_has_means_over_clients_and_their_harmonic_mean(tmp_path):
 STUDY = """
 study: {name: letters, rounds: 1, seeds: [0], clients_per_round: 2, evaluate_every: 1,
         report: {last_evaluations: 1}, training: {epochs: 1, batch_size: 16, lr: 0.01}}
-datasets: {letters: {source: glyphs, classes: 6, draws: 1}}
-partitions: {new: {scheme: iid, clients: 2, novel_classes: 0.5}}
-tables: {new: {kind: base_to_novel}}
+datasets:
+  letters: {source: glyphs, classes: 6, draws: 1}
+  others: {source: glyphs, classes: 8, draws: 1, styles: [noisy]}
+partitions: {new: {scheme: iid, clients: 2, novel_classes: 0.5, transfer_to: [others, letters]}}
+tables: {new: {kind: base_to_novel}, others: {kind: cross_dataset}}
 select: {datasets: [letters], partitions: [new], backbones: [micro_clip],
-         methods: [promptfl], tables: [new], figures: []}
+         methods: [promptfl], tables: [new, others], figures: []}
 """
 
 
-def test_a_study_of_new_letters_from_its_images_to_its_table(tmp_path, monkeypatch):
+def test_a_study_of_new_letters_and_another_dataset_from_images_to_tables(tmp_path, monkeypatch):
     (tmp_path / "letters.yaml").write_text(STUDY)
     monkeypatch.chdir(tmp_path)
     plan = load_plan([tmp_path / "letters.yaml"])
     labels = {"dataset": "letters", "partition": "new", "backbone": "micro_clip", "seed": 0}
-    for stage in ("dataset", "partition", "cache"):
-        asked = Wildcards(**labels, cache="features")
-        one_process.run(stage, plan.job(stage, asked))
+    asked = Wildcards(**labels, method="promptfl", artefact=TEST_SETS)
+    read = [paths.at(pattern, **labels | {"dataset": "others"}) for pattern in OTHERS]
+    assert plan.other_inputs(asked) == read, "the dataset itself is no other"
+    for name in ("letters", "others"):
+        own = Wildcards(**labels | {"dataset": name, "cache": "features"})
+        one_process.run("dataset", plan.job("dataset", own))
+        one_process.run("cache", plan.job("cache", own))
+    one_process.run("partition", plan.job("partition", asked))
     one_process.train(plan, Wildcards(**labels), "promptfl", {TEST_SETS})
-    one_process.run("table", plan.job("table", Wildcards(label="new")))
-    text = paths.at(paths.TABLE, study="letters", label="new").read_text()
-    head, _, row = text.split("\n\n")[1].splitlines()
-    assert head.split()[1::2][:4] == ["Method", "Own", "Base", "Novel"]
-    numbers = dict(zip(("own", "base", "novel"), map(float, row.split("|")[2:5]), strict=True))
-    counted = read_table(paths.at(paths.ARTEFACT, artefact=TEST_SETS, method="promptfl", **labels))
-    shares = counted.to_pandas().assign(share=lambda rows: rows["num_correct"] / rows["num_test"])
-    means = (100 * shares.groupby("test_set")["share"].mean()).round(2).to_dict()
-    assert numbers == means
+    rows = read_table(paths.at(paths.ARTEFACT, **vars(asked))).to_pandas()
+    assert set(rows["test_set"]) == {"own", "base", "novel", "dataset others"}
+    assert set(rows[rows["test_set"] == "dataset others"]["num_test"]) == {8 * 3}
+    means = (100 * rows["num_correct"] / rows["num_test"]).groupby(rows["test_set"]).mean().round(2)
+    for label, sets in (("new", ["own", "base", "novel"]), ("others", ["base", "dataset others"])):
+        one_process.run("table", plan.job("table", Wildcards(label=label)))
+        row = paths.at(paths.TABLE, study="letters", label=label).read_text().splitlines()[-1]
+        assert list(map(float, row.split("|")[2 : 2 + len(sets)])) == means[sets].tolist()
+
+
+OTHERS = (paths.STORE, paths.CACHE.replace("{cache}", "features"))
+
+
+def test_datasets_that_are_not_there_are_refused_and_targets_leave_a_partition_as_it_is():
+    with refused("partitions.new.transfer_to", "'styels'", "'styles'"):
+        resolve(_config("promptfl", novel_classes=0.5, transfer_to=["styels"]))
+    with refused("methods.fedvpt", "new.transfer_to", "head"):
+        resolve(_config("fedvpt", transfer_to=["styles"]))
+    asked = Wildcards(dataset="glyphs", partition="new", seed=0)
+    jobs = [
+        Plan(resolve(_config("promptfl", novel_classes=0.5, **more))).job("partition", asked)
+        for more in ({}, {"transfer_to": ["styles"]})
+    ]
+    assert jobs[0] == jobs[1]

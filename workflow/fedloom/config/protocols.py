@@ -15,7 +15,7 @@ from fedloom.hooks.manifest import find
 
 NO_PROTOCOL = Protocol()
 STUDY = f"{CONFIG} study"
-UNSEEN = {"novel_classes"}  # keys of a partition
+UNSEEN = {"novel_classes", "transfer_to"}  # keys of a partition
 LONGEST_CHAIN = 1000  # Snakemake walks along it by recursion: 1,200 jobs went, 2,000 failed
 
 

@@ -12,12 +12,11 @@ import torch
 
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
-from fedloom.common.ids import UNASSIGNED
+from fedloom.common.ids import NOVEL, UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
 
-NOVEL = "novel"  # the test images of classes that no client trains on
 COPIED_AT_ONCE = 1024  # images, to a GPU
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.ids import BASE, OWN, SERVER_MODEL
 from fedloom.common.tensors import Tree
 from fedloom.data.federation import Federation
 from fedloom.federated.evaluate import (
@@ -23,8 +23,6 @@ from fedloom.federated.evaluate import (
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task
 from fedloom.hooks.hook_caller import Hooks
-
-OWN, BASE = "own", "base"
 
 
 @torch.no_grad()

@@ -17,12 +17,16 @@ def held_out(settings: Settings, output: Output, where: str) -> None:
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
 
 
-def novel_classes(settings: Settings, output: Output, where: str) -> None:
-    """Require that every partition that the output shows has classes that no client trains on."""
-    for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
-        if "novel_classes" not in settings.partitions[label].settings:
-            line = f"{where}: partitions.{label} has no novel_classes"
-            raise FedLoomError(f"{line}; set them, or name other scenarios")
+def partition_key(key: str) -> Callable[[Settings, Output, str], None]:
+    """Return the check that every partition that the output shows sets a key."""
+
+    def check(settings: Settings, output: Output, where: str) -> None:
+        for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
+            if key not in settings.partitions[label].settings:
+                line = f"{where}: partitions.{label} has no {key}; set it"
+                raise FedLoomError(f"{line}, or name other scenarios")
+
+    return check
 
 
 def global_test(settings: Settings, output: Output, where: str) -> None:

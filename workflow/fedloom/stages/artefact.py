@@ -9,7 +9,7 @@ from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
-from fedloom.federated.build_task import build_task
+from fedloom.federated.build_task import build_task, with_datasets
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.state import State
 from fedloom.federated.unseen import answers
@@ -32,6 +32,9 @@ def run(job: ArtefactJob, threads: int) -> None:
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])
     if job.artefact == TEST_SETS:
+        names, needs = job.transfer_to, spec.method.needs
+        files = {name: paths.other_inputs(name, run, needs) for name in names}
+        task = with_datasets(task, files, task.data.device)
         table = answers(task, hooks, kept)
     else:
         table = artefact(task, hooks, kept, job.artefact)

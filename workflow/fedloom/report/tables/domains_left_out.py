@@ -3,9 +3,8 @@
 from dataclasses import replace
 from statistics import fmean
 
-import pandas as pd
-
 from fedloom.common.errors import FedLoomError
+from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.output_kinds import Methods, Personalized, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
@@ -19,27 +18,22 @@ from fedloom.study.plot_inputs import PlottedRun
 MEAN = "mean"
 
 
-def one_left_out(settings: Settings, output: Output, where: str) -> None:
-    """Require that every partition that the output shows leaves out another domain."""
-    labels: dict[str, str] = {}
-    for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
-        names = settings.partitions[label].settings.get("held_out_domains", [])
-        if len(names) != 1:
-            raise FedLoomError(
-                f"{where}: partitions.{label}.held_out_domains must be one domain, got {names}; "
-                "set it, or name other scenarios"
-            )
-        if names[0] in labels:
-            line = f"{where}: partitions.{labels[names[0]]} and partitions.{label} both leave out "
-            raise FedLoomError(f"{line}'{names[0]}'; name the scenarios of one of them")
-        labels[names[0]] = label
+def others_left_out(settings: Settings, output: Output, where: str) -> None:
+    """Require that every partition that the output shows leaves out other domains."""
+    labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
+    names = [settings.partitions[label].settings.get("held_out_domains") for label in labels]
+    if None in names or any(each in names[:k] for k, each in enumerate(names)):
+        raise FedLoomError(
+            f"{where}: each of the partitions {', '.join(labels)} must have its own "
+            "held_out_domains; set them, or name other scenarios"
+        )
 
 
 class LeaveOneDomainOut(TableKind):
     """Mean accuracy on each domain over the clients of a partition that leaves it out of training,
     and the mean over domains."""
 
-    requires = (one_left_out,)
+    requires = (others_left_out,)
 
     methods: Methods = None
     personalized: Personalized = True
@@ -59,21 +53,13 @@ class LeaveOneDomainOut(TableKind):
         )
         if job.tuned is not None:
             text += f" {notes.tuning(runs, job.tuned)}"
-        return Built(frame, texts(frame, self.column), text)
+        return Built(
+            frame, texts(frame, lambda name: Column("Mean" if name == MEAN else name)), text
+        )
 
     def _measure(self, run: PlottedRun) -> tuple[str, float]:
-        """Return the domain that a run's partition leaves out, and its clients' mean accuracy."""
+        """Return the domains that a run's partition leaves out, and their clients' accuracy."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
-        numbers = metrics.accuracies(rows, run.reported)
-        return _left_out(rows), numbers["held_out_mean"]
-
-    @staticmethod
-    def column(metric: str) -> Column:
-        """Return how an accuracy is shown; a domain's heading is its name."""
-        return Column("Mean" if metric == MEAN else metric)
-
-
-def _left_out(rows: pd.DataFrame) -> str:
-    """Return the domain of the clients that never train."""
-    (domain,) = rows.loc[~rows["participating"] & (rows["client_id"] >= 0), "domain"].unique()
-    return str(domain)
+        held_out = rows[~rows["participating"] & (rows["client_id"] != SERVER_MODEL)]
+        name = "+".join(held_out["domain"].unique())
+        return name, metrics.accuracies(held_out, run.reported)["held_out_mean"]
