@@ -139,7 +139,7 @@ def test_one_model_answers_as_each_of_its_clients(tiny):
     task, hooks, state = _trained(tiny, "fedclip")
 
     class Apart:
-        """The same hooks, as if clients had something of their own."""
+        """The same hooks, as if clients kept something to themselves."""
 
         takes = staticmethod(lambda hook, argument: True)
         __getattr__ = staticmethod(lambda name: getattr(hooks, name))
@@ -181,7 +181,7 @@ def test_a_clip_method_declares_that_it_predicts_among_other_classes(monkeypatch
 
 
 def _answered(folder, own, base, novel):
-    """A run of two clients with 10 images of their own, 20 base and 5 novel ones."""
+    """A run of two clients, with 10 images each, 20 base and 5 novel ones for both."""
     rows = [
         {
             "test_set": name,
