@@ -49,13 +49,13 @@ class ClientScheme(SchemeKind):
 
 def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]:
     """Return the numbers of the classes that no client trains on, of the dataset's `classes`."""
-    if isinstance(novel, float):
-        count = math.floor(len(classes) * novel + 1e-9)
-        numbers = list(range(len(classes) - count, len(classes)))
-    else:
+    if isinstance(novel, list):
         for name in novel:
             check_known(name, classes, "novel_classes: no class")
         numbers = [number for number, name in enumerate(classes) if name in novel]
+    else:
+        count = math.floor(len(classes) * novel + 1e-9)
+        numbers = list(range(len(classes) - count, len(classes)))
     if not 0 < len(numbers) < len(classes) - 1:
         raise FedLoomError(
             f"novel_classes: must be one class or more and leave two to train on, got "

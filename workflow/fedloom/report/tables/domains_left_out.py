@@ -9,7 +9,7 @@ from fedloom.config.output_kinds import Methods, Personalized, TableKind
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.tables import notes, spread
-from fedloom.report.tables.accuracy import at, without
+from fedloom.report.tables.accuracy import at
 from fedloom.report.tables.layout import Built, Column, texts
 from fedloom.report.tables.summary import summarise
 from fedloom.study.jobs import TableJob
@@ -47,9 +47,10 @@ class LeaveOneDomainOut(TableKind):
             rows.append(replace(group[0], partition=label))
             found.append(numbers | {MEAN: fmean(numbers.values())})
         frame = summarise(rows, found)
+        before = "" if self.personalized else "; without personalisation before the test"
         text = (
             "test accuracy in % of the clients of a domain that no client trains on, a column per "
-            f"domain left out, {at(runs)}{without(self)}{spread(int(frame['seeds'].min()))}"
+            f"domain left out, {at(runs)}{before}{spread(int(frame['seeds'].min()))}"
         )
         if job.tuned is not None:
             text += f" {notes.tuning(runs, job.tuned)}"

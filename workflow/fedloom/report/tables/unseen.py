@@ -3,8 +3,6 @@
 from statistics import fmean, harmonic_mean
 from typing import ClassVar
 
-import pandas as pd
-
 from fedloom.common.ids import BASE, NOVEL, OTHER, OWN
 from fedloom.config.output_kinds import RunsTable
 from fedloom.hooks.manifest import TEST_SETS
@@ -16,10 +14,11 @@ MEAN = "harmonic_mean"
 SETS = {OWN: Column("Own"), BASE: Column("Base"), NOVEL: Column("Novel")}
 
 
-def by_set(run: PlottedRun) -> pd.Series:
+def by_set(run: PlottedRun) -> dict[str, float]:
     """Return the mean accuracy in percent over participating clients on each set of test images."""
     rows = metrics.artefact(run)
-    return metrics.percent(rows).groupby(rows["test_set"], sort=False).mean()
+    means = metrics.percent(rows).groupby(rows["test_set"], sort=False).mean()
+    return {str(name): float(mean) for name, mean in means.items()}
 
 
 class BaseToNovel(RunsTable):
@@ -36,7 +35,7 @@ class BaseToNovel(RunsTable):
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the accuracies of a run in percent, and their harmonic mean."""
         means = by_set(run)
-        numbers = {name: float(means[name]) for name in SETS}
+        numbers = {name: means[name] for name in SETS}
         return numbers | {MEAN: harmonic_mean(numbers.values())}
 
     def describe(self, runs: list[PlottedRun]) -> str:
@@ -58,8 +57,8 @@ class CrossDataset(RunsTable):
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return the accuracies of a run in percent."""
         means = by_set(run)
-        numbers = {name: float(mean) for name, mean in means.items() if name.startswith(OTHER)}
-        return {BASE: float(means[BASE])} | numbers | {"mean": fmean(numbers.values())}
+        numbers = {name: mean for name, mean in means.items() if name.startswith(OTHER)}
+        return {BASE: means[BASE]} | numbers | {"mean": fmean(numbers.values())}
 
     def column(self, metric: str) -> Column:
         """Return how an accuracy is shown; a dataset's heading is its label."""
