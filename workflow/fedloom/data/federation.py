@@ -320,14 +320,14 @@ def load(
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens or unasked("features"),
         patches=patches,
-        classes=tuple(classes[number] for number in numbers.tolist()),
+        classes=tuple(name for k, name in enumerate(classes) if k in numbers),
         device=device,
     )
     if not len(novel):
         return data
     rows = np.flatnonzero(test & np.isin(store.labels, novel))
     labels = _positions(store.labels, novel, len(classes))
-    tested = among(data, rows, labels, [classes[number] for number in novel.tolist()])
+    tested = among(data, rows, labels, [name for k, name in enumerate(classes) if k in novel])
     return replace(data, numbers=numbers, unseen={NOVEL: tested})
 
 
