@@ -1,5 +1,7 @@
 """Domains that no client trains on: who trains, one after the other, and their table."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -119,3 +121,7 @@ def test_the_table_has_a_column_per_domain_and_their_mean_over_seeds(tmp_path):
     deviations = [np.std(each, ddof=1) for each in ([40, 60], [60, 80], [50, 70])]
     assert [row[f"{name}_std"] for name in ("ink", "oil", "mean")] == pytest.approx(deviations)
     assert built.texts.titles == ["Method", "ink", "oil", "Mean"]
+    assert not built.texts.notes
+    runs = [replace(run, sees_held_out=True) for run in runs]
+    (note,) = tables.build(table_job("leave_one_domain_out"), runs).texts.notes
+    assert "trained on images of the held-out clients" in note

@@ -54,9 +54,10 @@ class LeaveOneDomainOut(TableKind):
         )
         if job.tuned is not None:
             text += f" {notes.tuning(runs, job.tuned)}"
-        return Built(
-            frame, texts(frame, lambda name: Column("Mean" if name == MEAN else name)), text
-        )
+        shown = texts(frame, lambda name: Column("Mean" if name == MEAN else name))
+        strangers = {run.method for run in runs if run.sees_held_out}
+        marks = [[notes.STRANGERS] * (name in strangers) for name in frame["method"]]
+        return Built(frame, notes.with_signs(shown, marks), text)
 
     def _measure(self, run: PlottedRun) -> tuple[str, float]:
         """Return the domains that a run's partition leaves out, and their clients' accuracy."""
