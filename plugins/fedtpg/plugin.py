@@ -128,6 +128,7 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
 
 
 @fl.hookimpl
-def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    everything = torch.ones_like(clients.priors, dtype=torch.bool)
+def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+    shape = len(batch.rows), task.num_classes
+    everything = torch.ones(shape, dtype=torch.bool, device=batch.rows.device)
     return logits(task, received["params"], name_features(task), everything, batch)

@@ -59,8 +59,9 @@ def data_of(rule):
 
 
 def data_of_run(wildcards):
-    """Input function: the data files that a run reads."""
-    return list(map(str, PLAN.run_inputs(wildcards).values()))
+    """Input function: the data files that a run reads, or an artefact of one."""
+    others = PLAN.other_inputs(wildcards) if hasattr(wildcards, "artefact") else []
+    return list(map(str, [*PLAN.run_inputs(wildcards).values(), *others]))
 
 
 def tables_of_jobs(name):

@@ -13,6 +13,7 @@ from fedloom.commands.launch import running_snakemake
 from fedloom.commands.plan import megabytes
 from fedloom.common.errors import FedLoomError
 from fedloom.study import paths
+from fedloom.study.make_jobs import transferred_to
 from fedloom.study.plan import Plan
 from fedloom.study.runs import scenarios, trial_runs
 
@@ -52,6 +53,9 @@ def _used(plan: Plan) -> Iterator[Path]:
     """Yield the units of a study: those of its runs, their trials, and its frozen backbones."""
     settings = plan.settings
     every: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    for run in plan.runs:
+        others = transferred_to(settings, run)
+        every += [{"dataset": name, "backbone": run.backbone} for name in others]
     for scenario, backbone in product(scenarios(settings), settings.select.backbones):
         every.append(vars(scenario) | {"backbone": backbone})
     for pattern, labels in product(UNITS, every):

@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 from fedloom.commands.planning import KINDS
 from fedloom.common.schema import Keys
 from fedloom.config.kinds import LIBRARIES, NAMED_BY
-from fedloom.config.study import Config, Protocol
+from fedloom.config.study import Config, PartitionGrid, Protocol
 
 ROOMS = {**KINDS, "backbones": LIBRARIES}
 RECIPE = {
@@ -90,6 +90,7 @@ def kind_schema(section: str, name: str) -> dict[str, Any]:
         protocol = schema_of(Protocol)
         schema["$defs"] = schema.get("$defs", {}) | protocol.pop("$defs")
         ordered["protocol"] = protocol
+        ordered |= schema_of(PartitionGrid)["properties"]
     schema["properties"] = named | ordered
     schema["required"] = [*named, *schema.get("required", [])]
     return schema

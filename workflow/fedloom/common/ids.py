@@ -1,7 +1,11 @@
-"""Numbers that stand for clients, and which entry of a list option belongs to which client."""
+"""Numbers of clients, names of test sets, and which client an entry of a list option is of."""
 
 SERVER_MODEL = -1  # the client id under which the server's own model is evaluated
 UNASSIGNED = -1  # the client id of an image that no client has, as few shots leave some out
+
+# sets of test images, each answered by all clients: their own, those of all classes that clients
+# train on, of those that none does, and, before its label, of another dataset
+OWN, BASE, NOVEL, OTHER = "own", "base", "novel", "dataset "
 
 
 def entry_of(client: int, clients: int, entries: int) -> int:

@@ -71,7 +71,7 @@ def resolve_methods(
             wrappers=wrappers,
             families=plugin.families,
             needs=plugin.needs,
-            artefacts=tuple(plugin.artefacts_with(options)),
+            artefacts=plugin.all_artefacts(options),
             look=plugin.look.plain,
             own_training=entry.training.given,
             rounds=entry.rounds,
@@ -132,7 +132,7 @@ def _varied(method: Method, label: str, title: str, options: dict[str, Any], whe
         options=checked,
         training=method.training | swept,
         own_training=method.own_training | swept,
-        artefacts=tuple(plugin.artefacts_with(checked)),
+        artefacts=plugin.all_artefacts(checked),
     )
 
 

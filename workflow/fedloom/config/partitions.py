@@ -1,11 +1,13 @@
 """The keys that all partition schemes have."""
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError
-from fedloom.common.schema import Count, Keys, Natural, Number
+from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.schema import Count, Keys, Natural, Number, Several, Share
 
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 MinImages = Annotated[
@@ -17,6 +19,9 @@ MinImages = Annotated[
 ]
 
 
+NovelClasses = Share | Several[str]
+
+
 class SchemeKind(Keys):
     """The keys of a scheme, beside `scheme` and `protocol`."""
 
@@ -25,6 +30,12 @@ class SchemeKind(Keys):
     shots: Count | None = None
     """Few-shot training: at most this number of images of every class that a client holds, drawn by
     the seed; the test images stay; default: all."""
+    novel_classes: NovelClasses | None = None
+    """Classes that no client trains on or sees the names of, for CLIP methods: their names, or a
+    share, which takes the last classes, as CoOp's code does (0.5: its base and new classes)."""
+    transfer_to: Several[str] | None = None
+    """Datasets whose test images CLIP methods are tested on, among their classes; no client trains
+    on them."""
     seed: Natural | None = None
     """Divide and draw shots by this seed in all runs, whatever theirs; default: the run's own, so
     that every seed has another partition."""
@@ -34,6 +45,23 @@ class ClientScheme(SchemeKind):
     """The keys of a scheme that makes a given number of clients."""
 
     clients: Count
+
+
+def novel_numbers(novel: float | list[str], classes: Sequence[str]) -> list[int]:
+    """Return the numbers of the classes that no client trains on, of the dataset's `classes`."""
+    if isinstance(novel, list):
+        for name in novel:
+            check_known(name, classes, "novel_classes: no class")
+        numbers = [number for number, name in enumerate(classes) if name in novel]
+    else:
+        count = math.floor(len(classes) * novel + 1e-9)
+        numbers = list(range(len(classes) - count, len(classes)))
+    if not 0 < len(numbers) < len(classes) - 1:
+        raise FedLoomError(
+            f"novel_classes: must be one class or more and leave two to train on, got "
+            f"{len(numbers)} of {len(classes)}; change the share or the list"
+        )
+    return numbers
 
 
 def held_out_count(clients: int, partition: dict[str, Any]) -> int:

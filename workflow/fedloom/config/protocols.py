@@ -15,6 +15,7 @@ from fedloom.hooks.manifest import find
 
 NO_PROTOCOL = Protocol()
 STUDY = f"{CONFIG} study"
+UNSEEN = {"novel_classes", "transfer_to"}  # keys of a partition
 LONGEST_CHAIN = 1000  # Snakemake walks along it by recursion: 1,200 jobs went, 2,000 failed
 
 
@@ -48,9 +49,19 @@ def method_of(settings: Settings, partition: str, method: str) -> Method:
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
-    """Check that methods allow their batches and cohorts to be divided as the study does."""
+    """Check that methods allow to be trained and tested as the study's partitions ask for.
+
+    Their batches and cohorts may be divided, and clients tested on classes that none trains on.
+    """
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
+        for key in UNSEEN & settings.partitions[partition].settings.keys():
+            reason = find(method.plugin).refused_unseen(method.options)
+            if reason is not None:
+                raise FedLoomError(
+                    f"{CONFIG} methods.{method.label}: partitions.{partition}.{key} tests clients "
+                    f"on classes that none trains on, but {reason}; run one without the other"
+                )
         size, stacked = method.training["micro_batch"], settings.study.stacked
         reason = find(method.plugin).refused_parts(method.options, size, stacked)
         if reason is not None:

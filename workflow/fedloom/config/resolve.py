@@ -7,7 +7,7 @@ from typing import Any
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
-from fedloom.config import inherited, kind_plugins, method_labels, recipes
+from fedloom.config import inherited, kind_plugins, method_labels, partition_grids, recipes
 from fedloom.config.datasets import listing
 from fedloom.config.kinds import LIBRARIES, NAMED_BY, Catalogue, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
@@ -43,7 +43,7 @@ def resolve_with(
         own: what the study sets itself; it inherits the rest of `config`. Default: all of it.
     """
     own = config if own is None else own
-    keys = checked(Config, config, CONFIG + " ")
+    keys = partition_grids.expanded(checked(Config, config, CONFIG + " "))
     protocols = {}
     for label, entry in keys.partitions.items():  # the keys of its scheme are left
         path = ["partitions", label, "protocol"]
@@ -54,11 +54,12 @@ def resolve_with(
     )
     selected = _selection(keys, methods, grids)
     entries = _entries(keys, kinds)  # last, since it imports the modules of all kinds
+    used = {*selected.datasets, *_targets(keys, selected, entries)}
     paper, seed = keys.study.paper, keys.study.fixed_seeds.partition
     settings = Settings(
         study=keys.study,
         datasets={
-            label: _dataset(label, entry, keys.datasets[label], label in selected.datasets)
+            label: _dataset(label, entry, keys.datasets[label], label in used)
             for label, entry in entries["datasets"].items()
         },
         partitions={
@@ -123,6 +124,17 @@ def _selection(keys: Config, methods: Found[Method], grids: dict[str, Grid]) -> 
         tables=tuple(select.tables),
         figures=tuple(select.figures),
     )
+
+
+def _targets(keys: Config, selected: Selection, entries: Entries) -> list[str]:
+    """Return the datasets that partitions transfer to."""
+    found = []
+    for label in selected.partitions:
+        for name in entries["partitions"][label].keys.plain.get("transfer_to", ()):
+            where = f"{CONFIG} partitions.{label}.transfer_to: datasets have no label"
+            check_known(name, keys.datasets, where)
+            found.append(name)
+    return found
 
 
 def _scenario(name: str, keys: Config, where: str) -> Scenario:

@@ -70,7 +70,8 @@ class Partition:
     @property
     def holds_out(self) -> bool:
         """True if some clients never train."""
-        return bool(self.settings["held_out"] or self.settings.get("held_out_per_domain"))
+        keys = ("held_out", "held_out_per_domain", "held_out_domains")
+        return any(self.settings.get(key) for key in keys)
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,14 @@ class Protocol(Keys):
         return study.model_copy(update=given) if given else study
 
 
+class PartitionGrid(Keys):
+    """The key of a partition that stands for several."""
+
+    grid: Grid
+    """Key of the scheme -> its values; the label then stands for a label per combination, as
+    <label>.0.1, wherever `select` names it."""
+
+
 class WrapperEntry(Keys):
     """A plugin around a method's hooks."""
 

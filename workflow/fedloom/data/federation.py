@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
-from fedloom.common.ids import UNASSIGNED
+from fedloom.common.ids import NOVEL, UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.common.seeds import torch_generator
 from fedloom.data.store import ImageStore
@@ -46,7 +46,11 @@ class Federation:
         patches: returns a CLIP's projected patch tokens [N, T, d], from the cache; None if the
             method does not need them. Both are in its format, and a batch's are float32.
         domains: name of every client's domain; of several, joined by +.
-        classes: names of the C classes.
+        classes: names of the C classes; without those that no client trains on, whose images have
+            the label -1.
+        numbers: the number of each class in the dataset [C]; None: they are the labels.
+        unseen: other test images, by a name; every client is tested on all of them, among classes
+            that it never trained on.
         device: of a batch's tensors.
     """
 
@@ -60,6 +64,8 @@ class Federation:
     tokens: Callable[[int | None], torch.Tensor] = field(default=unasked("features"))
     patches: Callable[[], torch.Tensor] | None = None
     classes: tuple[str, ...] = ()
+    numbers: np.ndarray | None = None
+    unseen: "dict[str, Federation]" = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
@@ -299,20 +305,58 @@ def load(
     table = read_table(partition)
     client, test, training = (table[c].to_numpy() for c in ("client_id", "test", "participating"))
     train_rows, test_rows = (_rows_of_clients(client, half) for half in (~test, test))
-    counts = np.stack([np.bincount(store.labels[r], minlength=len(classes)) for r in train_rows])
+    novel = np.setdiff1d(store.labels, store.labels[client != UNASSIGNED])  # nobody's images
+    numbers = np.setdiff1d(np.arange(len(classes)), novel)
+    labels = _positions(store.labels, numbers, len(classes))
+    counts = np.stack([np.bincount(labels[r], minlength=len(numbers)) for r in train_rows])
     domains = table["domain"].to_numpy(zero_copy_only=False)
-    return Federation(
+    data = Federation(
         store=store,
         train=train_rows,
         test=test_rows,
         participating=sorted({int(k) for k in client[training]}),
-        labels=torch.from_numpy(store.labels).to(device),
+        labels=torch.from_numpy(labels).to(device),
         priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens or unasked("features"),
         patches=patches,
-        classes=tuple(classes),
+        classes=tuple(name for k, name in enumerate(classes) if k in numbers),
         device=device,
+    )
+    if not len(novel):
+        return data
+    rows = np.flatnonzero(test & np.isin(store.labels, novel))
+    labels = _positions(store.labels, novel, len(classes))
+    tested = among(data, rows, labels, [name for k, name in enumerate(classes) if k in novel])
+    return replace(data, numbers=numbers, unseen={NOVEL: tested})
+
+
+def _positions(labels: np.ndarray, numbers: np.ndarray, classes: int) -> np.ndarray:
+    """Return the position of every label [N] among the classes `numbers`; -1 for one of others."""
+    position = np.full(classes, -1)
+    position[numbers] = np.arange(len(numbers))
+    return position[labels]
+
+
+def among(
+    data: Federation, rows: np.ndarray, labels: np.ndarray, classes: Sequence[str], **other: Any
+) -> Federation:
+    """Return the same clients, each tested on all `rows`, among `classes` that it never trained on.
+
+    Its class priors are uniform.
+
+    Args:
+        labels: of all images [N].
+        other: `store`, `tokens` and `patches`, of images that are not those of `data`.
+    """
+    clients, count = data.num_clients, len(classes)
+    return replace(
+        data,
+        test=[rows] * clients,
+        labels=torch.from_numpy(labels).to(data.device),
+        priors=torch.full((clients, count), 1 / count, device=data.device),
+        classes=tuple(classes),
+        **other,
     )
 
 

@@ -13,7 +13,7 @@ import logging
 import numpy as np
 import pyarrow as pa
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.ids import UNASSIGNED
 from fedloom.common.seeds import numpy_generator
 from fedloom.config.data_plugins import OWN
@@ -45,8 +45,22 @@ def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
     return [Group("", np.ones(len(domains), bool), module.divide, settings)]
 
 
-def _held_out(clients: int, spec: dict, seed: int) -> np.ndarray:
-    """Draw the ids of the clients that never train: a share of all, or some of each domain."""
+def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> np.ndarray:
+    """Return the ids of the clients that never train.
+
+    They are all of some domains, or drawn: a share of all clients, or some of each domain.
+
+    Args:
+        owner, domains: [N] client and domain of every image.
+    """
+    clients, names = owner.max() + 1, spec.get("held_out_domains")
+    if names is not None:
+        for name in names:
+            check_known(name, np.unique(domains).tolist(), "held_out_domains: no domain")
+        held = np.unique(owner[np.isin(domains, names)])
+        if len(held) == clients:
+            raise FedLoomError("held_out_domains: must leave a domain to train on; remove one")
+        return held
     rng = numpy_generator(seed, "held out")
     count = spec.get("held_out_per_domain", 0)
     if not count:
@@ -155,15 +169,31 @@ def divide(
     Args:
         labels, test, domains: [N] class, test split and domain of every image.
         spec: an entry of the config's `partitions`. The clients of a domain follow each other,
-            domains in alphabetical order.
+            domains in alphabetical order. `novel_classes` are numbers here.
         seed: the run's; the entry's own `seed` goes before it.
 
     Returns:
         One row per image with the columns `COLUMNS`, sorted by index. `participating` is False for
         the clients held out of training. `shots` leaves the other training images UNASSIGNED;
         `validation` makes a share of every client's training images its test images, and leaves
-        those of the dataset UNASSIGNED.
+        those of the dataset UNASSIGNED; all images of `novel_classes`, and all of no other class,
+        are UNASSIGNED.
     """
+    if "novel_classes" not in spec:
+        return _divide(labels, test, domains, spec, seed)
+    seen = ~np.isin(labels, spec["novel_classes"])
+    numbers = np.unique(labels[seen], return_inverse=True)[1]  # schemes count classes from 0
+    table = _divide(numbers, test[seen], domains[seen], spec, seed)
+    owner, held, training = np.full(len(labels), UNASSIGNED), test.copy(), np.zeros_like(test)
+    for column, name in ((owner, "client_id"), (held, "test"), (training, "participating")):
+        column[seen] = table[name]
+    return _table(owner, labels, held, training, domains)
+
+
+def _divide(
+    labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
+) -> pa.Table:
+    """Divide images over clients, without a look at `novel_classes`; see `divide`."""
     seed = spec.get("seed", seed)
     rng = numpy_generator(seed, "partition")
     owner = np.full(len(labels), UNASSIGNED)
@@ -194,7 +224,7 @@ def divide(
                 f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
                 "more classes per client"
             )
-    training = ~np.isin(owner, _held_out(clients, spec, seed))
+    training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
     if "shots" in spec:
         rows = np.flatnonzero(~test)
         dropped = rows[~_few_shots(labels[rows], owner[rows], spec["shots"], seed)]
@@ -202,5 +232,10 @@ def divide(
     if "validation" in spec:
         held = validation_split(labels, np.where(test, UNASSIGNED, owner), spec["validation"], seed)
         owner, training, test = np.where(test, UNASSIGNED, owner), training & ~test, held
-    columns = [np.arange(len(labels)), owner, labels, test, training, domains]
-    return pa.table(dict(zip(COLUMNS.names, columns, strict=True)), schema=COLUMNS)
+    return _table(owner, labels, test, training, domains)
+
+
+def _table(*columns: np.ndarray) -> pa.Table:
+    """Return the columns behind `index` as a table."""
+    every = [np.arange(len(columns[0])), *columns]
+    return pa.table(dict(zip(COLUMNS.names, every, strict=True)), schema=COLUMNS)

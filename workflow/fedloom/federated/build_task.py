@@ -1,16 +1,20 @@
 """Build a run's task and hooks from its spec and its data files."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.backbones import base
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
+from fedloom.common.ids import OTHER
 from fedloom.common.receipts import check_receipt, read_receipt
 from fedloom.data import federation
 from fedloom.data.store import ImageStore
@@ -45,8 +49,7 @@ def build_task(
             files["partition"],
             facts["classes"],
             device,
-            tokens=cached_tokens(files["features"], device) if "features" in files else None,
-            patches=cached_patches(files["patches"], device) if "patches" in files else None,
+            **_caches(files, device),
         ),
         clients_per_round=spec.clients_per_round,
         stacked=method.stacked and spec.stacked,
@@ -62,6 +65,34 @@ def build_task(
     )
     check_cohort(task)
     return task, loader.load_hooks(method, wrappers=wrappers)
+
+
+def with_datasets(
+    task: Task, files: Mapping[str, Mapping[str, Path]], device: torch.device
+) -> Task:
+    """Return a task with the test images of other datasets in `data.unseen`, by their labels.
+
+    Args:
+        files: of each dataset, see fedloom.study.paths.other_inputs.
+    """
+    unseen = dict(task.data.unseen)
+    for dataset, of_dataset in files.items():
+        facts = read_receipt(of_dataset["store"])
+        check_names(facts, dataset)
+        for name in of_dataset.keys() - {"store"}:
+            check_receipt(of_dataset[name])
+        store = ImageStore(of_dataset["store"], facts)
+        other = {"store": store} | _caches(of_dataset, device)
+        rows = np.flatnonzero(store.test)
+        found = federation.among(task.data, rows, store.labels, facts["classes"], **other)
+        unseen[OTHER + dataset] = found
+    return replace(task, data=replace(task.data, unseen=unseen))
+
+
+def _caches(files: Mapping[str, Path], device: torch.device) -> dict[str, Any]:
+    """Return `tokens` and `patches` of a Federation, of the caches among the files."""
+    caches = {"features": ("tokens", cached_tokens), "patches": ("patches", cached_patches)}
+    return {key: read(files[name], device) for name, (key, read) in caches.items() if name in files}
 
 
 def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None], Tensor]:

@@ -72,13 +72,13 @@ def evaluate(
     for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]
         # scored before `personalize`, which may write to the states that it gets
-        scores = _score(task, hooks, received, clients, images)
+        scores = score_of(task, hooks, received, clients, images)
         answers.append(scores)
         rows += _client_rows(task, clients, scores, personalized=False)
-        one_model = one_model and server is not None and _is_copied(server[0], received)
-        personal = _personalize(task, hooks, received, clients)
+        one_model = one_model and server is not None and is_copied(server[0], received)
+        personal = personalized_by(task, hooks, received, clients)
         if personal is not None:
-            scores = _score(task, hooks, received, personal, images)
+            scores = score_of(task, hooks, received, personal, images)
             rows += _client_rows(task, clients, scores, personalized=True)
         if confusion is not None:
             for client, score in zip(clients.ids, scores, strict=True):
@@ -114,12 +114,12 @@ def _answers_to_all(
     all of them instead (SGPT's protocol).
     """
     images = np.sort(np.concatenate(task.data.test))
-    scores = _score(task, hooks, received, server_model, [images])
+    scores = score_of(task, hooks, received, server_model, [images])
     if not scores:
         chosen = [k for k in ids or task.data.participating if k in task.data.position]
         for group in groups(len(chosen), _width(task, state)):
             received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
-            scores += _score(task, hooks, received, clients, [images] * len(clients))
+            scores += score_of(task, hooks, received, clients, [images] * len(clients))
     return [scores]
 
 
@@ -203,7 +203,7 @@ def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, rece
     return unseen
 
 
-def _is_copied(server: Tree, received: Tree) -> bool:
+def is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
 
     def equal(one: object, several: object) -> bool:
@@ -220,7 +220,7 @@ def _is_copied(server: Tree, received: Tree) -> bool:
     )
 
 
-def _personalize(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
+def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
     """Return the clients with the states that `personalize` gives; None if the method has none.
 
     The hook may train, so that it gets at most as many clients at once as train as one batch.
@@ -239,7 +239,7 @@ def _personalize(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> C
     return replace(clients, state=tensor_map(lambda *values: torch.cat(values), *trees))
 
 
-def _score(
+def score_of(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
 ) -> list[Score]:
     """Let K clients predict the classes of their images.

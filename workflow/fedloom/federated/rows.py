@@ -155,6 +155,8 @@ class Confusion:
 
         `images` are rows of the image store [n], `predicted` the class [n] given to each.
         """
+        if task.data.numbers is not None:
+            predicted = task.data.numbers[predicted]
         pairs = np.stack([task.data.store.labels[images], predicted])
         (labels, answers), counts = np.unique(pairs, axis=1, return_counts=True)
         columns = (np.full_like(labels, task.round), np.full_like(labels, client), labels, answers)

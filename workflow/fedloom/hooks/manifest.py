@@ -24,6 +24,7 @@ FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts")}  # by default
 CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # by family
 NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
+TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
 OF_WRAPPERS = ("preserves", "updates")  # keys that only a wrapper declares
 OF_BOTH = ("kind", "name", "title", "paper", "look", "options")  # all others are a method's
 
@@ -122,6 +123,9 @@ class Plugin(Located):
     "weighted", by their training images, or the options with which it is which. The default hook
     `aggregate` takes it. A method with its own `aggregate` names it if it uses nothing else of the
     updates; without it, wrappers that preserve the sum of the updates alone are refused."""
+    unseen_classes: Condition = False
+    """Where predict answers among the classes of `task.data.classes`, by their names, even if they
+    are others than those that clients trained on: key novel_classes of a partition."""
     server_sees_held_out: bool = False
     """True if the server trains on images of held-out clients, to which it is then no stranger:
     tables mark its held-out accuracies."""
@@ -171,6 +175,7 @@ class Plugin(Located):
         named = {
             "couples_images": self.couples_images,
             "whole_cohorts": self.whole_cohorts,
+            "unseen_classes": self.unseen_classes,
             "cost.no_server_model": self.cost.no_server_model,
             "cost.prompts": tuple(name for name in self.cost.prompts if isinstance(name, str)),
             "cost.trains_weights": self.cost.trains_weights,
@@ -203,6 +208,19 @@ class Plugin(Located):
     def artefacts_with(self, options: dict) -> list[str]:
         """Return the tables that the artefact hook gives."""
         return [name for name, entry in self.artefacts.items() if _holds(entry.options, options)]
+
+    def all_artefacts(self, options: dict) -> tuple[str, ...]:
+        """Return the tables that a run has: those of the hook, and the runtime's own."""
+        own = (TEST_SETS,) if _holds(self.unseen_classes, options) else ()
+        return (*self.artefacts_with(options), *own)
+
+    def refused_unseen(self, options: dict) -> str | None:
+        """Return why clients cannot be tested on classes that none trained on; None if they can."""
+        if _holds(self.unseen_classes, options):
+            return None
+        if self.family == "clip":
+            return f"{self.name} does not declare that it predicts among others (unseen_classes)"
+        return f"the head of {self.name} has an output for each class that it was trained on alone"
 
     def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
         """Return why a study may not divide the method's batches or cohorts, and what to change."""

@@ -1,4 +1,4 @@
-"""Compute a method's own table from a finished run, for figures and tables."""
+"""Compute a table from a finished run, for figures and tables: the method's, or its test sets."""
 
 from functools import partial
 
@@ -9,9 +9,11 @@ from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
-from fedloom.federated.build_task import build_task
+from fedloom.federated.build_task import build_task, with_datasets
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.state import State
+from fedloom.federated.unseen import answers
+from fedloom.hooks.manifest import TEST_SETS
 from fedloom.study import paths, provenance, selected
 from fedloom.study.jobs import ArtefactJob
 
@@ -28,5 +30,12 @@ def run(job: ArtefactJob, threads: int) -> None:
     provenance.digest_of_weights(run.path, spec.backbone, loaded)
     tree, facts = tensor_files.load(state)
     kept = State.of(tree, task.data.device)
-    table = artefact(task.at(facts["round"]), hooks, kept, job.artefact)
+    task = task.at(facts["round"])
+    if job.artefact == TEST_SETS:
+        names, needs = job.transfer_to, spec.method.needs
+        files = {name: paths.other_inputs(name, run, needs) for name in names}
+        task = with_datasets(task, files, task.data.device)
+        table = answers(task, hooks, kept)
+    else:
+        table = artefact(task, hooks, kept, job.artefact)
     write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), pa.table(table))

@@ -2,7 +2,8 @@
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
-from fedloom.common.receipts import write_receipt
+from fedloom.common.receipts import read_receipt, write_receipt
+from fedloom.config.partitions import novel_numbers
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
 from fedloom.study import paths
@@ -12,10 +13,14 @@ from fedloom.study.jobs import PartitionJob
 def run(job: PartitionJob, threads: int) -> None:
     """Write the client of every image."""
     label, seed = job.partition.label, job.seed
-    images = ImageStore(paths.inputs("partition", dataset=job.dataset)["store"])
+    store = paths.inputs("partition", dataset=job.dataset)["store"]
+    images = ImageStore(store)
     out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
     try:
+        if "novel_classes" in spec:
+            classes = read_receipt(store)["classes"]
+            spec["novel_classes"] = novel_numbers(spec["novel_classes"], classes)
         table = divide(images.labels, images.test, images.domains, spec, seed)
         write_table(out, table)
     except FedLoomError as error:

@@ -14,7 +14,7 @@ from fedloom.config.rounds import job_ends
 from fedloom.config.settings import Settings
 from fedloom.study import estimates, paths
 from fedloom.study.backbone_sizes import sizes
-from fedloom.study.make_jobs import study_of_run, trials_of
+from fedloom.study.make_jobs import study_of_run, transferred_to, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.resources import RATE, contents, image_megabytes
@@ -126,6 +126,11 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
         for run in plotted_runs(output.shown) if output.shown is not None else ():
             if run.artefact:
                 jobs["artefact"][run.artefact] = run
+            for name in transferred_to(settings, run):
+                add("dataset", paths.STORE, dataset=name)
+                for cache in {"features", "patches"} & plan.run_inputs(run).keys():
+                    labels = {"dataset": name, "backbone": run.backbone, "cache": cache}
+                    add("cache", paths.CACHE, **labels)
         for pair in getattr(output, "backbones", ()):
             dataset, backbone = pair.split("/")
             add("cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")

@@ -144,6 +144,7 @@ class ArtefactJob:
     spec: RunSpec
     last: int
     artefact: str
+    transfer_to: tuple[str, ...] = ()  # other datasets that clients are tested on
 
 
 @dataclass(frozen=True)

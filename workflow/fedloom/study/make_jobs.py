@@ -11,6 +11,7 @@ from fedloom.config.protocols import is_trial, method_of, study_of
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
 from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Settings, Trial
 from fedloom.config.study import Study
+from fedloom.hooks.manifest import TEST_SETS
 from fedloom.study import jobs
 from fedloom.study.output_jobs import figure_job, table_job
 from fedloom.study.runs import Run
@@ -25,7 +26,9 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
             plain = replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=())
             return jobs.DatasetJob(plain)
         case "partition":
-            return jobs.PartitionJob(w.dataset, settings.partitions[w.partition], int(w.seed))
+            partition = settings.partitions[w.partition]  # who is tested elsewhere divides nothing
+            keys = {k: v for k, v in partition.settings.items() if k != "transfer_to"}
+            return jobs.PartitionJob(w.dataset, replace(partition, settings=keys), int(w.seed))
         case "partition_chart":
             return jobs.PartitionChartJob(w.dataset, w.partition, int(w.seed))
         case "cache":
@@ -49,7 +52,8 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
             return jobs.EvaluateJob(Run.of(w), tuple(job_ends(study)), study.confusion, trial)
         case "artefact":
             last = study_of_run(settings, w).rounds
-            return jobs.ArtefactJob(run_spec(settings, Run.of(w)), last, w.artefact)
+            targets = transferred_to(settings, w) if w.artefact == TEST_SETS else ()
+            return jobs.ArtefactJob(run_spec(settings, Run.of(w)), last, w.artefact, targets)
         case "table":
             return table_job(settings, settings.tables[w.label])
         case "figure":
@@ -95,6 +99,12 @@ def run_spec(settings: Settings, run: Run) -> jobs.RunSpec:
         tuned=bool(trials),
         fixed=FixedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
     )
+
+
+def transferred_to(settings: Settings, labels: Any) -> tuple[str, ...]:
+    """Return the datasets, others than the run's, that its clients are tested on after training."""
+    targets = settings.partitions[labels.partition].settings.get("transfer_to", ())
+    return tuple(label for label in targets if label != labels.dataset)
 
 
 def study_of_run(settings: Settings, labels: Any) -> Study:

@@ -82,6 +82,13 @@ def run_inputs(run: "Run", needs: Collection[str]) -> dict[str, Path]:
     return {name: at(DATA[name], run) for name in DATA if name in ("store", "partition", *needs)}
 
 
+def other_inputs(dataset: str, run: "Run", needs: Collection[str]) -> dict[str, Path]:
+    """Return the files of another dataset that a run is tested on: `store` and the caches."""
+    caches = [name for name in needs if name in ("features", "patches")]
+    values = vars(run) | {"dataset": dataset}
+    return {name: at(DATA[name], **values) for name in ("store", *caches)}
+
+
 def end(number: int) -> str:
     """Write the last round of a job as the wildcard `end` has it."""
     return f"{number:04}"

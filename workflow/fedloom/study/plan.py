@@ -110,6 +110,12 @@ class Plan:
         """Return the data files that a run reads, see paths.run_inputs."""
         return paths.run_inputs(Run.of(labels), self.settings.methods[labels.method].needs)
 
+    def other_inputs(self, labels: Any) -> list[Path]:
+        """Return the data files of other datasets that clients are tested on for an artefact."""
+        needs, run = self.settings.methods[labels.method].needs, Run.of(labels)
+        datasets = self.job("artefact", labels).transfer_to
+        return [f for name in datasets for f in paths.other_inputs(name, run, needs).values()]
+
     def job_files(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of every job of a run."""
         return _files(wildcards, pattern, job_ends(self.study(wildcards)))

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.schema import Count, Natural, Number, require
+from fedloom.common.schema import Count, Natural, Number, Several, require
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
 from fedloom.data.image_list import NO_DOMAIN
 from fedloom.data.schemes import dirichlet, iid, imbalance
@@ -31,15 +31,20 @@ class Domain(SchemeKind):
     """Of the domain's classes, at least one, dominate a client."""
     held_out_per_domain: Natural = 0
     """Clients of each domain that never train, instead of held_out."""
+    held_out_domains: Several[str] | None = None
+    """Domains whose clients never train, instead of held_out; `grid: {held_out_domains: [[a], [b],
+    [c]]}` leaves out one after the other."""
 
     @model_validator(mode="after")
     def _divided_in_one_way(self) -> Self:
         """Refuse two ways to divide a domain, half of one, and domains that nobody trains on."""
         if self.alpha is not None and self.dominant_share is not None:
             raise ValueError("alpha and dominant_share; divide a domain by one of them")
+        ways = ("held_out", "held_out_per_domain", "held_out_domains")
+        chosen = [key for key in ways if getattr(self, key)]
+        if len(chosen) > 1:
+            raise ValueError(f"{' and '.join(chosen)}; set one of them")
         held, clients = self.held_out_per_domain, self.clients_per_domain
-        if held and self.held_out:
-            raise ValueError("held_out and held_out_per_domain; set one of them")
         if held >= clients:
             raise ValueError(
                 f"held_out_per_domain: {held} of {clients} clients leave none to train"

@@ -1,0 +1,65 @@
+"""Test a finished run on images on which its clients are not tested after a round.
+
+Those are the test images of all classes that clients train on, and of classes and data sets that no
+client trains on: a CLIP method predicts among those classes by their names.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedloom.common.ids import BASE, OWN, SERVER_MODEL
+from fedloom.common.tensors import Tree
+from fedloom.data.federation import Federation
+from fedloom.federated.evaluate import (
+    Score,
+    cohorts,
+    is_copied,
+    personalized_by,
+    received_by,
+    score_of,
+)
+from fedloom.federated.state import State
+from fedloom.federated.task import Cohort, Task
+from fedloom.hooks.hook_caller import Hooks
+
+
+@torch.no_grad()
+def answers(task: Task, hooks: Hooks, state: State) -> dict[str, list]:
+    """Let every participating client answer all sets of test images; return a table's columns.
+
+    A row is of a set and a client: `own` are its own test images, `base` those of all clients, and
+    the others are `task.data.unseen`, by their names. A client that the method personalises before
+    a test answers after that.
+    """
+    data, rows = task.data, list[tuple]()
+    everything = np.sort(np.concatenate(data.test))
+    shared = {BASE: replace(data, test=[everything] * data.num_clients), **data.unseen}
+    server, of_all = received_by(task, hooks, state, [SERVER_MODEL]), dict[str, list[Score]]()
+    for received, clients in cohorts(task, hooks, state, data.participating):
+        personal = personalized_by(task, hooks, received, clients)
+        one_model = personal is None and not hooks.takes("predict", "clients")
+        one_model = one_model and is_copied(server[0], received)
+        for name, tested in {OWN: data, **shared}.items():
+            if one_model and name in shared:  # clients that cannot be told apart answer alike
+                if name not in of_all:
+                    of_all[name] = _scores(task, hooks, *server, tested)
+                scores = of_all[name] * len(clients)
+            else:
+                scores = _scores(task, hooks, received, personal or clients, tested)
+            for client, score in zip(clients.ids, scores, strict=True):
+                count = len(score.images)
+                rows.append((name, client, count, score.correct, score.loss / count))
+    columns = ("test_set", "client_id", "num_test", "num_correct", "loss")
+    return dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _scores(
+    task: Task, hooks: Hooks, received: Tree, clients: Cohort, tested: Federation
+) -> list[Score]:
+    """Return how K clients, or the server's model, answer their test images of a set."""
+    ids = list(clients.ids)  # the server's, -1, has the images of the last client, which all have
+    clients = replace(clients, priors=tested.priors[ids])
+    images = [tested.test[k] for k in ids]
+    return score_of(replace(task, data=tested), hooks, received, clients, images)
