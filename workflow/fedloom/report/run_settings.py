@@ -1,4 +1,4 @@
-"""What a run was given, with the place of each value: default, method.toml, study or trial."""
+"""List the settings of a run, each with its origin: default, method.toml, study or trial."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
