@@ -176,3 +176,15 @@ def test_differences_are_the_largest_of_the_loops(script):
     rounds = {"usual": (1.5001, OURS[1]), "careful": (1.5, 1.001 * OURS[1]), "ours": OURS}
     apart = script.check_alike("fedotp", RECEIVED, rounds)
     assert apart == pytest.approx((1e-4, 1e-3), rel=1e-3)
+
+
+# ---- real_results.py keeps the numbers of docs/results.md ----------------------------------------
+
+
+def test_tables_of_real_studies_are_the_kept_ones(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = importlib.import_module("real_results")
+    for page in script.PAGES:
+        text = page.read_text()
+        assert len(script.BLOCK.findall(text)) == text.count("<!-- table ") > 0
+        assert script.filled(text) == text, "run: benchmarks/real_results.py write"

@@ -1,10 +1,10 @@
-"""Keep the results of `make real` in docs/results, and set them into docs/results.md.
+"""Keep the results of `make real` in docs/results, and set their tables into pages.
 
-    results.py keep cifar10   copy a finished study's tables, figures and rows from results/
-    results.py write          set the kept tables into the page, after their marks
+    real_results.py keep cifar10   copy a finished study's tables, figures and rows from results/
+    real_results.py write          set the kept tables into README.md and docs/results.md
 
-A mark is `<!-- table cifar10/main -->`. The text between the tables is written by hand. A test runs
-`write`, which must change nothing.
+Their marks are as `<!-- table cifar10/main -->`. The text between the tables is written by hand. A
+test checks that the pages have the kept tables.
 """
 
 import argparse
@@ -15,15 +15,18 @@ import subprocess
 from pathlib import Path
 
 import pandas as pd
+from micro_claims import VERDICTS, line
 
 from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import write_text
 from fedloom.common.packages import versions
 from fedloom.study import paths
+from fedloom.study.runs import trial_runs
 
-KEPT, PAGE = ROOT / "docs/results", ROOT / "docs/results.md"
-BLOCK = re.compile(r"(<!-- table (\S+) -->\n\n).*?(?=\n<!-- end -->)", re.S)
+KEPT = ROOT / "docs/results"
+PAGES = (ROOT / "README.md", ROOT / "docs/results.md")
+BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(?=<!-- end -->)", re.S)
 
 
 def keep(study: str) -> None:
@@ -34,8 +37,11 @@ def keep(study: str) -> None:
     folder.mkdir(parents=True)
     for label in select.tables:
         table = paths.at(paths.TABLE, study=plan.name, label=label)
-        shutil.copy(table, folder)
         shutil.copy(table.with_suffix(".parquet"), folder)
+        if plan.settings.tables[label].kind == "claims":
+            write_text(folder / table.name, tested(table.with_suffix(".parquet"), plan.name))
+        else:
+            shutil.copy(table, folder)
     for label in select.figures:
         figure = paths.at(paths.FIGURE, study=plan.name, label=label)
         shutil.copy(figure.with_suffix(".png"), folder)
@@ -44,9 +50,18 @@ def keep(study: str) -> None:
     )
     rounds = rows([paths.at(paths.ROUNDS, run) for run in plan.runs])
     rounds.to_parquet(folder / "rounds.parquet", compression="zstd")
-    evaluations = {Path(file) for run in plan.runs for file in plan.trials(run)}
-    trials = rows([file.with_name(Path(paths.ROUNDS).name) for file in sorted(evaluations)])
-    write_text(folder / "cost.md", cost(rounds, trials))
+    hours = {"runs": processor_hours(rounds)}
+    if trials := [paths.at(paths.ROUNDS, run) for run in trial_runs(plan.settings)]:
+        hours["trials"] = processor_hours(rows(trials))
+    write_text(folder / "cost.md", cost(hours))
+
+
+def tested(claims: Path, study: str) -> str:
+    """Return the claims that a study's runs could test, in the form of docs/claims.md."""
+    table = pd.read_parquet(claims).assign(study=study)
+    kept = table[table["verdict"].isin(VERDICTS)].sort_values("verdict")
+    lines = pd.DataFrame([line(claim) for _, claim in kept.iterrows()])
+    return lines.drop(columns="study").to_markdown(index=False) + "\n"
 
 
 def rows(files: list[Path]) -> pd.DataFrame:
@@ -56,23 +71,28 @@ def rows(files: list[Path]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(labels, "category"))
 
 
-def cost(rounds: pd.DataFrame, trials: pd.DataFrame) -> str:
+def processor_hours(rounds: pd.DataFrame) -> str:
+    """Return how many runs there are, and their time on processors."""
+    runs = rounds.groupby(["dataset", "partition", "method", "seed"], observed=True)
+    return f"{len(runs)}, {rounds['processor_seconds'].sum() / 3600:.1f} CPU h"
+
+
+def cost(hours: dict[str, str]) -> str:
     """Return a table of the time of runs and trials, the commit and the versions."""
-    keys = ["dataset", "partition", "method", "seed"]
     command = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    hours = {
-        name: f"{len(table.groupby(keys, observed=True))}, "
-        f"{table['processor_seconds'].sum() / 3600:.1f} CPU h"
-        for name, table in (("runs", rounds), ("trials", trials))
-    }
     facts = {**hours, "commit": commit, "Python": platform.python_version(), **versions()}
-    return pd.DataFrame([facts]).to_markdown(index=False) + "\n"
+    return pd.DataFrame([facts]).to_markdown(index=False, disable_numparse=True) + "\n"
 
 
 def filled(page: str) -> str:
     """Return the page with every block's table as it is kept."""
-    return BLOCK.sub(lambda block: block[1] + (KEPT / f"{block[2]}.md").read_text(), page)
+
+    def block(mark: re.Match) -> str:
+        """Return a mark with its table."""
+        return f"{mark[1]}\n{(KEPT / mark[2]).with_suffix('.md').read_text()}\n"
+
+    return BLOCK.sub(block, page)
 
 
 def main() -> None:
@@ -84,7 +104,8 @@ def main() -> None:
     if given.command == "keep":
         for study in given.studies:
             keep(study)
-    write_text(PAGE, filled(PAGE.read_text()))
+    for page in PAGES:
+        write_text(page, filled(page.read_text()))
 
 
 if __name__ == "__main__":
