@@ -175,7 +175,7 @@ def _config(*methods, **partition):
     ("methods", "partition", "words"),
     [
         (["fedvpt"], {"novel_classes": 0.5}, ["methods.fedvpt", "new.novel_classes", "head"]),
-        (["promptfl"], {}, ["tables.new", "partitions.new", "novel_classes"]),
+        (["promptfl"], {}, ["tables.new", "novel_classes"]),
         (["promptfl"], {"novel_classes": 1.0}, ["partitions.new.novel_classes"]),
     ],
 )
@@ -210,7 +210,7 @@ def _answered(folder, own, base, novel):
     return shown(artefact=file)
 
 
-def test_the_table_has_means_over_clients_and_their_harmonic_mean(tmp_path):
+def test_the_table_has_means_over_clients_and_what_they_make_together(tmp_path):
     runs = [
         _answered(tmp_path, (10, 6), (8, 12), (1, 1)),
         _answered(tmp_path, (8, 8), (10, 10), (4, 2)),
@@ -220,6 +220,9 @@ def test_the_table_has_means_over_clients_and_their_harmonic_mean(tmp_path):
     assert (row["own"], row["base"], row["novel"]) == (80, 50, 40)
     first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean"] == pytest.approx((first + second) / 2)
+    first, second = 80 + 2 / (1 / 50 + 1 / 20), 80 + 2 / (1 / 50 + 1 / 60)  # twice FedMGP's CM
+    assert row["combined"] == pytest.approx((first + second) / 4)
+    first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean_std"] == pytest.approx(abs(first - second) / 2**0.5)
 
 
