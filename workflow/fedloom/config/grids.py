@@ -97,10 +97,7 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
 
 
 def with_partitions(keys: Config) -> Config:
-    """Return the config with members of grids among `partitions`, and wherever a grid is named.
-
-    That is in `select`, and in the scenarios of tables and figures.
-    """
+    """Return the config with members of grids among `partitions`, and wherever one is named."""
     partitions, members = dict[str, dict[str, Any]](), dict[str, list[str]]()
     for label, entry in keys.partitions.items():
         where, path = f"{CONFIG} partitions.{label}", ["partitions", label]

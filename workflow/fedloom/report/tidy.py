@@ -107,8 +107,7 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
         table = read_table(Path(file))
         if "test_set" not in table.column_names:  # clients' own images
             table = table.append_column("test_set", pa.nulls(len(table), pa.string()))
-        number = pa.array(np.full(len(table), position))
-        tables.append(table.select(READ).append_column("run", number))
+        tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
     rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
     rows = rows[rows["test_set"] != OWN].reset_index(drop=True)  # which its evaluations have
     before = ~rows["personalized"] & rows.groupby("run")["personalized"].transform("any")

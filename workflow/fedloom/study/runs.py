@@ -41,10 +41,9 @@ def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
     select, shown = settings.select, set()
     outputs = [settings.tables[label] for label in select.tables]
     for output in outputs + [settings.figures[label] for label in select.figures]:
-        if artefact not in (None, output.keys.artefact_name):
-            continue
         labels = (output.scenarios, output.backbones, output.methods)
-        shown |= set(product(*labels, output_seeds(settings, output)))
+        if artefact in (None, output.keys.artefact_name):
+            shown |= set(product(*labels, output_seeds(settings, output)))
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
     return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]
 

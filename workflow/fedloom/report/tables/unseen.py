@@ -14,8 +14,8 @@ from fedloom.study.plot_inputs import PlottedRun
 
 def heading(self: RunsTable, metric: str) -> Column:
     """Return how an accuracy is shown; a dataset's heading is its label."""
-    words = metric.replace("_", " ").capitalize()
-    return Column(metric.removeprefix(OTHER) if metric.startswith(OTHER) else words)
+    label = metric.removeprefix(OTHER)
+    return Column(metric.replace("_", " ").capitalize() if label == metric else label)
 
 
 class BaseToNovel(RunsTable):
@@ -90,5 +90,5 @@ class LeaveOneDomainOut(AccuracyTable):
         """Say which clients the numbers are of, and at which rounds."""
         return (
             "test accuracy in % of the clients of a domain that no client trains on, a column per "
-            f"domain left out, {at(runs)}"
-        ) + without(self)
+            f"domain left out, {at(runs)}{without(self)}"
+        )
