@@ -45,7 +45,7 @@ def write_record(plan: Plan) -> None:
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
     settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
-    tested = runs(settings, TEST_SETS)
+    tested = {*runs(settings, TEST_SETS)}
     files = [paths.at(paths.EVALUATION, run) for run in every]
     files += [paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):
