@@ -78,22 +78,32 @@ def test_what_is_no_grid_of_partitions_is_refused(partitions, words):
         _resolved(partitions, partitions=["out"])
 
 
+def _with_table(partitions, selected, /, **keys):
+    config = default_config()
+    config["partitions"] |= partitions
+    config["tables"]["out"] = {"kind": "leave_one_domain_out", **keys}
+    config["select"] |= {"tables": ["out"], "figures": [], "partitions": selected}
+    return resolve(config | {"select": config["select"] | {"datasets": ["styles"]}})
+
+
 @pytest.mark.parametrize(
-    ("more", "selected", "words"),
+    ("keys", "members"),
     [
-        ({}, ["out", "iid"], ["out.ink, out.oil, iid", "held_out_domains"]),
-        ({"again": ONE_OUT}, ["out", "again"], ["out.ink", "again.ink", "held_out_domains"]),
+        ({}, ["ink", "oil"]),
+        ({"scenarios": ["styles/out"]}, ["ink", "oil"]),
+        ({"scenarios": ["styles/out.oil"]}, ["oil"]),
     ],
 )
-def test_a_table_of_domains_left_out_needs_partitions_that_leave_out_one_each(
-    more, selected, words
+def test_a_table_shows_partitions_that_leave_domains_out_and_names_them_by_their_grid(
+    keys, members
 ):
-    config = default_config()
-    config["partitions"] |= {"out": ONE_OUT, **more}
-    config["tables"]["out"] = {"kind": "leave_one_domain_out"}
-    config["select"] |= {"tables": ["out"], "figures": [], "partitions": selected}
-    with refused("tables.out", *words):
-        resolve(config)
+    output = _with_table({"out": ONE_OUT}, ["iid", "out"], **keys).tables["out"]
+    assert list(map(str, output.scenarios)) == [f"styles/out.{member}" for member in members]
+
+
+def test_a_table_of_domains_left_out_needs_partitions_that_leave_some_out():
+    with refused("tables.out", "held_out_domains"):
+        _with_table({}, ["iid"])
 
 
 def _run(folder, partition, seed, correct):
@@ -103,9 +113,12 @@ def _run(folder, partition, seed, correct):
          "personalized": False, "num_test": 10, "num_correct": n, "loss": 0.0}
         for k, (domain, n) in enumerate(zip(("ink", "oil", "oil"), correct, strict=True))
     ]  # fmt: skip
-    file = folder / f"{partition}{seed}.parquet"
+    file, rounds = (folder / f"{partition}{seed}{end}.parquet" for end in ("", "_rounds"))
     pd.DataFrame(rows).to_parquet(file)
-    return shown(partition=f"out.{partition}", seed=seed, reported=Reported((2,)), evaluation=file)
+    loss = 3.0 if partition == "oil" else 1.0
+    pd.DataFrame({"round": [1, 2], "train_loss": loss, "guessing_loss": 2.0}).to_parquet(rounds)
+    labels = {"partition": f"out.{partition}", "seed": seed, "reported": Reported((2,))}
+    return shown(**labels, evaluation=file, rounds=rounds)
 
 
 def test_the_table_has_a_column_per_domain_and_their_mean_over_seeds(tmp_path):
@@ -117,11 +130,13 @@ def test_the_table_has_a_column_per_domain_and_their_mean_over_seeds(tmp_path):
     ]
     built = tables.build(table_job("leave_one_domain_out"), runs)
     (row,) = built.frame.to_dict("records")
-    assert (row["ink"], row["oil"], row["mean"], row["seeds"]) == (50, 70, 60, 2)
+    names = ("domain_ink", "domain_oil", "held_out_mean")
+    assert [row[name] for name in (*names, "seeds")] == [50, 70, 60, 2]
     deviations = [np.std(each, ddof=1) for each in ([40, 60], [60, 80], [50, 70])]
-    assert [row[f"{name}_std"] for name in ("ink", "oil", "mean")] == pytest.approx(deviations)
-    assert built.texts.titles == ["Method", "ink", "oil", "Mean"]
-    assert not built.texts.notes
+    assert [row[f"{name}_std"] for name in names] == pytest.approx(deviations)
+    assert built.texts.titles == ["Method", "ink", "oil", "Held-out mean"]
+    (note,) = built.texts.notes
+    assert "no better than guessing" in note, "a row is marked for any of its partitions"
     runs = [replace(run, sees_held_out=True) for run in runs]
-    (note,) = tables.build(table_job("leave_one_domain_out"), runs).texts.notes
-    assert "trained on images of the held-out clients" in note
+    first, _ = tables.build(table_job("leave_one_domain_out"), runs).texts.notes
+    assert "trained on images of the held-out clients" in first

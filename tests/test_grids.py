@@ -167,7 +167,7 @@ def test_a_grid_may_sweep_training_options():
         ({"tau": 1}, "methods.g.grid.tau: must be a list"),
         ({"tau": []}, "methods.g.grid.tau: must have at least 1"),
         ({}, "methods.g.grid: must have at least 1"),
-        ({"tau": [1, 1.0]}, "methods.g.grid: 'g.1' is another combination too"),
+        ({"tau": [1, 1.0]}, "methods.g.grid: 'g.1' is another label too"),
         ({"tau": [1, 2]}, "methods.g.grid: 'g.2' is another label too"),
     ],
 )

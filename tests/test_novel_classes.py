@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedloom
 import one_process
 from default_config import default_config
 from fedloom.commands.planning import load_plan, resolve
@@ -23,11 +24,11 @@ from fedloom.federated.unseen import answers
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report import tables
-from fedloom.study import paths
+from fedloom.study import paths, records
 from fedloom.study.plan import Plan
 from partitioned import CLASSES, dataset
 from refusals import refused
-from shown_runs import shown, table_job
+from shown_runs import draw, shown, table_job
 
 METHODS = [
     name
@@ -175,7 +176,7 @@ def _config(*methods, **partition):
     ("methods", "partition", "words"),
     [
         (["fedvpt"], {"novel_classes": 0.5}, ["methods.fedvpt", "new.novel_classes", "head"]),
-        (["promptfl"], {}, ["tables.new", "partitions.new", "novel_classes"]),
+        (["promptfl"], {}, ["tables.new", "novel_classes"]),
         (["promptfl"], {"novel_classes": 1.0}, ["partitions.new.novel_classes"]),
     ],
 )
@@ -210,7 +211,7 @@ def _answered(folder, own, base, novel):
     return shown(artefact=file)
 
 
-def test_the_table_has_means_over_clients_and_their_harmonic_mean(tmp_path):
+def test_the_table_has_means_over_clients_and_what_they_make_together(tmp_path):
     runs = [
         _answered(tmp_path, (10, 6), (8, 12), (1, 1)),
         _answered(tmp_path, (8, 8), (10, 10), (4, 2)),
@@ -220,7 +221,20 @@ def test_the_table_has_means_over_clients_and_their_harmonic_mean(tmp_path):
     assert (row["own"], row["base"], row["novel"]) == (80, 50, 40)
     first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean"] == pytest.approx((first + second) / 2)
+    first, second = 80 + 2 / (1 / 50 + 1 / 20), 80 + 2 / (1 / 50 + 1 / 60)  # twice FedMGP's CM
+    assert row["combined"] == pytest.approx((first + second) / 4)
+    first, second = 3 / (1 / 80 + 1 / 50 + 1 / 20), 3 / (1 / 80 + 1 / 50 + 1 / 60)
     assert row["harmonic_mean_std"] == pytest.approx(abs(first - second) / 2**0.5)
+
+
+def test_bars_stand_by_the_columns_of_the_table(tmp_path):
+    run = _answered(tmp_path, (10, 6), (8, 12), (1, 1))
+    (axis,) = draw("accuracy_bars", [run], by="base_to_novel").axes
+    names = ["Own", "Base", "Novel", "Harmonic mean", "Combined"]
+    assert [text.get_text() for text in axis.get_xticklabels()] == names
+    table = tables.build(table_job("base_to_novel"), [run]).frame
+    heights = [bar.get_height() for bar in axis.patches]
+    assert heights == table[["own", "base", "novel", "harmonic_mean", "combined"]].iloc[0].tolist()
 
 
 STUDY = """
@@ -258,6 +272,13 @@ def test_a_study_of_new_letters_and_another_dataset_from_images_to_tables(tmp_pa
         one_process.run("table", plan.job("table", Wildcards(label=label)))
         row = paths.at(paths.TABLE, study="letters", label=label).read_text().splitlines()[-1]
         assert list(map(float, row.split("|")[2 : 2 + len(sets)])) == means[sets].tolist()
+    records.write_record(plan)
+    groups = ["base", "novel", "dataset others"]
+    for found in (fedloom.results("letters"), fedloom.scan("letters").df()):
+        by_group = found.groupby("group", observed=True)["accuracy"].mean()
+        assert by_group[groups].round(2).tolist() == means[groups].tolist()
+        assert by_group["participating"].round(2) == means["own"] and len(by_group) == 4
+        assert set(found["client"]) == {0, 1} and set(found["round"]) == {1}
 
 
 OTHERS = (paths.STORE, paths.CACHE.replace("{cache}", "features"))

@@ -78,6 +78,13 @@ def test_bars_stand_by_partition_and_method(run):
     assert axis.get_ylim()[0] == 0
 
 
+def test_bars_of_a_grid_of_partitions_have_the_names_of_its_members(run):
+    series = [run(40, 60, partition=f"out.{name}") for name in ("ink", "oil")]
+    for more, names in (([], ["ink", "oil"]), ([run(1, 2)], ["out.ink", "out.oil", "p"])):
+        (axis,) = draw("accuracy_bars", [*series, *more]).axes
+        assert [text.get_text() for text in axis.get_xticklabels()] == names
+
+
 def test_bars_begin_where_they_can_be_told_apart_and_never_exaggerate(run):
     close = [run(80 + n, 80 + n, method=f"m{n}", title="A") for n in range(4)]
     (axis,) = draw("accuracy_bars", close).axes

@@ -49,6 +49,14 @@ def test_fedphas_averages_over_projection_and_margin_are_those_of_their_panels()
         assert row["Average"][MEAN][0] == pytest.approx(mean, abs=0.0061), "rounded twice"
 
 
+def test_fedmgps_combined_metric_is_that_of_its_printed_accuracies():
+    cells = [cell for row in _rows("fedmgp", 1).values() for cell in row.values()]
+    assert len(cells) == 6 * 9
+    for own, base, novel, combined in ([n for (n,) in cell.values()] for cell in cells):
+        harmonic = 2 * base * novel / (base + novel)
+        assert (own + harmonic) / 2 == pytest.approx(combined, abs=0.0101), "of rounded numbers"
+
+
 def test_fedphas_combinations_are_in_order():
     *ranked, mean = [row["Office31"][MEAN][0] for row in _rows("fedpha", 7).values()]
     assert ranked == sorted(ranked, reverse=True) and len(ranked) == 11

@@ -331,7 +331,7 @@ def test_communication_counts_up_to_the_first_evaluated_round_at_the_target():
 
 
 def test_a_target_never_reached_is_a_bound_and_never_the_best():
-    runs = [_run("a"), _run("a"), _run("b"), _run("b")]
+    runs = [_run(method, seed) for method in "ab" for seed in (0, 1)]
     frame = summary.summarise(runs, [_cost(80), _cost(95), _cost(80), _cost(90)])
     shown = layout.texts(frame, table_kind("communication").column)
     assert shown.cells["rounds"].tolist() == ["> 5.0", "5.0 ± 1.4"]  # 4 and > 6; 4 and 6

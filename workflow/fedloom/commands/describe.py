@@ -4,7 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
@@ -20,6 +20,7 @@ from fedloom.config import recipes
 from fedloom.config.kinds import NAMED_BY
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.study.cost import RATES, study_cost
+from fedloom.study.make_jobs import transferred_to
 
 WIDTH = 96
 
@@ -125,7 +126,8 @@ def study(file: Path) -> list[str | int | float]:
     """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU."""
     plan = load_plan([file])
     used = dict.fromkeys(run.method for run in plan.runs)
-    data = dict.fromkeys(run.dataset for run in plan.runs) or plan.settings.select.datasets
+    pairs = [(run.dataset, *transferred_to(plan.settings, run)) for run in plan.runs]
+    data = dict.fromkeys(chain(*pairs)) or plan.settings.select.datasets
     members = [plan.settings.methods[label].member for label in used]
     labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]
     counts = Counter(labels)

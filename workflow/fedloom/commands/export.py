@@ -54,7 +54,7 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
         study=name,
         file=ROWS,
         rows=len(rows),
-        runs=len(runs),
+        runs=runs.index.nunique(),
         columns="\n".join(f"| {name} | {meaning} |" for name, meaning in COLUMNS.items()),
         versions=", ".join(f"{package} {version}" for package, version in versions.items()),
         settings=facts["settings"].strip(),

@@ -1,17 +1,20 @@
-"""Grids: one label of the config's `methods` that stands for one per combination of values.
+"""Grids: one label of a method, or of a partition, that stands for one per combination of values.
 
-An axis is an option of the method, or a training option as `training.lr`; with a position behind
-it, `option.position`, it is an entry of a list (from 0).
+An axis of a method is an option, or a training option as `training.lr`; with a position behind it,
+`option.position`, it is an entry of a list (from 0).
 """
 
 import re
+from collections.abc import Iterable
 from copy import deepcopy
 from itertools import product
 from typing import Any
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import checked
+from fedloom.config.reading import CONFIG
 from fedloom.config.settings import Grid, GridMember
+from fedloom.config.study import Config, PartitionGrid
 from fedloom.hooks.options import check_value
 from fedloom.hooks.training import Training
 
@@ -65,12 +68,19 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
                 check_value(value, shape, f"{at}[{i}]")
 
 
+def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str, Any]]]:
+    """List a grid's combinations of values, by label, the last axis changing fastest."""
+    found = []
+    for values in product(*axes.values()):
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", text(list(values)))  # what a label may have
+        found.append((f"{label}.{name}", dict(zip(axes, values, strict=True))))
+    return found
+
+
 def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
-    """List label, title and position of a grid's members, the last axis changing fastest."""
-    names = [axis for axis, _ in grid.axes]
+    """List label, title and position of a grid's members, see `combinations`."""
     result = []
-    for position, values in enumerate(product(*(values for _, values in grid.axes))):
-        at = dict(zip(names, values, strict=True))
+    for position, (label, at) in enumerate(combinations(grid.label, dict(grid.axes))):
         options = deepcopy(dict(grid.options))
         for axis, value in at.items():
             option, entry = split(axis)
@@ -78,14 +88,45 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
                 options[option] = value
             else:
                 options[option][int(entry)] = value
-        # with the characters that a label may have
-        label = f"{grid.label}.{re.sub(r'[^A-Za-z0-9_.-]', '_', text(list(values)))}"
         changed = [
             f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
         ]
         title = ", ".join([grid.title, *changed])
         result.append((label, title, GridMember(grid.label, position, at, options, grid.title)))
     return result
+
+
+def with_partitions(keys: Config) -> Config:
+    """Return the config with members of grids among `partitions`, and wherever one is named."""
+    partitions, members = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    for label, entry in keys.partitions.items():
+        where, path = f"{CONFIG} partitions.{label}", ["partitions", label]
+        plain = {key: value for key, value in entry.items() if key != "grid"}
+        added = [(label, plain)]
+        if "grid" in entry:
+            grid = checked(PartitionGrid, {"grid": entry["grid"]}, where, path).grid
+            added = [(name, deepcopy(plain | at)) for name, at in combinations(label, grid)]
+        for name, member in added:
+            if name in partitions or (name != label and name in keys.partitions):
+                line = f"{where}.grid: '{name}' is another partition too"
+                raise FedLoomError(f"{line}; leave one of them out")
+            partitions[name] = member
+        members[label] = [name for name, _ in added]
+
+    def named(labels: Iterable[str]) -> list[str]:
+        """Return labels, or scenarios, with those of the members in the place of a grid's."""
+        parts = [name.rpartition("/") for name in labels]
+        every = [start + sep + each for start, sep, at in parts for each in members.get(at, [at])]
+        return list(dict.fromkeys(every))
+
+    for entry in (*keys.tables.values(), *keys.figures.values()):
+        names = entry.get("scenarios")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            entry["scenarios"] = named(names)
+    scenarios = keys.select.scenarios and named(keys.select.scenarios)
+    chosen = {"partitions": named(keys.select.partitions), "scenarios": scenarios}
+    select = keys.select.model_copy(update=chosen)
+    return keys.model_copy(update={"partitions": partitions, "select": select})
 
 
 def varied_lists(member: GridMember) -> dict[str, list]:

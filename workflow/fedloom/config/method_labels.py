@@ -76,18 +76,18 @@ def resolve_methods(
             own_training=entry.training.given,
             rounds=entry.rounds,
         )
-        added = {label: method}
+        added = [(label, method)]
         if entry.grid is not None:
             grid = all_grids[label] = grid_of(method, entry.grid, plugin, f"{where}.grid")
             added = _members(method, grid, f"{where}.grid")
-        for name, each in added.items():
+        for name, each in added:
             reason = plugin.refused_wrappers(each.options, around)
             if reason is not None:
                 raise FedLoomError(f"{where}.wrappers: {reason}")
             if name in resolved or (name != label and name in methods):
                 line = f"{where}.grid: '{name}' is another label too"
                 raise FedLoomError(f"{line}; leave one of them out")
-        resolved |= added
+            resolved[name] = each
     return resolved, all_grids
 
 
@@ -136,15 +136,12 @@ def _varied(method: Method, label: str, title: str, options: dict[str, Any], whe
     )
 
 
-def _members(method: Method, grid: Grid, where: str) -> dict[str, Method]:
-    """Return the methods that a grid stands for, by label."""
-    added: dict[str, Method] = {}
-    for name, title, member in grids.members(grid):
-        if name in added:
-            line = f"{where}: '{name}' is another combination too"
-            raise FedLoomError(f"{line}; leave one of them out")
-        added[name] = replace(_varied(method, name, title, member.options, where), member=member)
-    return added
+def _members(method: Method, grid: Grid, where: str) -> list[tuple[str, Method]]:
+    """Return the methods that a grid stands for, after their labels."""
+    return [
+        (name, replace(_varied(method, name, title, member.options, where), member=member))
+        for name, title, member in grids.members(grid)
+    ]
 
 
 def method_names(methods: dict[str, Method], all_grids: dict[str, Grid]) -> list[str]:

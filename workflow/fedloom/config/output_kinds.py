@@ -29,6 +29,7 @@ class OutputKind(Keys):
     artefact_name: ClassVar[str | None] = None
     # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
     reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
+    partition_key: ClassVar[str | None] = None  # it shows partitions that set this key
     first_seed: ClassVar[bool] = False  # True if it shows that seed alone
     requires: ClassVar[Requirements] = ()  # checks of the study, of report/requirements.py
 
@@ -127,6 +128,8 @@ class TableKind(OutputKind):
 
 class RunsTable(TableKind):
     """The keys of a table of methods."""
+
+    across_partitions: ClassVar[bool] = False  # True if a row has a method's runs on all of them
 
     methods: Methods = None
     published: Published | None = None

@@ -19,9 +19,6 @@ MinImages = Annotated[
 ]
 
 
-NovelClasses = Share | Several[str]
-
-
 class SchemeKind(Keys):
     """The keys of a scheme, beside `scheme` and `protocol`."""
 
@@ -30,7 +27,7 @@ class SchemeKind(Keys):
     shots: Count | None = None
     """Few-shot training: at most this number of images of every class that a client holds, drawn by
     the seed; the test images stay; default: all."""
-    novel_classes: NovelClasses | None = None
+    novel_classes: Share | Several[str] | None = None
     """Classes that no client trains on or sees the names of, for CLIP methods: their names, or a
     share, which takes the last classes, as CoOp's code does (0.5: its base and new classes)."""
     transfer_to: Several[str] | None = None

@@ -7,8 +7,9 @@ from typing import Any
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import checked
-from fedloom.config import inherited, kind_plugins, method_labels, partition_grids, recipes
+from fedloom.config import inherited, kind_plugins, method_labels, recipes
 from fedloom.config.datasets import listing
+from fedloom.config.grids import with_partitions
 from fedloom.config.kinds import LIBRARIES, NAMED_BY, Catalogue, Entry, check_entry
 from fedloom.config.output_kinds import OfPaper
 from fedloom.config.protocols import check_parts, check_runs
@@ -43,7 +44,7 @@ def resolve_with(
         own: what the study sets itself; it inherits the rest of `config`. Default: all of it.
     """
     own = config if own is None else own
-    keys = partition_grids.expanded(checked(Config, config, CONFIG + " "))
+    keys = with_partitions(checked(Config, config, CONFIG + " "))
     protocols = {}
     for label, entry in keys.partitions.items():  # the keys of its scheme are left
         path = ["partitions", label, "protocol"]
@@ -54,7 +55,12 @@ def resolve_with(
     )
     selected = _selection(keys, methods, grids)
     entries = _entries(keys, kinds)  # last, since it imports the modules of all kinds
-    used = {*selected.datasets, *_targets(keys, selected, entries)}
+    used = {*selected.datasets}
+    for label in selected.partitions:
+        for name in entries["partitions"][label].keys.plain.get("transfer_to", ()):
+            where = f"{CONFIG} partitions.{label}.transfer_to"
+            check_known(name, keys.datasets, f"{where}: datasets have no label")
+            used.add(name)
     paper, seed = keys.study.paper, keys.study.fixed_seeds.partition
     settings = Settings(
         study=keys.study,
@@ -124,17 +130,6 @@ def _selection(keys: Config, methods: Found[Method], grids: dict[str, Grid]) -> 
         tables=tuple(select.tables),
         figures=tuple(select.figures),
     )
-
-
-def _targets(keys: Config, selected: Selection, entries: Entries) -> list[str]:
-    """Return the datasets that partitions transfer to."""
-    found = []
-    for label in selected.partitions:
-        for name in entries["partitions"][label].keys.plain.get("transfer_to", ()):
-            where = f"{CONFIG} partitions.{label}.transfer_to: datasets have no label"
-            check_known(name, keys.datasets, where)
-            found.append(name)
-    return found
 
 
 def _scenario(name: str, keys: Config, where: str) -> Scenario:
@@ -209,10 +204,17 @@ def _outputs(
 def resolve_output(settings: Settings, section: str, label: str, entry: Entry) -> Output:
     """Return a table or figure with its runs, and what its kind reads of files and papers.
 
-    Of `scenarios`, `backbones` and `methods`, omitted ones default to all those of the study.
+    Of `scenarios`, `backbones` and `methods`, omitted ones default to all those of the study, of
+    scenarios those whose partition has the key that the kind needs.
     """
     where, keys, select = f"{CONFIG} {section}.{label}", entry.keys, settings.select
-    known = {str(scenario): scenario for scenario in select.scenarios}
+    known = {
+        str(scenario): scenario
+        for scenario in select.scenarios
+        if keys.partition_key in (None, *settings.partitions[scenario.partition].settings)
+    }
+    if not known:
+        raise FedLoomError(f"{where}: no partition of the study has {keys.partition_key}; set it")
     scenarios = _some(keys.scenarios, known, f"{where}.scenarios")
     names = _some(keys.backbones, select.backbones, f"{where}.backbones")
     shown = tuple(known[name] for name in scenarios)

@@ -86,7 +86,7 @@ def evaluate(
     rows.sort(key=lambda row: (row["client_id"], row["personalized"]))
     if server is not None:
         answers = answers if one_model else _answers_to_all(task, hooks, state, ids, *server)
-        rows.append(_row(task, SERVER_MODEL, answers))
+        rows.append(row_of(task, SERVER_MODEL, answers))
         if confusion is not None:
             scores = [score for of_cohort in answers for score in of_cohort]
             predicted = np.concatenate([score.predicted for score in scores])
@@ -128,10 +128,10 @@ def _client_rows(
 ) -> list[dict]:
     """Return the clients' rows of evaluation.parquet."""
     pairs = zip(clients.ids, scores, strict=True)
-    return [_row(task, client, [[score]], personalized) for client, score in pairs]
+    return [row_of(task, client, [[score]], personalized) for client, score in pairs]
 
 
-def _row(
+def row_of(
     task: Task, client: int, answers: list[list[Score]], personalized: bool = False
 ) -> dict[str, Any]:
     """Return a row of evaluation.parquet from the answers of a client, or by cohort of several."""

@@ -23,6 +23,7 @@ EVALUATION = pa.schema(
         ("loss", pa.float64()),
     ]
 )
+TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))  # of the artefact of that name
 ROUNDS = pa.schema(
     [
         ("round", pa.int32()),

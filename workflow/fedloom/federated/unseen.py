@@ -5,6 +5,7 @@ client trains on: a CLIP method predicts among those classes by their names.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from fedloom.federated.evaluate import (
     is_copied,
     personalized_by,
     received_by,
+    row_of,
     score_of,
 )
 from fedloom.federated.state import State
@@ -26,14 +28,14 @@ from fedloom.hooks.hook_caller import Hooks
 
 
 @torch.no_grad()
-def answers(task: Task, hooks: Hooks, state: State) -> dict[str, list]:
-    """Let every participating client answer all sets of test images; return a table's columns.
+def answers(task: Task, hooks: Hooks, state: State) -> list[dict[str, Any]]:
+    """Let every participating client answer all sets of test images; return rows of evaluations.
 
-    A row is of a set and a client: `own` are its own test images, `base` those of all clients, and
-    the others are `task.data.unseen`, by their names. A client that the method personalises before
-    a test answers after that.
+    A row is of a client and a `test_set`: `own` are its own test images, `base` those of all
+    clients, and the others are `task.data.unseen`, by their names. A client that the method
+    personalises before a test answers after that.
     """
-    data, rows = task.data, list[tuple]()
+    data, rows = task.data, list[dict[str, Any]]()
     everything = np.sort(np.concatenate(data.test))
     shared = {BASE: replace(data, test=[everything] * data.num_clients), **data.unseen}
     server, of_all = received_by(task, hooks, state, [SERVER_MODEL]), dict[str, list[Score]]()
@@ -49,10 +51,9 @@ def answers(task: Task, hooks: Hooks, state: State) -> dict[str, list]:
             else:
                 scores = _scores(task, hooks, received, personal or clients, tested)
             for client, score in zip(clients.ids, scores, strict=True):
-                count = len(score.images)
-                rows.append((name, client, count, score.correct, score.loss / count))
-    columns = ("test_set", "client_id", "num_test", "num_correct", "loss")
-    return dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
+                row = row_of(task, client, [[score]], personal is not None)
+                rows.append(row | {"test_set": name})
+    return rows
 
 
 def _scores(

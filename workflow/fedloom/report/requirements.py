@@ -17,18 +17,6 @@ def held_out(settings: Settings, output: Output, where: str) -> None:
         raise FedLoomError(f"{where}: no partition of the study holds clients out (held_out)")
 
 
-def partition_key(key: str) -> Callable[[Settings, Output, str], None]:
-    """Return the check that every partition that the output shows sets a key."""
-
-    def check(settings: Settings, output: Output, where: str) -> None:
-        for label in dict.fromkeys(scenario.partition for scenario in output.scenarios):
-            if key not in settings.partitions[label].settings:
-                line = f"{where}: partitions.{label} has no {key}; set it"
-                raise FedLoomError(f"{line}, or name other scenarios")
-
-    return check
-
-
 def global_test(settings: Settings, output: Output, where: str) -> None:
     """Require that the study tests globally, if the output shows the global metric."""
     keys = ("metric", "x", "y")

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.extras import require
-from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.ids import OWN, SERVER_MODEL
 from fedloom.common.io import read_table
+from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report.metrics import percent
 from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
@@ -36,7 +37,9 @@ COLUMNS = {
     "domain": "of the client's images; empty for the server's model",
     "group": "`participating`: clients that train; `held_out`: clients that never train; the two "
     "with `_before`: the same clients before the hook `personalize`, for a method that has it; "
-    "`global`: the server's model on all test images",
+    "`global`: the server's model on all test images; clients that train, on images that tables of "
+    "unseen classes and datasets show: `base`: all test images of classes that clients train on, "
+    "`novel`: of classes that none does, `dataset <label>`: of another dataset",
     "split": "`test` images; of tuning trials the `validation` images that clients held back",
     "correct": "number of images classified correctly",
     "total": "number of images",
@@ -46,28 +49,29 @@ COLUMNS = {
 OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")  # as labels
 GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
 READ = ("round", "client_id", "domain", "participating", "personalized")
-READ += ("num_correct", "num_test", "loss")
+READ += ("num_correct", "num_test", "loss", "test_set")
 SQL = f"""
 select title, method, options, learning_rate, dataset, partition, backbone, seed, round,
   client_id as client, domain,
-  cast(case when client_id = {SERVER_MODEL} then 'global' else
+  coalesce(test_set, case when client_id = {SERVER_MODEL} then 'global' else
     case when participating then 'participating' else 'held_out' end ||
     case when personalized or not personalises then '' else '_before' end
-  end as enum {GROUPS}) as "group",
+  end) as "group",
   split, num_correct as correct, num_test as total,
   100.0 * num_correct / num_test as accuracy, loss
 from evaluations join runs using (filename)
   join (select filename, bool_or(personalized) as personalises from evaluations group by filename)
   using (filename)
-where round <= rounds
+where round <= rounds and test_set is distinct from '{OWN}'
 """
 
 
 def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     """Return the runs of a record, or its tuning trials, with `filename`; `folder` holds `results`.
 
-    Labels are categories, in the order of the study. An error names a run whose evaluations are of
-    other settings or data: another study with the same labels trained it since.
+    A run with answers to unseen classes or datasets has a second row, with their file. Labels are
+    categories, in the order of the study. An error names a run whose evaluations are of other
+    settings or data: another study with the same labels trained it since.
     """
     runs = record.to_pandas().astype({"seed": "int32", "learning_rate": float})
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
@@ -86,7 +90,9 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     runs["filename"] = [str(folder / paths.at(paths.EVALUATION, run)) for run in every]
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
-    return runs
+    tested = [folder / paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
+    others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
+    return pd.concat([runs, others])
 
 
 def _name(record: pa.Table) -> str:
@@ -98,13 +104,17 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per run, evaluated round, client and group, with the columns of COLUMNS."""
     tables = []
     for position, file in enumerate(runs["filename"]):
-        table = read_table(Path(file)).select(READ)
-        tables.append(table.append_column("run", pa.array(np.full(len(table), position))))
-    rows = pa.concat_tables(tables).to_pandas(categories=["domain"])
+        table = read_table(Path(file))
+        if "test_set" not in table.column_names:  # clients' own images
+            table = table.append_column("test_set", pa.nulls(len(table), pa.string()))
+        tables.append(table.select(READ).append_column("run", [np.full(len(table), position)]))
+    rows = pa.concat_tables(tables).to_pandas(categories=["domain", "test_set"])
+    rows = rows[rows["test_set"] != OWN].reset_index(drop=True)  # which its evaluations have
     before = ~rows["personalized"] & rows.groupby("run")["personalized"].transform("any")
     names = np.where(rows["participating"], GROUPS[0], GROUPS[1]) + np.where(before, "_before", "")
     names = np.where(rows["client_id"] == SERVER_MODEL, "global", names)
-    rows["group"] = pd.Categorical(names, GROUPS)
+    names = np.where(rows["test_set"].isna(), names, rows["test_set"])
+    rows["group"] = pd.Categorical(names, [*GROUPS, *rows["test_set"].dropna().unique()])
     rows["accuracy"] = percent(rows)
     rows = pd.concat([rows, runs.iloc[rows["run"]].reset_index(drop=True)], axis=1)
     rows = rows[rows["round"] <= rows["rounds"]]  # another study may have trained the run on
@@ -119,6 +129,9 @@ def relation(runs: pd.DataFrame) -> "DuckDBPyRelation":
 
     connection = duckdb.connect()
     connection.register("runs", runs)
-    files = connection.read_parquet(runs["filename"].tolist(), filename=True)
+    names = runs["filename"].tolist()
+    files = connection.read_parquet(names, filename=True, union_by_name=True)
+    if "test_set" not in files.columns:
+        files = files.project("*, null::varchar as test_set")
     files.select(*READ, "filename").create_view("evaluations")
     return connection.sql(SQL)

@@ -9,6 +9,7 @@ from fedloom.common import tensor_files
 from fedloom.common.device import prepare_torch
 from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
+from fedloom.federated import rows
 from fedloom.federated.build_task import build_task, with_datasets
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.state import State
@@ -35,7 +36,7 @@ def run(job: ArtefactJob, threads: int) -> None:
         names, needs = job.transfer_to, spec.method.needs
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
-        table = answers(task, hooks, kept)
+        table = pa.Table.from_pylist(answers(task, hooks, kept), schema=rows.TEST_SETS)
     else:
-        table = artefact(task, hooks, kept, job.artefact)
-    write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), pa.table(table))
+        table = pa.table(artefact(task, hooks, kept, job.artefact))
+    write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), table)

@@ -18,10 +18,10 @@ from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.io import canonical, read_facts, read_table, write_table
 from fedloom.common.receipts import sha256
 from fedloom.config.settings import VALIDATION, Settings
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import TEST_SETS, find
 from fedloom.study import make_jobs, paths, provenance, selected
 from fedloom.study.plan import Plan
-from fedloom.study.runs import Run, trial_runs
+from fedloom.study.runs import Run, runs, trial_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,8 @@ def write_record(plan: Plan) -> None:
 
     The columns are those of a Run, then `title`, `options` and `learning_rate` as trained, `split`
     ("test", "validation" of a trial) and `rounds`, and the digests of what the run was made from
-    (fedloom.study.provenance) with the sha256 of its evaluations. The file's metadata has the name
+    (fedloom.study.provenance) with the sha256 of its evaluations, and whether the study has its
+    answers to `test_sets`. The file's metadata has the name
     of the `study`, its `settings` as YAML, and the `versions` of the software as JSON. If the runs
     are those of the record that is there, its versions are kept: they trained nothing since.
 
@@ -44,7 +45,10 @@ def write_record(plan: Plan) -> None:
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
     settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
-    if not every or not all(paths.at(paths.EVALUATION, run).is_file() for run in every):
+    tested = {*runs(settings, TEST_SETS)}
+    files = [paths.at(paths.EVALUATION, run) for run in every]
+    files += [paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
+    if not every or not all(file.is_file() for file in files):
         return  # its tables need no run, or only some of them were asked for
     made_by = {run: provenance.facts_of_run(run) for run in every}
     for run, facts in made_by.items():
@@ -62,7 +66,7 @@ def write_record(plan: Plan) -> None:
         vars(run)
         | given(*list(vars(run).values())[:-1])
         | made_by[run]
-        | {"sha256": sha256(paths.at(paths.EVALUATION, run))}
+        | {"sha256": sha256(paths.at(paths.EVALUATION, run)), TEST_SETS: run in tested}
         for run in every
     ]
     table, file = pa.Table.from_pylist(rows), paths.at(paths.RECORD, study=plan.name)

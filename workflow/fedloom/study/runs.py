@@ -36,13 +36,14 @@ def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
     return seeds[:1] if output.keys.first_seed else seeds
 
 
-def runs(settings: Settings) -> list[Run]:
-    """List every run that a table or figure of the study shows, in the config's order."""
+def runs(settings: Settings, artefact: str | None = None) -> list[Run]:
+    """List every run that a table or figure shows, or one of an artefact, in the config's order."""
     select, shown = settings.select, set()
     outputs = [settings.tables[label] for label in select.tables]
     for output in outputs + [settings.figures[label] for label in select.figures]:
         labels = (output.scenarios, output.backbones, output.methods)
-        shown |= set(product(*labels, output_seeds(settings, output)))
+        if artefact in (None, output.keys.artefact_name):
+            shown |= set(product(*labels, output_seeds(settings, output)))
     every = product(select.scenarios, select.backbones, select.methods, settings.study.seeds)
     return [Run(each[0].dataset, each[0].partition, *each[1:]) for each in every if each in shown]
 

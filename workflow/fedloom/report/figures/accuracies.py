@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure
+from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.report.figures.columns import side_by_side
+from fedloom.report.tables import unseen
 from fedloom.study.plot_inputs import PlottedRun
 
 AXES = {
@@ -21,10 +23,15 @@ AXES = {
     "held_out_worst": "Held-out worst accuracy (%)",
     "global": "Global accuracy (%)",
 }
+TABLES: dict[str, Any] = {
+    "partition": RunsTable,
+    "base_to_novel": unseen.BaseToNovel,
+    "cross_dataset": unseen.CrossDataset,
+}
 
 
 class AccuracyBars(RunsFigure):
-    """An accuracy by partition as bars, the methods side by side (PFPT Fig. 1).
+    """Accuracies by partition, or the columns of a table, methods side by side (PFPT Fig. 1).
 
     Mean over seeds, whiskers one sample standard deviation each way. The axis may begin above zero;
     the lowest bar is then at least half as long as the highest.
@@ -32,21 +39,33 @@ class AccuracyBars(RunsFigure):
 
     requires = (requirements.global_test,)
 
+    by: Literal["partition", "base_to_novel", "cross_dataset"] = "partition"
+    """A bar per partition, or per column of the table of this kind."""
     metric: AccuracyMetric = "participating_mean"
-    """The accuracy."""
+    """The accuracy by partition."""
     personalized: Personalized = True
 
-    def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per dataset and backbone, all with the same limits."""
-        bars = []
+    artefact_name: ClassVar[Any] = property(lambda self: TABLES[self.by].artefact_name)
+    partition_key: ClassVar[Any] = property(lambda self: TABLES[self.by].partition_key)
 
-        def number(run: PlottedRun) -> pd.Series:
-            return pd.Series({run.partition: accuracy(run, self.metric, self.personalized)})
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a panel per dataset and backbone, or per scenario, all with the same limits."""
+        bars, table, keys, label = [], TABLES[self.by](), style.BACKBONE, AXES[self.metric]
+        if self.by != "partition":
+            keys, label = metrics.SCENARIO, "Test accuracy (%)"
+        one_grid = len({run.partition.partition(".")[0] for run in series}) == 1
+
+        def numbers(run: PlottedRun) -> pd.Series:
+            if self.by != "partition":
+                return pd.Series({table.column(k).title: v for k, v in table.measure(run).items()})
+            member = run.partition.partition(".")[2] if one_grid else ""
+            number = accuracy(run, self.metric, self.personalized)
+            return pd.Series({member or run.partition: number})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            bars.append(side_by_side(axis, runs, number))
+            bars.append(side_by_side(axis, runs, numbers))
 
-        figure = style.by_scenario(series, panel, AXES[self.metric], style.BACKBONE)
+        figure = style.by_scenario(series, panel, label, keys)
         for axis in figure.axes:
             axis.set_ylim(limits(pd.concat(bars)))
         return figure

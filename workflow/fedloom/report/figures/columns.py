@@ -15,6 +15,7 @@ from fedloom.report.figures.convergence import lines
 from fedloom.report.metrics import artefact, grouped, over_seeds
 from fedloom.study.plot_inputs import PlottedRun
 
+LONG = 36  # letters that have room below a panel
 WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
@@ -102,7 +103,9 @@ def side_by_side(
             color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",
             capsize=2,
         )  # fmt: skip
-    axis.set_xticks(range(len(values)), map(str, values))
+    names = list(map(str, values))
+    look = style.SLANTED if len("  ".join(names)) > LONG else {}
+    axis.set_xticks(range(len(names)), names, **look)
     return bars
 
 

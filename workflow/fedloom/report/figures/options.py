@@ -127,8 +127,7 @@ def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure
     if numeric:
         axis.set_xticks([float(name) for name in names], names)
     else:
-        slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-        axis.set_xticks(range(len(names)), names, **slanted if len(names) > 4 else {})
+        axis.set_xticks(range(len(names)), names, **style.SLANTED if len(names) > 4 else {})
     axis.set_xlabel(", ".join(dict.fromkeys(map(across, runs))))
 
 

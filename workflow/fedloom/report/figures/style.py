@@ -49,6 +49,7 @@ LOOK = {
 }
 # dates and versions would make every run's files differ
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
+SLANTED = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}  # names below an axis
 PANEL = (3.2, 2.5)  # inches
 BESIDE, ROWS = 6, 3  # labels that still go above the panels, and rows of them
 BACKBONE = ("dataset", "backbone")

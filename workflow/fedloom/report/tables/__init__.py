@@ -53,10 +53,13 @@ def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> No
 def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     """Return a row per method and scenario: means over seeds, published numbers and marks."""
     from fedloom.report.tables import layout, notes, published
-    from fedloom.report.tables.summary import summarise
+    from fedloom.report.tables.summary import over_partitions, summarise
 
     extra = own.extra_of(job.settings)
-    frame = summarise(runs, [own.measure(run, **extra) for run in runs])
+    labelled, measured = runs, [own.measure(run, **extra) for run in runs]
+    if own.across_partitions:
+        labelled, measured = over_partitions(runs, measured)
+    frame = summarise(labelled, measured)
     text = own.describe(runs) + spread(int(frame["seeds"].min()))
     if job.published is not None:
         frame = published.beside(frame, job.published)
@@ -67,7 +70,7 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     if job.tuned is not None:
         text += f" {notes.tuning(runs, job.tuned)}"
     text += notes.privacy([run for run in runs if run.artefact is None])
-    marks = notes.marked(job, runs, frame)
+    marks = notes.marked(job, runs, labelled, frame)
     texts = notes.with_signs(layout.texts(frame, own.column), marks)
     frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]
     return layout.Built(frame, texts, text)

@@ -30,19 +30,21 @@ MARKS = (STRANGERS, GUESSING, EDGE)
 ROW = [*GROUP, "method"]
 
 
-def marked(job: TableJob, runs: list[PlottedRun], table: pd.DataFrame) -> list[list[Mark]]:
-    """Return the marks of every row of a table of `summarise`, which is made of these runs."""
+def marked(
+    job: TableJob, runs: list[PlottedRun], labelled: list[PlottedRun], table: pd.DataFrame
+) -> list[list[Mark]]:
+    """Return the marks of every row of a table of runs, `labelled` as `summarise` got them."""
     found: dict[tuple, set[Mark]] = {}
     held_out = any(name.startswith("held_out") for name in metrics(table))
-    for run in runs:
-        own = found.setdefault(tuple(getattr(run, key) for key in ROW), set())
+    tuned = tuned_runs(runs, job.tuned)
+    for run, row in zip(runs, labelled, strict=True):
+        own = found.setdefault(tuple(getattr(row, key) for key in ROW), set())
         if held_out and run.sees_held_out:
             own.add(STRANGERS)
         if run.artefact is None and no_better_than_guessing(frame(run.rounds)):
             own.add(GUESSING)
-    for run in tuned_runs(runs, job.tuned):
-        if at_edge(*tried(paths.at(paths.TRIALS, run))):
-            found[tuple(getattr(run, key) for key in ROW)].add(EDGE)
+        if run in tuned and at_edge(*tried(paths.at(paths.TRIALS, run))):
+            own.add(EDGE)
     rows = table[ROW].itertuples(index=False)
     return [[mark for mark in MARKS if mark in found[tuple(row)]] for row in rows]
 

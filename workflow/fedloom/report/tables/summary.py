@@ -1,5 +1,7 @@
 """Summarise the numbers of runs as one row per method: mean and deviation over seeds."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from fedloom.report.metrics import SCENARIO
@@ -13,12 +15,20 @@ SUFFIXES = (
 )  # fmt: skip
 
 
+def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list, list[dict]]:
+    """Return runs as if they had one partition, and their metrics, those that all have last."""
+    label = ", ".join(dict.fromkeys(run.partition for run in runs))
+    shared = set.intersection(*map(set, measured))
+    first = dict.fromkeys((k for each in measured for k in each if k not in shared), float("nan"))
+    return [replace(run, partition=label) for run in runs], [first | each for each in measured]
+
+
 def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
     """Return one row per scenario and method, in the order of `runs`.
 
     Columns are LABELS, `seeds`, and for every metric its mean and `<metric>_std` over seeds (sample
-    standard deviation; missing for one seed). If the number of any seed is a bound,
-    `<metric>_above` is true: the mean is a bound too, and has no deviation.
+    standard deviation; missing for one seed), after the mean over runs of one seed. If the number
+    of any seed is a bound, `<metric>_above` is true: the mean is a bound too, and has no deviation.
 
     Args:
         measured: metrics of each run. `<metric>_above`, a bool, says that the number is only a
@@ -29,11 +39,12 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
         for run, numbers in zip(runs, measured, strict=True)
     ]
     frame = pd.DataFrame(records)
-    grouped = frame.groupby(LABELS, sort=False)
-    result = grouped.size().rename("seeds").to_frame()
-    for name in metrics(frame):
-        result[name] = grouped[name].mean()
-        result[f"{name}_std"] = grouped[name].std()
+    names, seeds = metrics(frame), pd.Series([run.seed for run in runs], name="seed")
+    grouped, of_seeds = (frame.groupby(keys, sort=False) for keys in (LABELS, [*LABELS, seeds]))
+    result = of_seeds.size().groupby(LABELS, sort=False).size().rename("seeds").to_frame()
+    for name in names:
+        means = of_seeds[name].mean().groupby(LABELS, sort=False)
+        result[name], result[f"{name}_std"] = means.mean(), means.std()
         if f"{name}_above" in frame:
             above = grouped[f"{name}_above"].any()
             result[f"{name}_above"] = above
