@@ -159,9 +159,8 @@ def _names_read(tree: ast.AST, alias: str) -> list[str]:
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.expr):  # most of a tree, and no import lies in one
-            continue
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if of_types or isinstance(node, ast.expr):  # no import lies in an expression
             continue
         yield node
         yield from _nodes(node)
