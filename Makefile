@@ -15,6 +15,8 @@
 PYTHON ?= python3.11
 # the build of torch, as the version behind its +
 TORCH ?=
+# each of the many Pythons that a run or a test starts would compile the library again
+unexport PYTHONDONTWRITEBYTECODE
 # a name that `fedloom studies` prints
 STUDY ?=
 VENV := .venv/bin/python

@@ -21,7 +21,14 @@ FIRST = (
     "test_examples.py",
     "test_report_browser.py",
     "test_docs.py",
+    "test_resources.py",
+    "test_notebooks.py",
     "test_golden.py",
+    "test_pretended_gpu.py",
+    "test_wheel.py",
+    "test_figures.py",
+    "test_suits_gpus.py",
+    "test_studies.py",
 )
 
 

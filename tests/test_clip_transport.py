@@ -1,7 +1,6 @@
 """Transport between patches and prompts, and FedOTP, which is built on it."""
 
 import numpy as np
-import ot
 import pytest
 import torch
 
@@ -62,6 +61,8 @@ def test_logarithms_begin_where_a_product_of_two_kernels_would_leave_the_range(
 @pytest.mark.parametrize("mass", [0.3, 0.8, 0.95, None])
 def test_the_plan_is_that_of_pot(mass, eps):
     """Without a mass it is balanced; otherwise every prompt receives its bound, mass / N."""
+    import ot  # takes seconds, and every worker imports every file
+
     cost, mask = _costs(least=0.7, most=0.7 + 8 * eps)
     limits = {"iterations": 5000, "threshold": 0.0, "balanced": mass is None}
     plan = transport_plan(cost, mask, mass or 1.0, eps, **limits)

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+import three_blocks
 from fedloom.commands.new import new_method
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
@@ -45,16 +46,16 @@ QUICK = {
 # FEDIC's rate of 1e-3, the bias differs by more than `stacks` allows after 25 steps, and by 0.9 of
 # it after 30. At 1e-4 it does not, and 30 steps can still move a weight by 30 times the tolerance.
 STACKED_FEDIC = {"server_steps": 30, "server_lr": 1e-4}
-LAST_BLOCKS = {"train": r"^blocks\.1[01]\."}
-OF_LAST_BLOCKS = ("fedbabu", "fedem", "fedmix", "fedrep", "per_fedavg")
+LAST_BLOCK = {"train": r"^blocks\.2\."}
+OF_LAST_BLOCK = ("fedbabu", "fedem", "fedmix", "fedrep", "per_fedavg")
 
 
 def quick(name, check):
     """Options for those checks of a method that take long, if they pass with them."""
     if (name, check) == ("fedic", checks.stacks):
         return STACKED_FEDIC
-    if name in OF_LAST_BLOCKS and check is not checks.stacks:
-        return LAST_BLOCKS
+    if name in OF_LAST_BLOCK and check is not checks.stacks:
+        return LAST_BLOCK
     return {} if (name, check) == ("creff", checks.learns) else QUICK.get(name, {})
 
 
@@ -62,7 +63,8 @@ def quick(name, check):
     "check", checks.CHECKS + driver.VARIATIONS, ids=lambda check: check.__name__
 )
 @pytest.mark.parametrize("name", METHODS)
-def test_contract(name, check, tmp_path):
+def test_contract(name, check, tmp_path, monkeypatch):
+    three_blocks.check_on(monkeypatch, name)
     check(METHODS[name].with_defaults(quick(name, check)), tmp_path)
 
 
@@ -72,8 +74,8 @@ VARIANTS = [  # whose code is not that of the defaults
     ("fedavg", {"mu": 0.1, "train": "bias$"}),
     ("fedavg_adapter", {"mu": 0.1, "form": "adaptformer"}),
     ("fedlora", {"freeze_a": True, "targets": ["proj", "k"]}),
-    ("per_fedavg", {"variant": "hf", "train": r"^blocks\.11\."}),
-    ("singleset_full", {"train": r"^blocks\.11\."}),
+    ("per_fedavg", {"variant": "hf"} | LAST_BLOCK),
+    ("singleset_full", LAST_BLOCK),
     ("fedavg_pt", PICKING),
     ("fedprox_pt", PICKING | {"variant": "released"}),
     ("fedopt_pt", PICKING),
@@ -102,14 +104,17 @@ VARIANT_CASES = [
 
 
 @pytest.mark.parametrize(("name", "options", "check"), VARIANT_CASES)
-def test_contract_of_variants(name, options, check, tmp_path):
+def test_contract_of_variants(name, options, check, tmp_path, monkeypatch):
+    three_blocks.check_on(monkeypatch, name)
     check(METHODS[name].with_defaults(options), tmp_path)
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(name):
-    some = [METHODS[m] for m in AROUND.get(name, ("head_tuning",))]
-    assert "around" in driver.check(WRAPPERS[name], some)
+def test_wrappers_keep_the_contract_around_methods_and_refuse_others_by_name(name, monkeypatch):
+    around = AROUND.get(name, ("head_tuning",))
+    with monkeypatch.context() as patch:
+        three_blocks.check_on(patch, *around)
+        assert "around" in driver.check(WRAPPERS[name], [METHODS[m] for m in around])
     lines = {m: driver.refusal(WRAPPERS[name], METHODS[m]) for m in NOT_MEANS}
     refused = {method: line for method, line in lines.items() if line is not None}
     assert set(refused) == REFUSED.get(name, set())

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
+import three_blocks
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
@@ -84,12 +85,14 @@ def test_an_example_is_short_and_writes_to_none_of_its_arguments(name):
 
 @pytest.mark.parametrize("check", checks.CHECKS + driver.VARIATIONS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_keeps_the_contract(name, check, tmp_path):
+def test_a_method_keeps_the_contract(name, check, tmp_path, monkeypatch):
+    three_blocks.check_on(monkeypatch, name)
     check(plugin(name), tmp_path)
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_a_wrapper_keeps_the_contract(name):
+def test_a_wrapper_keeps_the_contract(name, monkeypatch):
+    three_blocks.check_on(monkeypatch)
     assert "around head_tuning" in driver.check(plugin(name), [manifest.find("head_tuning")])
 
 

@@ -15,6 +15,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
 from fedloom.toolbox import linear, train_locally
+from three_blocks import backbone
 
 METHODS = [
     name
@@ -27,7 +28,8 @@ METHODS = [
 
 def _one_step(tiny, name, **training):
     """The server's and the clients' state after a round of one step on all images of a client."""
-    task, hooks = tiny(name, **{"fedic": {"server_steps": 2}}.get(name, {}))
+    options = {"fedic": {"server_steps": 2}}.get(name, {})
+    task, hooks = tiny(name, backbone=backbone(name), **options)
     values = {"epochs": 1, "batch_size": 64, **training}
     vars(task.training).update(values)
     sizes = {len(task.data.train[k]) for k in task.data.participating}

@@ -5,7 +5,6 @@ from threading import get_ident
 
 import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer
 
 from fedloom.backbones.resnet import FrozenResNet, SmallResNet
 from fedloom.backbones.vit import FrozenViT
@@ -18,11 +17,11 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from on_device import on_device
 from pretended_gpu import CUDA, OnGPU, pretended_gpu
+from three_blocks import DEEP
 
 METHODS = sorted(name for name, m in manifest.discover().items() if m.kind == "method")
 WRAPPERS = sorted(name for name, m in manifest.discover().items() if m.kind == "wrapper")
 TABLES = [(name, table) for name in METHODS for table in manifest.find(name).artefacts]
-DEEP = ("pep_fedpt", "sgpt")  # whose options name blocks of twelve
 FEWER = {  # steps of the server
     "creff": {"features": 2, "matching_steps": 2, "retraining_epochs": 2},
     "fedic": {"server_steps": 2},
@@ -41,8 +40,7 @@ def _on_gpu(name, folder, backbone=None, around=(), **options):
     """Return a method's tiny task on the GPU, and its hooks."""
     method = manifest.find(name)
     if backbone is None and method.family == "vit" and name not in DEEP:
-        sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
-        backbone = FrozenViT(VisionTransformer(**sizes, mlp_ratio=1, num_classes=0))
+        backbone = tiny_vit(depth=2)
     task = tiny_task(method, folder, wrappers=around, backbone=backbone, **options)
     return on_device(task, CUDA), loader.load_hooks(method, wrappers=around)
 

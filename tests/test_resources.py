@@ -134,26 +134,22 @@ def test_a_gpu_must_hold_one_clients_step_or_one_pass_of_an_evaluation(ask):
 
 
 @pytest.mark.parametrize(
-    ("visible", "options", "gpu"),
-    [
-        ("", [], 0),
-        ("", ["--set-resources", "train:gpu=1"], 1),
-        ("0,1", [], 1),
-        ("0,1", ["--set-resources", "train:gpu=0"], 0),
-    ],
+    ("visible", "told", "unless_told"), [("", 1, 0), ("0,1", 0, 1)], ids=["no GPU", "two GPUs"]
 )
-def test_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, visible, options, gpu):
+def test_a_rule_that_gets_a_gpu_requests_its_memory(tmp_path, visible, told, unless_told):
     """By default it gets one where the machine has any."""
     study = "study: {name: one, rounds: 1, report: {last_evaluations: 1}}\n"
     (tmp_path / "one.yaml").write_text(study)
     command = [sys.executable, "-m", "snakemake", "-n", "--quiet", "host", "-s", ROOT / "Snakefile"]
-    command += [*options, "--configfile", tmp_path / "one.yaml", "--directory", tmp_path]
+    command += ["--configfile", tmp_path / "one.yaml", "--directory", tmp_path]
+    command += ["--set-resources", f"train:gpu={told}"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": visible}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     said = done.stdout + done.stderr
-    trained = re.search(r"^rule train:.*?resources: (.*?)$", said, re.M | re.S)
-    assert ("gpu=1" in trained[1], "gpu_mem_mb=0" in trained[1]) == (gpu == 1, gpu == 0)
+    for rule, gpu in (("train", told), ("cache", unless_told)):
+        asked = re.search(rf"^rule {rule}:.*?resources: (.*?)$", said, re.M | re.S)
+        assert ("gpu=1" in asked[1], "gpu_mem_mb=0" in asked[1]) == (gpu == 1, gpu == 0)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])

@@ -20,7 +20,8 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
     plugin = manifest.find(method, kind="method")
     family = cast(str, plugin.family)
     device = "meta" if family == "vit" else "cpu"  # texts are grouped by numbers, not by shapes
-    model: Any = base.load(family, {"name": backbone, "weights": "none"}, device)
+    with torch.device(device):  # else it is made of random numbers first
+        model: Any = base.load(family, {"name": backbone, "weights": "none"}, device)
     warm_start = None
     if family == "vit":  # prototypes on the meta device have shapes and no numbers
         sizes = {"mean": (model.depth, classes, model.width), "spread": (model.depth, classes)}

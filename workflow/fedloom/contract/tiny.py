@@ -31,9 +31,9 @@ DIFFERENT = {"scheme": "pathological", "clients": CLIENTS, "classes_per_client":
 ALIKE = {"scheme": "iid", "clients": CLIENTS, "held_out": 0.2}
 
 
-def tiny_vit(width: int = 16) -> FrozenViT:
-    """Return a ViT of 12 blocks with random weights."""
-    sizes: dict[str, Any] = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": 12}
+def tiny_vit(width: int = 16, depth: int = 12) -> FrozenViT:
+    """Return a ViT with random weights; options of methods may name any of 12 blocks."""
+    sizes: dict[str, Any] = {"img_size": SIZE, "patch_size": 8, "embed_dim": width, "depth": depth}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return FrozenViT(VisionTransformer(**sizes, num_heads=2, mlp_ratio=1, num_classes=0))

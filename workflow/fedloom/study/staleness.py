@@ -131,37 +131,36 @@ def _imported(file: Path, root: Path, package: str) -> tuple[Path, ...]:
     )
 
 
-def _imports(file: Path, root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield every module that a file imports outside TYPE_CHECKING, with the names it takes."""
-    tree = read_python(file)
+@cache
+def _imports(file: Path, root: Path) -> list[tuple[str, list[str]]]:
+    """Return every module that a file imports outside TYPE_CHECKING, with the names it takes."""
+    tree, found = read_python(file), list[tuple[str, list[str]]]()
     for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, _names_read(tree, alias.asname) if alias.asname else []
+                names = _names_read(tree, alias.asname) if alias.asname else []
+                found.append((alias.name, names))
         elif isinstance(node, ast.ImportFrom):
             parts = list(file.relative_to(root).parent.parts)
             base = parts[: len(parts) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            yield module, [alias.name for alias in node.names]
+            found.append((module, [alias.name for alias in node.names]))
+    return found
 
 
 def _names_read(tree: ast.AST, alias: str) -> list[str]:
     """Return the names that are read of a module, `fl.mean`; [] if it is used in another way."""
-    names = [
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == alias
-    ]
-    uses = sum(isinstance(node, ast.Name) and node.id == alias for node in ast.walk(tree))
-    return sorted(set(names)) if len(names) == uses else []
+    nodes = [*ast.walk(tree)]
+    uses = {node for node in nodes if isinstance(node, ast.Name) and node.id == alias}
+    reads = [node for node in nodes if isinstance(node, ast.Attribute) and node.value in uses]
+    return sorted({node.attr for node in reads}) if len(reads) == len(uses) else []
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a syntax tree outside `if TYPE_CHECKING:`."""
+    """Yield the statements of a syntax tree outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if of_types or isinstance(node, ast.expr):  # no import lies in an expression
             continue
         yield node
         yield from _nodes(node)
