@@ -111,7 +111,7 @@ def by_sgd(task, context, client, weight):
 def test_clients_train_towards_the_written_texts_and_send_the_context_or_keep_it(
     tiny, averaged, weight
 ):
-    """FedKgCoOp, KgCoOp and CoOp; a client's second round goes on from its first."""
+    """FedKgCoOp, KgCoOp and CoOp; second rounds start where first rounds ended."""
     task, hooks = tiny("kgcoop", averaged=averaged, weight=weight, template="one {}")
     state = initial_state(task, hooks)
     first = words(task.backbone.model, "a photo of a")
