@@ -43,6 +43,7 @@ BESIDE = [  # beside every method's defaults and every `variant`: method, option
     *(("pfedpg", {"generator": name}) for name in ("mlp", "adain", "basis")),
     ("pfedpg", {"head": "shared", "common_model": False}),
     ("promptfl", {"mu": 0.5}),
+    ("kgcoop", {"averaged": False, "weight": 0.0}),
     ("fedclip", {"loss": "classes"}),
     ("fedtpg", {"names": "all"}),
     ("ifca", {"clusters": 3, "share_prompts": True}),

@@ -8,8 +8,11 @@ from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
 
-BY_IMAGES = ["fedmaple", "fedotp", "fedpgp", "fedpha", "pfedmoap", "pfpt", "promptfl", "sgpt"]
-ALIKE = ["centralised", "pep_fedpt", "scaffold_pt"]
+BY_IMAGES = [
+    *("cocoop", "fedmaple", "fedotp", "fedpgp", "fedpha", "kgcoop"),
+    *("pfedmoap", "pfpt", "promptfl", "sgpt"),
+]
+ALIKE = ["centralised", "fedmgp", "pep_fedpt", "scaffold_pt"]
 # the mean is trained on; means within clusters; a step along the sum of the clients' deltas;
 # nothing is sent, three times; no training
 NO_MEAN = [

@@ -1,0 +1,175 @@
+"""FedMGP: groups of text and image prompts, of which clients share those that are nearest.
+
+Bo et al., "FedMGP: Personalized Federated Learning with Multi-Group Text-Visual Prompts" (NeurIPS
+2025). A client has G groups, each a context before the class names and prompts beside an image's
+patches. The logits are the mean over groups; the loss is the mean of their cross-entropies and a
+diversity term between groups. After training, a client draws s groups, likelier those whose cosine
+with a shared group is higher, and sends them; the server's shared groups are the means of the
+groups that were drawn first, second, ... Shared groups replace those that a client sent; the others
+stay with it. We could read the abstract and the released code alone, and follow the code:
+
+- The distance of two groups is the mean absolute difference of their text features over classes,
+  or image features over images; both are averaged over pairs of groups, and halved. It is
+  subtracted from the loss, so that groups differ, as the abstract has it. `variant: released` adds
+  it: the code takes the absolute value of what is to be subtracted, and pulls groups together.
+- Text and image prompts of a group are drawn apart, each by the largest of their cosines with the
+  shared ones, in a softmax with `temperature`, without replacement; in round 1 alike for all. Both
+  draws use the same random stream, so that pairs mostly stay together.
+- Clients are averaged alike. Image prompts are beside the patches from the start, and pass the
+  tower's norm before its first block.
+- Contexts start from the embedding of the first words plus noise of 0.01, other noise for each
+  group; the words left over stay before every class's name. Image prompts start from
+  N(0, 0.02^2). All clients start alike.
+- A client that comes back gets the shared groups of the last round; in the released code, those of
+  the last round that it took part in. A client that never trained has the shared groups in turn,
+  the server's model has each once.
+- Every client starts a round with a fresh optimiser; that of the released code, momentum included,
+  goes on through all clients and rounds.
+"""
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+
+KINDS = ("text", "image")
+NOISE = 0.01  # of contexts around the embedded words
+
+
+def fresh_groups(task: CLIPTask) -> Tree:
+    """Draw G contexts [G, L, d] and G sets of image prompts [G, L, d_image]."""
+    clip, options = task.backbone, task.options
+    fl.check_lengths(task, [options.length], "")
+    generator = task.generator("groups")
+    drawn = [clip.init_context(options.length, generator) for _ in range(options.groups)]
+    text = torch.stack(drawn)  # of 0.02
+    known = clip.embed_text(options.words)[: options.length] if options.words else text[0, :0]
+    text[:, : len(known)] *= NOISE / 0.02
+    text[:, : len(known)] += known
+    shape = options.groups, options.length, clip.image_width
+    return {"text": text, "image": (0.02 * torch.randn(shape, generator=generator)).to(clip.device)}
+
+
+@fl.hookimpl
+def init_server(task: CLIPTask) -> Tree:
+    options = task.options
+    if options.shared > options.groups:
+        raise fl.FedLoomError(
+            f"fedmgp: options.shared must be at most options.groups, {options.groups}, got "
+            f"{options.shared}; lower it"
+        )
+    return {"params": {kind: value[: options.shared] for kind, value in fresh_groups(task).items()}}
+
+
+def client_state(task: CLIPTask, groups: Tree) -> Tree:
+    """Return the state of a client with these groups, none of which it has sent."""
+    sent = torch.zeros(task.options.shared, task.options.groups, device=task.backbone.device)
+    return groups | {f"{kind}_sent": sent.clone() for kind in KINDS}  # 1: as which, which group
+
+
+@fl.hookimpl
+def init_client(task: CLIPTask, client: int) -> Tree:
+    return client_state(task, fresh_groups(task))
+
+
+@fl.hookimpl
+def unseen_client_state(task: CLIPTask, client: int, received: Tree) -> Tree:
+    turns = torch.arange(task.options.groups) % task.options.shared
+    return client_state(task, {kind: value[turns] for kind, value in received["params"].items()})
+
+
+def merge(received: Tree, state: Tree) -> Tree:
+    """Return the clients' groups [K, G, L, d], with the shared ones in place of those sent."""
+    groups = {}
+    for kind in KINDS:
+        own, sent = state[kind], state[f"{kind}_sent"]  # [K, G, L, d], [K, s, G]
+        shared = torch.einsum("ksg,ksld->kgld", sent, received["params"][kind])
+        groups[kind] = torch.where(sent.any(1)[..., None, None], shared, own)
+    return groups
+
+
+def names(task: CLIPTask) -> list[str]:
+    """Return what follows a context: the words that it does not hold, and a class's name."""
+    words, clip = task.options.words.split(), task.backbone
+    while words and len(clip.embed_text(" ".join(words))) > task.options.length:
+        words.pop()
+    rest = task.options.words.split()[len(words) :]
+    return [" ".join([*rest, name]) for name in task.data.classes]
+
+
+def features(task: CLIPTask, groups: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Compute the features of images [K, G, B, d_joint] and texts [K, G, C, d_joint] by group."""
+    clip = task.backbone
+    prompts = clip.first_norm(groups["image"])  # [K, G, L, d_image]
+    images = [
+        clip.image_features(
+            batch.images, inserts={1: {"input": fl.deep_prompts(prompts[:, g], first=True)}}
+        )[0]
+        for g in range(prompts.shape[1])
+    ]
+    return torch.stack(images, 1), clip.text_features(groups["text"], names(task))
+
+
+def distance(x: Tensor) -> Tensor:
+    """Compute the mean absolute difference [K, N] of features [K, G, N, d] of G > 1 groups."""
+    count = x.shape[1]
+    apart = (x[:, :, None] - x[:, None]).abs().mean(-1)  # [K, G, G, N]
+    return apart.sum((1, 2)) / (count * (count - 1))
+
+
+def loss(
+    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> Tensor | tuple[Tensor, Tree]:
+    """Compute the mean cross-entropy [K, B] of groups, alone reported, and the diversity term."""
+    options, (images, texts) = task.options, features(task, params, batch)
+    by_group = task.backbone.logits(images, texts)  # [K, G, B, C]
+    losses = [fl.cross_entropy(logits, batch.labels) for logits in by_group.unbind(1)]
+    entropy = torch.stack(losses).mean(0)
+    if options.groups == 1:
+        return entropy
+    diversity = (distance(texts).mean(1)[:, None] + distance(images)) / 2  # [K, B]
+    sign = 1 if options.variant == "released" else -1
+    return entropy + sign * options.weight * diversity, {"reported_loss": entropy}
+
+
+def cosines(groups: Tensor, shared: Tensor) -> Tensor:
+    """Return each group's largest cosine [K, G] with a shared one; [K, G, L, d], [K, s, L, d]."""
+    own, others = (F.normalize(x.flatten(2), dim=-1) for x in (groups, shared))
+    return (own @ others.mT).amax(-1)
+
+
+def draw(task: CLIPTask, client: int, similar: Tensor) -> Tensor:
+    """Draw s groups of G by their cosines [G]; return them as rows [s, G] of zeros and a one."""
+    options = task.options
+    if task.round == 1:
+        similar = torch.zeros_like(similar)
+    likely = (similar / options.temperature).softmax(-1).cpu()
+    drawn = torch.multinomial(likely, options.shared, generator=task.generator("draw", client))
+    return F.one_hot(drawn, options.groups).to(similar)
+
+
+@fl.hookimpl
+def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+    start = merge(received, clients.state)
+    trained = fl.train_locally(task, loss, received, clients, params=start)
+    uploaded, kept = {}, dict(trained.params)
+    for kind in KINDS:
+        groups = trained.params[kind]  # [K, G, L, d]
+        similar = cosines(groups, received["params"][kind])
+        drawn = [draw(task, k, of) for k, of in zip(clients.ids, similar, strict=True)]
+        kept[f"{kind}_sent"] = torch.stack(drawn)  # [K, s, G]
+        uploaded[kind] = torch.einsum("ksg,kgld->ksld", kept[f"{kind}_sent"], groups)
+    return fl.make_updates(replace(trained, params=uploaded), clients, state=kept)
+
+
+@fl.hookimpl
+def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    groups = received["params"]
+    if not clients.is_server_model:
+        groups = merge(received, clients.state)
+    images, texts = features(task, groups, batch)
+    return task.backbone.logits(images, texts).mean(1)  # over groups
