@@ -59,14 +59,19 @@ def try_out(programs: Path, folder: Path, command: str = "run") -> str:
 
 
 def main(folder: Path) -> None:
-    """Make the environment in a folder that is made anew, and try FedLoom there."""
+    """Build the wheel in a folder that is made anew, and try it in a new environment."""
     shutil.rmtree(folder, ignore_errors=True)
     call(sys.executable, "-m", "venv", folder / "env", folder=ROOT)
     python = folder / "env/bin/python"
     pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
     call(*pip, "hatchling", folder=ROOT)
-    call(*pip, build(python, folder), folder=ROOT)
-    print(try_out(python.parent, folder, "report"))
+    wheel = build(python, folder)
+    print("installing it and its packages: gigabytes, some minutes", flush=True)
+    call(*pip, wheel, folder=ROOT)
+    print("trying it: fedloom init, plan, report", flush=True)
+    try_out(python.parent, folder, "report")
+    shutil.rmtree(folder / "env")
+    print(f"it works: {os.path.relpath(wheel)}")
 
 
 if __name__ == "__main__":

@@ -154,7 +154,8 @@ def test_every_hook_is_documented():
 
 
 def _copy(name, target):
-    shutil.copytree(ROOT / "plugins" / name, target)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "plugins" / name, target, ignore=ignored)
     return target
 
 

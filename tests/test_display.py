@@ -37,9 +37,9 @@ def two_jobs():
 
 @pytest.fixture
 def log(tmp_path):
-    """The log of a job that has done 23 of 40 rounds."""
+    """The log of a job that has done 23 of 40 rounds, and whose name fills a line of a terminal."""
     log_to(tmp_path / "job.log")
-    with progress(total=40, initial=20, what="d/p/b/a/seed0") as bar:
+    with progress(total=40, initial=20, what=f"{'d' * 80}/p/b/a/seed0") as bar:
         bar.set_postfix({"loss": "0.5", "accuracy": "81.2"})
         bar.update(3)
     log_to(None)

@@ -62,7 +62,8 @@ def test_the_loss_is_the_mean_of_the_groups_and_pushes_them_apart_or_as_released
     task, hooks = tiny("fedmgp", groups=3, weight=20.0, variant=variant)
     received, clients, batch = first_cohort(task, hooks)
     groups = drawn_groups()
-    losses, more = module("fedmgp").loss(task, groups, received, clients, batch)
+    names = module("fedmgp").names(task)
+    losses, more = module("fedmgp").loss(task, groups, received, clients, batch, names)
     for k in range(3):
         parts = list(by_hand(task, groups, k, batch))
         entropy = sum(F.cross_entropy(p[2], batch.labels[k], reduction="none") for p in parts) / 3

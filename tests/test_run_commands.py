@@ -75,7 +75,7 @@ def test_a_run_is_shown_with_its_curve_and_with_the_origin_of_each_setting(capsy
     assert found["training.momentum"] == ["0.9", "method.toml of fedvpt"]
     assert found["training.eps"] == ["1e-08", "default"]
     assert found["rounds"] == ["4", "mine.yaml, line 3"]
-    assert found["clients_per_round"] == ["5", "config.yaml, line 9, capped"]
+    assert found["clients_per_round"] == ["5", "FedLoom's config.yaml, line 9, capped"]
 
 
 def test_a_setting_of_a_grid_says_so(capsys):

@@ -243,7 +243,8 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     _wait_for(folder, "results/runs/digits/six/micro_vit/*/seed0/rounds/.lock", process)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     output, _ = process.communicate(timeout=90)
-    assert process.returncode not in (0, None)
+    assert process.returncode == 128 + number
+    assert "stopped; the same command" in output
     assert "fedloom/commands/launch.py" not in output, "no traceback of the launcher"
     left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(folder)]
     assert not left, "a job outlives the launcher"
@@ -262,4 +263,5 @@ def test_a_nan_stops_the_run_and_is_named(finished):
     line = r"error: head_tuning: client_update, round \d, client \d: upload 'params/head' is not"
     assert re.search(line, output)
     assert "Traceback" not in output
+    assert "RuleException" not in output, "the job's own line says it"
     assert not list(folder.glob("results/runs/digits/*/micro_vit/hot/seed0/rounds/0001*"))

@@ -28,6 +28,7 @@ stay with it. We could read the abstract and the released code alone, and follow
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -101,7 +102,9 @@ def names(task: CLIPTask) -> list[str]:
     return [" ".join([*rest, name]) for name in task.data.classes]
 
 
-def features(task: CLIPTask, groups: Tree, batch: Batch) -> tuple[Tensor, Tensor]:
+def features(
+    task: CLIPTask, groups: Tree, batch: Batch, classes: list[str]
+) -> tuple[Tensor, Tensor]:
     """Compute the features of images [K, G, B, d_joint] and texts [K, G, C, d_joint] by group."""
     clip = task.backbone
     prompts = clip.first_norm(groups["image"])  # [K, G, L, d_image]
@@ -111,7 +114,7 @@ def features(task: CLIPTask, groups: Tree, batch: Batch) -> tuple[Tensor, Tensor
         )[0]
         for g in range(prompts.shape[1])
     ]
-    return torch.stack(images, 1), clip.text_features(groups["text"], names(task))
+    return torch.stack(images, 1), clip.text_features(groups["text"], classes)
 
 
 def distance(x: Tensor) -> Tensor:
@@ -122,10 +125,15 @@ def distance(x: Tensor) -> Tensor:
 
 
 def loss(
-    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+    task: CLIPTask,
+    params: Tree,
+    received: Tree,
+    clients: Cohort,
+    batch: Batch,
+    classes: list[str],
 ) -> Tensor | tuple[Tensor, Tree]:
     """Compute the mean cross-entropy [K, B] of groups, alone reported, and the diversity term."""
-    options, (images, texts) = task.options, features(task, params, batch)
+    options, (images, texts) = task.options, features(task, params, batch, classes)
     by_group = task.backbone.logits(images, texts)  # [K, G, B, C]
     losses = [fl.cross_entropy(logits, batch.labels) for logits in by_group.unbind(1)]
     entropy = torch.stack(losses).mean(0)
@@ -155,7 +163,8 @@ def draw(task: CLIPTask, client: int, similar: Tensor) -> Tensor:
 @fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     start = merge(received, clients.state)
-    trained = fl.train_locally(task, loss, received, clients, params=start)
+    by_names = partial(loss, classes=names(task))  # once, since a GPU would wait for them
+    trained = fl.train_locally(task, by_names, received, clients, params=start)
     uploaded, kept = {}, dict(trained.params)
     for kind in KINDS:
         groups = trained.params[kind]  # [K, G, L, d]
@@ -171,5 +180,5 @@ def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Te
     groups = received["params"]
     if not clients.is_server_model:
         groups = merge(received, clients.state)
-    images, texts = features(task, groups, batch)
+    images, texts = features(task, groups, batch, names(task))
     return task.backbone.logits(images, texts).mean(1)  # over groups

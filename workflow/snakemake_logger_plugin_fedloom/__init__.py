@@ -16,6 +16,8 @@ FIELDS = {
     "job_finished": ("job_id",),
     "job_error": ("jobid",),
 }
+# the beginning of a failed job's shell command; the run's last lines have the job's own error
+COMMAND_FAILED = "RuleException:\nCalledProcessError"
 
 
 class LogHandler(LogHandlerBase):
@@ -55,7 +57,9 @@ class LogHandler(LogHandlerBase):
             with EVENTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"event": event, **values}, default=_plain) + "\n")
         elif record.levelno >= logging.WARNING:
-            print(self.format(record), file=sys.stderr, flush=True)
+            text = self.format(record)
+            if not text.startswith(COMMAND_FAILED):
+                print(text, file=sys.stderr, flush=True)
 
 
 def _plain(value: Any) -> Any:

@@ -274,19 +274,21 @@ def communication(method: str, backbone: str, classes: int, options: dict[str, A
 
 
 @fedloom.command()
-def datasets() -> None:
-    """Print recipes, sources and schemes, with their keys."""
+@click.argument("name", required=False)
+def datasets(name: str | None) -> None:
+    """Print recipes, and sources and schemes with their keys, or those of a name."""
     from fedloom.commands import describe
 
-    print(describe.datasets())
+    print(describe.datasets(name))
 
 
 @fedloom.command()
-def kinds() -> None:
-    """Print the kinds of tables and figures, with their keys."""
+@click.argument("name", required=False)
+def kinds(name: str | None) -> None:
+    """Print the kinds of tables and figures with their keys, or those of a name."""
     from fedloom.commands import describe
 
-    print(describe.outputs())
+    print(describe.outputs(name))
 
 
 @fedloom.group()

@@ -3,7 +3,6 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import fill, indent
@@ -14,7 +13,8 @@ from tabulate import tabulate
 from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import kind_schema, whole
 from fedloom.commands.planning import KINDS, load_plan
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.extras import MissingExtraError
 from fedloom.common.folders import read_python
 from fedloom.config import recipes
 from fedloom.config.kinds import NAMED_BY
@@ -91,25 +91,41 @@ def _key(name: str, entry: dict[str, Any]) -> str:
     return f"  {name} ({allowed}{default})" + (f"\n{indent(text, '      ')}" if text else "")
 
 
-def datasets() -> str:
-    """Return every source of datasets and every scheme of partitions with its keys, and recipes."""
+def datasets(name: str | None = None) -> str:
+    """Return all sources of datasets and schemes of partitions with their keys, or those of a name.
+
+    Raises:
+        FedLoomError: no source or scheme has this name.
+    """
     known = fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)
-    return "\n\n".join([known, *_kinds("datasets", "source"), *_kinds("partitions", "scheme")])
+    shown = _kinds({"datasets": "source", "partitions": "scheme"}, name)
+    return "\n\n".join(shown if name else [known, *shown])
 
 
-def outputs() -> str:
-    """Return every kind of table and figure with its keys."""
-    return "\n\n".join([*_kinds("tables", "table"), *_kinds("figures", "figure")])
+def outputs(name: str | None = None) -> str:
+    """Return all kinds of tables and figures with their keys, or that of a name.
+
+    Raises:
+        FedLoomError: no kind has this name.
+    """
+    return "\n\n".join(_kinds({"tables": "table", "figures": "figure"}, name))
 
 
-def _kinds(section: str, title: str) -> Iterator[str]:
-    """Yield every kind of a section, with its keys."""
-    for name in KINDS[section]:
-        entry = kind_schema(section, name)
-        about = " ".join(entry["description"].split())
-        keys = [k for k in entry["properties"] if k != NAMED_BY[section]]
-        rows = [_key(key, whole(entry["properties"][key], entry)) for key in keys]
-        yield "\n".join([f"{title}: {name}", indent(fill(about, WIDTH - 2), "  "), *rows])
+def _kinds(titles: dict[str, str], only: str | None) -> list[str]:
+    """Return the kinds of sections with their keys, or those of a name, below the titles."""
+    if only:
+        check_known(only, [name for section in titles for name in KINDS[section]], "nothing named")
+    shown = []
+    for section, title in titles.items():
+        for name in KINDS[section] if only is None else {only} & set(KINDS[section]):
+            entry = kind_schema(section, name)
+            about = " ".join(entry["description"].split())
+            keys = [k for k in entry["properties"] if k != NAMED_BY[section]]
+            rows = [_key(key, whole(entry["properties"][key], entry)) for key in keys]
+            shown.append(
+                "\n".join([f"{title}: {name}", indent(fill(about, WIDTH - 2), "  "), *rows])
+            )
+    return shown
 
 
 def studies() -> str:
@@ -117,13 +133,19 @@ def studies() -> str:
     rows = [study(file) for file in bundled_studies.studies()]
     heads = ["study", "shows", "data", "methods", "runs", "GPU hours"]
     widths = [None, 20, 22, 40, None, None]
-    table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f")
+    table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f", missingval="?")
     rate = f"{RATES['float32']:.0e} operations per second"
-    return f"{table}\n\nHours of one GPU at {rate}, an estimate."
+    note = f"Hours of one GPU at {rate}, an estimate."
+    if any(row[-1] is None for row in rows):
+        note += " Those of studies on CLIP need the package: pip install 'fedloom[clip]'."
+    return f"{table}\n\n{note}"
 
 
-def study(file: Path) -> list[str | int | float]:
-    """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU."""
+def study(file: Path) -> list[str | int | float | None]:
+    """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU.
+
+    The hours are None if a package is missing that its backbone needs.
+    """
     plan = load_plan([file])
     used = dict.fromkeys(run.method for run in plan.runs)
     pairs = [(run.dataset, *transferred_to(plan.settings, run)) for run in plan.runs]
@@ -134,5 +156,8 @@ def study(file: Path) -> list[str | int | float]:
     names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
     shows = ", ".join(plan.settings.study.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
     name = str(file.relative_to(bundled_studies.FOLDER).with_suffix(""))
-    hours = study_cost(plan).gpu_hours()
+    try:
+        hours = study_cost(plan).gpu_hours()
+    except MissingExtraError:
+        hours = None
     return [name, shows, ", ".join(data), ", ".join(names), len(plan.runs), hours]

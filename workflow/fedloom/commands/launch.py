@@ -87,7 +87,7 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
         subprocess.Popen(command, process_group=0, env=environment) as process,
-        _handing_on(process),
+        _handing_on(process) as signals,
     ):
         if shown:
             from fedloom.commands.display import follow  # takes a tenth of a second
@@ -97,6 +97,9 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
             except Exception as error:  # the jobs go on, and signals are still handed on
                 log.warning("the run goes on without its display: %r", error)
         status = process.wait()
+        if status and signals:
+            print("stopped; the same command resumes it", file=sys.stderr)
+            status = -signals[0]
         return status if status >= 0 else 128 - status  # as a shell has it
 
 
@@ -112,17 +115,22 @@ def _cache() -> dict[str, str]:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen) -> Iterator[None]:
-    """Hand SIGINT and SIGTERM on to the process group, and kill what does not end in PATIENCE.
+def _handing_on(process: subprocess.Popen) -> Iterator[list[int]]:
+    """Hand SIGINT and SIGTERM on to the process group, and yield a list that they are added to.
+
+    Kill what does not end in PATIENCE.
 
     Snakemake ends its jobs and unlocks on SIGINT; on SIGTERM it would wait for its jobs. Before it
     has any, it would print a traceback on SIGINT, and ends in silence on SIGTERM.
     """
 
+    received = list[int]()
+
     def forward(number: int, _: object) -> None:
         if number == signal.SIGALRM:
             os.killpg(process.pid, signal.SIGKILL)
         elif process.poll() is None:
+            received.append(number)
             number = signal.SIGINT if _handles_sigterm(process.pid) else signal.SIGTERM
             os.killpg(process.pid, number)
             signal.alarm(PATIENCE)
@@ -130,7 +138,7 @@ def _handing_on(process: subprocess.Popen) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
-        yield
+        yield received
     finally:
         signal.alarm(0)
         for number, handler in before.items():

@@ -9,8 +9,16 @@ EXTRAS = {"open_clip": "clip", "opacus": "privacy", "duckdb": "results"}
 EXTRAS |= dict.fromkeys(("mlflow", "tensorboard", "wandb"), "trackers")
 
 
+class MissingExtraError(FedLoomError):
+    """A package that an extra installs is not there."""
+
+
 def require(module: str) -> None:
-    """Raise an error that names the extra, if the module is one of EXTRAS and not installed."""
+    """Require that a module of EXTRAS is installed.
+
+    Raises:
+        MissingExtraError: it is not; the error names the extra.
+    """
     if module in EXTRAS and find_spec(module) is None:
         line = f"{module}: not installed; pip install 'fedloom[{EXTRAS[module]}]'"
-        raise FedLoomError(line)
+        raise MissingExtraError(line)

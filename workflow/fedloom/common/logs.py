@@ -38,7 +38,7 @@ class _Lines:
         pass
 
 
-LINES: dict[str, Any] = {"file": _Lines(), "mininterval": 5, "ncols": 100}
+LINES: dict[str, Any] = {"file": _Lines(), "mininterval": 5}
 
 
 def progress(total: int, what: str, initial: int = 0) -> tqdm:

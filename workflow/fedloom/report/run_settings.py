@@ -1,6 +1,7 @@
 """List the settings of a run, each with its origin: default, method.toml, study or trial."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.common.checkout import ROOT
@@ -37,7 +38,7 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
         found = next(filter(None, (written(plan.files, keys) for keys in places)), None)
         if found is None:
             return Setting(value, default)
-        place = found[0].removeprefix(f"{ROOT}/")
+        place = found[0].replace(f"{ROOT}/", "" if Path.cwd() == ROOT else "FedLoom's ", 1)
         return Setting(value, place if found[1] == value else f"{place}, capped")
 
     def of_method(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:
