@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import kind_schema, whole
-from fedloom.commands.planning import KINDS, load_plan
+from fedloom.commands.planning import KINDS, read_plan
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.extras import MissingExtraError
 from fedloom.common.folders import read_python
@@ -146,7 +146,7 @@ def study(file: Path) -> list[str | int | float | None]:
 
     The hours are None if a package is missing that its backbone needs.
     """
-    plan = load_plan([file])
+    plan = read_plan([file])
     used = dict.fromkeys(run.method for run in plan.runs)
     pairs = [(run.dataset, *transferred_to(plan.settings, run)) for run in plan.runs]
     data = dict.fromkeys(chain(*pairs)) or plan.settings.select.datasets

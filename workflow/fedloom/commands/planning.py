@@ -38,32 +38,41 @@ KINDS: Catalogue = {
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
+    """Read a study as `read_plan` does, whose backbones' packages must be there.
+
+    An error that a person can mend ends the process with one line.
+    """
+    try:
+        plan = read_plan(files, overrides)
+        for label in plan.settings.select.backbones:
+            require(plan.settings.backbones[label].library)
+        return plan
+    except FedLoomError as error:
+        sys.exit(f"error: {error}")
+
+
+def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
     """Read config.yaml and the study's files over it, then `overrides` (Snakemake's --config).
 
     Their key `set` is a list of changes, as "study.rounds=4", which Snakemake hands on to all jobs
     unchanged, while it makes text of the numbers in a mapping. Files that a file includes are read
-    before it. An error that a person can mend ends the process with one line.
+    before it.
     """
-    try:
-        check_usable(Path(paths.RESULTS))
-        _warn_of_broken_plugins()
-        contents, given = read_all([*files_below(files), *map(Path, files)]), dict(overrides or {})
-        changes = [read_change(text) for text in given.pop(SET, ())]
-        for keys, value, _ in changes:
-            given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
-        own = given or merge(contents[1:]) or None
-        merged, read = merge(contents, given), [path for path, _ in contents]
-        settings = resolve(merged, read, changes, own)
-        for note in settings.notes if LAUNCHER not in os.environ else ():
-            print(f"note: {note}", file=sys.stderr)
-        for label in settings.select.backbones:
-            require(settings.backbones[label].library)
-        for label in settings.select.methods:  # a file that is not Python is an error here
-            plugin = find(settings.methods[label].plugin)
-            staleness.files_of(staleness.Code((), (plugin,)))
-        return Plan(settings, merged, tuple(read))
-    except FedLoomError as error:
-        sys.exit(f"error: {error}")
+    check_usable(Path(paths.RESULTS))
+    _warn_of_broken_plugins()
+    contents, given = read_all([*files_below(files), *map(Path, files)]), dict(overrides or {})
+    changes = [read_change(text) for text in given.pop(SET, ())]
+    for keys, value, _ in changes:
+        given = merge_values(given, reduce(lambda inner, key: {key: inner}, keys[::-1], value))
+    own = given or merge(contents[1:]) or None
+    merged, read = merge(contents, given), [path for path, _ in contents]
+    settings = resolve(merged, read, changes, own)
+    for note in settings.notes if LAUNCHER not in os.environ else ():
+        print(f"note: {note}", file=sys.stderr)
+    for label in settings.select.methods:  # a file that is not Python is an error here
+        plugin = find(settings.methods[label].plugin)
+        staleness.files_of(staleness.Code((), (plugin,)))
+    return Plan(settings, merged, tuple(read))
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
