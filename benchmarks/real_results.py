@@ -25,14 +25,14 @@ from fedloom.study import paths
 from fedloom.study.runs import trial_runs
 
 KEPT = ROOT / "docs/results"
-PAGES = (ROOT / "README.md", ROOT / "docs/results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/claims.md")
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(?=<!-- end -->)", re.S)
 
 
 def keep(study: str) -> None:
     """Copy the tables and figures of a finished study, and the rows behind them, without states."""
     plan = load_plan([ROOT / f"benchmarks/real/{study}.yaml"])
-    folder, select = KEPT / study, plan.settings.select
+    folder, select = KEPT / f".{study}", plan.settings.select  # until all is there
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for label in select.tables:
@@ -54,6 +54,8 @@ def keep(study: str) -> None:
     if trials := [paths.at(paths.ROUNDS, run) for run in trial_runs(plan.settings)]:
         hours["trials"] = processor_hours(rows(trials))
     write_text(folder / "cost.md", cost(hours))
+    shutil.rmtree(KEPT / study, ignore_errors=True)
+    folder.rename(KEPT / study)
 
 
 def tested(claims: Path, study: str) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ruamel.yaml import YAML
 
 import fedloom
 from command_line import invoked
@@ -280,14 +281,29 @@ def test_importing_fedloom_imports_no_library():
     assert set(fedloom.__all__) == set(fedloom.MODULES) <= set(dir(fedloom))
 
 
-@pytest.mark.parametrize(
-    "study, changes, named",
-    [
-        ({"study": {"name": "mine", "rouds": 3}}, {}, r"study\.rouds.*study\.yaml, line"),
-        ("micro/micro_vit", {"study.lr": 0.1, "study.rouds": 3}, r"--set study\.lr"),
-    ],
-)
-def test_a_study_that_cannot_run_raises_the_first_error(tmp_path, capfd, study, changes, named):
-    with pytest.raises(fedloom.FedLoomError, match=named):
-        fedloom.run(study, changes, folder=tmp_path)
+def test_the_first_of_several_errors_is_raised(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nprintf 'error: one\\nthen\\nerror: two\\n'; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(fedloom.FedLoomError, match=r"^one$"):
+        fedloom.run(folder=tmp_path)
+
+
+def test_a_study_that_cannot_run_raises_its_error(tmp_path, capfd):
+    changes = {"study.lr": 0.1, "study.rouds": 3}
+    with pytest.raises(fedloom.FedLoomError, match=r"--set study\.lr"):
+        fedloom.run("micro/micro_vit", changes, folder=tmp_path)
     assert "error: " in capfd.readouterr().out
+
+
+def test_a_study_given_as_a_mapping_is_kept_for_other_commands(tmp_path):
+    study = {"study": {"name": "mine", "rouds": 3}}
+    with pytest.raises(fedloom.FedLoomError, match=r"study\.rouds.*studies/mine\.yaml, line"):
+        fedloom.run(study, folder=tmp_path)
+    assert YAML(typ="safe").load(tmp_path / "results/studies/mine.yaml") == study
+
+
+def test_a_folder_to_run_in_must_be_there(tmp_path):
+    with pytest.raises(fedloom.FedLoomError, match="nowhere: must be a folder"):
+        fedloom.run("micro/micro_vit", folder=tmp_path / "nowhere")
