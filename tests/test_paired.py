@@ -154,15 +154,32 @@ def _spread(mean, deviation, seeds):
 
 
 @pytest.mark.parametrize(
-    ("means", "within", "leaning"),
-    [((2, 9), (0, None), HOLDS), ((2, -2, 9), (0, None), FAILS), ((2,), (-5, 5), HOLDS)],
+    ("means", "within", "leaning", "margin", "confidence"),
+    [
+        ((2, 9), (0, None), HOLDS, 2, 0.95),
+        ((2, -2, 9), (0, None), FAILS, 2, 1 - 0.05 / 3),
+        ((2,), (-5, 5), HOLDS, 3, 0.95),
+    ],
 )
-def test_the_number_of_seeds_that_would_decide(means, within, leaning):
+def test_the_number_of_seeds_that_would_decide_four_times_in_five(
+    means, within, leaning, margin, confidence
+):
     few = decide([_spread(mean, 3, 3) for mean in means], within)
     assert (few.text, few.leaning) == (UNDECIDED, leaning)
-    enough = decide([_spread(mean, 3, few.power) for mean in means], within)
-    assert (enough.text, enough.leaning) == (leaning, None)
-    assert decide([_spread(mean, 3, few.power - 1) for mean in means], within).text == UNDECIDED
+
+    def probability(seeds):  # that Student's t of normal draws exceeds its critical value
+        critical = stats.t.ppf((1 + confidence) / 2, seeds - 1)
+        return stats.nct.sf(critical, seeds - 1, margin * np.sqrt(seeds) / 3)
+
+    assert probability(few.power) == pytest.approx(0.8, abs=0.04)
+
+
+def test_seeds_that_do_not_differ_decide_nothing():
+    """So it is with worst clients at 0 %, and with rounds counted in steps of an evaluation."""
+    for value in (0, 2):
+        found = decide([_seeds_of(value, value, value)], (0.5, None))
+        assert (found.text, found.power) == (UNDECIDED, None)
+    assert decide([_seeds_of(0, 0, 0), _seeds_of(-5.1, -5, -4.9)]).text == FAILS
 
 
 def _agreeing(seeds):

@@ -17,6 +17,7 @@ from fedloom.common.seeds import numpy_generator
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 MOST_SEEDS = 100  # that a study may be told to add
+POWER = 0.8  # the probability with which they would decide
 Ends = tuple[float | None, float | None]
 ABOVE_ZERO: Ends = (0.0, None)
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -153,8 +154,8 @@ class Verdict:
         reason: why it is undecided where the interval alone does not say so; "" else.
         corrected: an interval would refute the claim if it had no other rivals.
         leaning: the verdict that more seeds would lead to, if undecided with two seeds or more.
-        power: the number of seeds that would decide if means and deviations stayed; None if they
-            are more than MOST_SEEDS.
+        power: the number of seeds with which one comparison would be decided with a probability of
+            POWER if means and deviations stayed; None if they are more than MOST_SEEDS.
     """
 
     text: str
@@ -174,7 +175,7 @@ def decide(
     The claim holds if every 95 % interval lies between them. It does not hold if an interval lies
     outside; since one of several rivals may be ahead by chance, the probability of error of these
     intervals is divided by the number of rivals (Bonferroni). One seed decides nothing but counts,
-    which no seed changes.
+    which no seed changes, and neither do seeds that do not differ.
 
     Args:
         rivals: the terms of each comparison.
@@ -191,11 +192,16 @@ def decide(
         return Verdict(HOLDS if min(agrees) > 0 else FAILS, weakest, plain[weakest])
     if min(each.seeds for each in plain) < 2:
         return Verdict(UNDECIDED, weakest, plain[weakest], "one seed")
-    if min(agrees) > 0:
+    same = [each.low == each.high for each in plain]  # as worst clients that are all at 0 %
+    if min(agrees) > 0 and not any(same):
         return Verdict(HOLDS, weakest, plain[weakest])
-    if max(contradicts) > 0:
-        worst = contradicts.index(max(contradicts))
+    decisive = [-math.inf if no else by for no, by in zip(same, contradicts, strict=True)]
+    if max(decisive) > 0:
+        worst = decisive.index(max(decisive))
         return Verdict(FAILS, worst, plain[worst])
+    if any(same):
+        at = same.index(True)
+        return Verdict(UNDECIDED, at, plain[at], "the same difference in every seed")
     refuted = any(_outside(each, within) > 0 for each in plain)
     reason = f"one of {len(rivals)} may differ by chance" if refuted else ""
     leaning, power = _power(plain, wide, within, corrected)
@@ -224,13 +230,17 @@ def _power(
 def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> int | None:
     """Return the number of seeds with which the interval would not reach the end of the range.
 
-    With the same mean and deviations, it shrinks over seeds as Student's t does, and over clients
+    So it is with a probability of POWER, since the mean over seeds scatters, too. With the
+    same mean and deviations, the interval shrinks over seeds as Student's t does, and over clients
     with the root of the number of seeds.
     """
+    import scipy  # here, for a plan imports tables for their keys alone
+
     counts = np.arange(2, MOST_SEEDS + 1)
-    shrink = _factor(counts, confidence) / _factor(difference.seeds, confidence)
+    deviation = difference.over_seeds / _factor(difference.seeds, confidence)  # of one seed
     of_clients = difference.over_clients * np.sqrt(difference.seeds / counts)
-    halves = np.maximum(difference.over_seeds * shrink, of_clients)
+    halves = np.maximum(deviation * _factor(counts, confidence), of_clients)
+    halves += deviation / np.sqrt(counts) * scipy.stats.norm.ppf(POWER)
     point = _point(difference)
     enough = counts[halves < max(_inside(point, within), _outside(point, within))]
     return int(enough[0]) if len(enough) else None
