@@ -17,10 +17,11 @@ from fedloom.commands.planning import resolve
 from fedloom.common import memory
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, select, train_round
+from fedloom.federated.task import cohort
 from fedloom.study.jobs import to_json
 from fedloom.study.plan import Plan
 from fedloom.study.runs import runs
-from fedloom.toolbox import leaves, tensor_map
+from fedloom.toolbox import SERVER_MODEL, leaves, tensor_map
 from first_round import first_cohort
 
 
@@ -41,39 +42,50 @@ def _pixels(task, batch, k):
     return task.backbone.pixels(batch.images[k])
 
 
-@pytest.mark.parametrize("freeze", [False, True])
-def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, freeze):
+@pytest.mark.parametrize(("shared", "ranks"), [("both", []), ("a", [1, 3, 2]), ("b", [3, 1])])
+def test_lora_is_an_addition_to_the_weights(tiny, monkeypatch, shared, ranks):
     """W + alpha / r B A in place of W: queries, keys, values and the output projection."""
     targets = ["q", "k", "v", "proj"]
-    options = {"rank": 3, "alpha": 4.0, "targets": targets, "freeze_a": freeze}
-    task, params, _, batch = _case(tiny, "fedlora", **options)
+    options = {"rank": 3, "alpha": 6.0, "targets": targets, "shared": shared, "ranks": ranks}
+    task, hooks = tiny("fedlora", **options)
+    doubled(task)
+    received, clients, batch = first_cohort(task, hooks, ids=[0, 2, 4])
+    params = tensor_map(
+        lambda v: v.double() + 0.2 * torch.randn(v.shape).double(),
+        received["params"] | clients.state,
+    )
     plugin = _plugin("fedlora")
     drawn = tensor_map(torch.Tensor.double, plugin.initial_a(task))
     monkeypatch.setattr(plugin, "initial_a", lambda task: drawn)
-    actual = plugin.logits(task, params, batch)
+    known = tensor_map(torch.Tensor.double, plugin.fixed(task, clients))
+    actual = plugin.logits(task, params, known, batch)
     for k in range(3):
+        rank = ranks[(2 * k) * len(ranks) // 6] if ranks else 3  # six clients share the entries
         model, d = copy.deepcopy(task.backbone.model), task.backbone.width
         for j, block in enumerate(model.blocks):
             for number, target in enumerate(targets):
-                a = drawn[target][j] if freeze else params["a"][target][k, j]
-                change = 4.0 / 3 * params["b"][target][k, j] @ a
+                a = drawn[target][j] if shared == "b" else params["a"][target][k, j]
+                b = params["b"][target][k, j]
+                change = 6.0 / rank * b[:, :rank] @ a[:rank]
                 if target == "proj":
                     block.attn.proj.weight.data += change
                 else:
                     block.attn.qkv.weight.data[number * d : (number + 1) * d] += change
         expected = model(_pixels(task, batch, k)) @ params["head"][k].T
         torch.testing.assert_close(actual[k], expected, atol=1e-10, rtol=1e-10)
+    server = plugin.fixed(task, cohort(task, [SERVER_MODEL], [{}]))
+    assert server["rows"].all() and server["scale"].item() == 2.0, "it has the largest rank"
 
 
 def test_a_frozen_a_is_the_same_in_every_round(tiny):
-    task, _ = tiny("fedlora", freeze_a=True)
+    task, _ = tiny("fedlora", shared="b")
     first, later = (_plugin("fedlora").initial_a(task.at(number)) for number in (1, 2))
     assert all(torch.equal(first[target], later[target]) for target in first)
 
 
-@pytest.mark.parametrize("freeze", [False, True])
-def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, freeze):
-    task, hooks = tiny("fedlora", freeze_a=freeze)
+@pytest.mark.parametrize("shared", ["both", "b"])
+def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, shared):
+    task, hooks = tiny("fedlora", shared=shared)
     task.training.lr = 2.0  # so that A moves far
     received, clients, _ = first_cohort(task.at(1), hooks)
     updates = hooks.client_update(task=task.at(1), received=received, clients=clients)
@@ -83,12 +95,43 @@ def test_the_mean_of_lora_products_is_the_product_of_means_if_a_is_frozen(tiny, 
     total = sum(update.num_examples for update in updates)
 
     def product(params):
-        return params["b"]["q"] @ (drawn if freeze else params["a"])["q"]
+        return params["b"]["q"] @ (drawn if shared == "b" else params["a"])["q"]
 
     mean = sum(u.num_examples / total * product(u.payload["params"]) for u in updates)
     gap = (product(after) - mean).abs().max() / mean.abs().max()
-    assert gap < 1e-5 if freeze else gap > 1e-3
-    assert ("a" in after) is not freeze
+    assert gap < 1e-5 if shared == "b" else gap > 1e-3
+    assert ("a" in after) is (shared == "both")
+
+
+def test_fedsa_lora_sends_a_alone_and_clients_keep_b_and_the_head(tiny):
+    task, hooks = tiny("fedlora", shared="a", ranks=[2, 5])
+    task.training.lr = 0.2
+    state = initial_state(task, hooks)
+    first = state.server["params"]["a"]["q"]
+    for number in (1, 2):
+        received, _, batch = first_cohort(task, hooks, [0, 5], state.server)
+        kept = [state.clients.get(k, hooks.init_client(task=task, client=k)) for k in (0, 5)]
+        clients = cohort(task, [0, 5], kept)
+        updates = hooks.client_update(task=task.at(number), received=received, clients=clients)
+        sent = [update.payload["params"] for update in updates]
+        state.server = hooks.aggregate(task=task, server=state.server, updates=updates)
+        state.clients.update({k: u.client_state for k, u in zip((0, 5), updates, strict=True)})
+        assert all(set(params) == {"a"} for params in sent)
+    assert first.shape[1] == 5 and not sent[0]["a"]["v"][:, 2:].any()
+    assert sent[0]["a"]["q"][:, :2].any() and sent[1]["a"]["q"].any(2).all()
+    sizes = [update.num_examples for update in updates]
+    mean = sum(n * p["a"]["q"] for n, p in zip(sizes, sent, strict=True)) / sum(sizes)
+    torch.testing.assert_close(state.server["params"]["a"]["q"], mean)
+    server = cohort(task, [SERVER_MODEL], [{}])
+    assert hooks.predict(task=task, received=received, clients=server, batch=batch) is None
+    clients = cohort(task, [0, 5], [update.client_state for update in updates])
+    trained = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    others = cohort(task, [0, 5], [hooks.init_client(task=task, client=k) for k in (0, 5)])
+    assert not hooks.predict(task=task, received=received, clients=others, batch=batch).any()
+    loss, guess = (
+        F.cross_entropy(z.flatten(0, 1), batch.labels.flatten()) for z in (trained, 0 * trained)
+    )
+    assert loss < guess and not torch.equal(*(u.client_state["head"] for u in updates))
 
 
 @pytest.mark.parametrize("form", ["houlsby", "adaptformer"])
@@ -188,14 +231,15 @@ def test_a_client_alone_sends_nothing_and_does_not_notice_the_others(tiny, name)
         ("fedavg", {}, 85_798_656 + 76_800),  # 8.58 x 10^7 in pFedPG's Table 1
         ("fedavg", {"train": "bias$"}, 102_912 + 76_800),  # 0.1% of all (BitFit's 0.09% of BERT)
         ("fedlora", {}, 294_912 + 76_800),
-        ("fedlora", {"freeze_a": True}, 147_456 + 76_800),
+        ("fedlora", {"shared": "b"}, 147_456 + 76_800),
+        ("fedlora", {"shared": "a"}, 147_456),
         ("fedavg_adapter", {}, 24 * (2 * 64 * 768 + 64 + 768) + 76_800),
     ],
 )
 def test_communication(method, options, expected):
     counts = downlink_floats(method, "vit_base_patch16_224", 100, options)
     assert sum(counts.values()) == expected
-    assert counts["head"] == 76_800 and len(counts) < 8
+    assert counts.get("head", 76_800) == 76_800 and len(counts) < 8
 
 
 def test_large_models_train_and_are_evaluated_in_groups_that_fit(tiny, monkeypatch):

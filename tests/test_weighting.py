@@ -10,9 +10,9 @@ from fedloom.hooks import manifest
 
 BY_IMAGES = [
     *("cocoop", "fedmaple", "fedotp", "fedpgp", "fedpha", "kgcoop"),
-    *("pfedmoap", "pfpt", "promptfl", "sgpt"),
+    *("pfedmma", "pfedmoap", "pfpt", "promptfl", "promptfolio", "sgpt"),
 ]
-ALIKE = ["centralised", "fedmgp", "pep_fedpt", "scaffold_pt"]
+ALIKE = ["centralised", "dp_fpl", "fedmgp", "pep_fedpt", "scaffold_pt"]
 # the mean is trained on; means within clusters; a step along the sum of the clients' deltas;
 # nothing is sent, three times; no training
 NO_MEAN = [

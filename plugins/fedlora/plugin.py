@@ -1,14 +1,25 @@
 """FedLoRA: low-rank additions to the attention's matrices and a linear head, averaged.
 
-Hu et al., LoRA (ICLR 2022), Eq. 3: W x + alpha / r B A x, in every block, under FedAvg. With
-`freeze_a` it is FFA-LoRA (Sun et al., "Improving LoRA in Privacy-preserving Federated Learning",
-ICLR 2024): A keeps its first values, so that the mean of the clients' products B A is the product
-of the means, which it is not otherwise. Choices where the papers leave one open:
+Hu et al., LoRA (ICLR 2022), Eq. 3: W x + alpha / r B A x, in every block, under FedAvg. By option
+`shared` it is also
+
+- FFA-LoRA (Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", ICLR 2024), with
+  "b": A keeps its first values, so that the mean of the clients' products B A is the product of the
+  means, which it is not otherwise.
+- FedSA-LoRA (Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning",
+  ICLR 2025), with "a": both are trained, A is averaged, and B and the head stay with the client.
+
+Choices where the papers leave one open:
 
 - A starts from N(0, 1 / d) and B at zero. LoRA says "random Gaussian" of A and no variance.
 - A frozen A is drawn by every client from the run's seed, so that it is never sent.
-- The head is trained and averaged beside them, as in FedVPT, from which the training values are;
-  the papers train language models.
+- The head is trained beside them, as in FedVPT, from which the training values are; the papers
+  train language models. It is averaged, except in FedSA-LoRA, whose released configuration keeps
+  the classifier with the client. Clients are weighed by their training images, as it does.
+- FedSA-LoRA: a client that never trained has B and a head of zeros; there is no server model.
+- With `ranks`, a client of rank r uses the first r rows of A and columns of B, scales by alpha / r,
+  and sends zeros for the others, which count in the mean (HetLoRA: Cho et al., EMNLP 2024, without
+  its pruning). Bytes count the zeros.
 """
 
 import torch
@@ -18,33 +29,62 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 
+def largest_rank(task: ViTTask) -> int:
+    return max(task.options.ranks, default=task.options.rank)
+
+
 def initial_a(task: ViTTask) -> Tree:
     """Draw A [M, r, d] of every target, the same in every round."""
     vit, generator = task.backbone, task.at(0).generator("lora")
-    shape = (vit.depth, task.options.rank, vit.width)
+    shape = (vit.depth, largest_rank(task), vit.width)
     drawn = {t: torch.randn(shape, generator=generator) for t in sorted(task.options.targets)}
     return {target: (a / vit.width**0.5).to(vit.device) for target, a in drawn.items()}
 
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
-    vit, options = task.backbone, task.options
-    shape = (vit.depth, vit.width, options.rank)
-    b = {target: torch.zeros(shape, device=vit.device) for target in options.targets}
-    params = {"head": vit.init_head(task.num_classes), "b": b}
-    return {"params": params if options.freeze_a else params | {"a": initial_a(task)}}
+    drawn = {} if task.options.shared == "b" else {"a": initial_a(task)}
+    return {"params": drawn if task.options.shared == "a" else drawn | initial_b(task)}
 
 
-def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+@fl.hookimpl
+def init_client(task: ViTTask, client: int) -> Tree:
+    return initial_b(task) if task.options.shared == "a" else {}
+
+
+def initial_b(task: ViTTask) -> Tree:
+    """Return B [M, d, r] of every target and the head [C, d], all zeros."""
+    vit = task.backbone
+    shape = (vit.depth, vit.width, largest_rank(task))
+    b = {target: torch.zeros(shape, device=vit.device) for target in task.options.targets}
+    return {"head": vit.init_head(task.num_classes), "b": b}
+
+
+def fixed(task: ViTTask, clients: Cohort) -> Tree:
+    """Return the `rows` of A that each client has [K, r], the `scale` [K], and a frozen A.
+
+    The server's model has all rows.
+    """
+    options, count, device = task.options, len(clients), task.backbone.device
+    most, known = largest_rank(task), task.data.num_clients
+    ranks = torch.full((count,), most)
+    if options.ranks and not clients.is_server_model:
+        entries = [fl.entry_of(k, known, len(options.ranks)) for k in clients.ids]
+        ranks = torch.tensor([options.ranks[entry] for entry in entries])
+    rows = (torch.arange(most) < ranks[:, None]).float()
+    values = {"rows": rows.to(device), "scale": (options.alpha / ranks).to(device)}
+    if options.shared == "b":
+        drawn = initial_a(task).items()
+        values["a"] = {target: a.expand(count, -1, -1, -1) for target, a in drawn}
+    return values
+
+
+def logits(task: ViTTask, params: Tree, known: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] with A [K, M, r, d] and B [K, M, d, r] of every target."""
-    options, clients = task.options, len(params["head"])
-    if options.freeze_a:
-        a = {t: value.expand(clients, -1, -1, -1) for t, value in initial_a(task).items()}
-    else:
-        a = params["a"]
-    b, scale = params["b"], options.alpha / options.rank
+    a, b = known["a"] if task.options.shared == "b" else params["a"], params["b"]
+    rows, scale = known["rows"][..., None], known["scale"][:, None, None, None]
     inserts = {
-        j: {t: fl.lora(a[t][:, j - 1], b[t][:, j - 1], scale) for t in options.targets}
+        j: {t: fl.lora(rows * a[t][:, j - 1], b[t][:, j - 1], scale) for t in task.options.targets}
         for j in range(1, task.backbone.depth + 1)
     }
     return task.backbone.forward(batch.images, params["head"], inserts=inserts)
@@ -52,14 +92,23 @@ def logits(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
 
 def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B]."""
-    return fl.cross_entropy(logits(task, params, batch), batch.labels)
+    return fl.cross_entropy(logits(task, params, received, batch), batch.labels)
 
 
 @fl.hookimpl
 def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
-    return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
+    known, start = fixed(task, clients), received["params"] | clients.state
+    trained = fl.train_locally(task, loss, known, clients, params=start)
+    if task.options.ranks:
+        rows, params = known["rows"], trained.params
+        masks = {"a": rows[:, None, :, None], "b": rows[:, None, None]}
+        for name in masks.keys() & params.keys():
+            params[name] = {t: masks[name] * value for t, value in params[name].items()}
+    return fl.make_updates(trained, clients, kept=clients.state)
 
 
 @fl.hookimpl
-def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
-    return logits(task, received["params"], batch)
+def predict(task: ViTTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor | None:
+    if clients.is_server_model and task.options.shared == "a":
+        return None  # neither B nor a head
+    return logits(task, received["params"] | clients.state, fixed(task, clients), batch)
