@@ -162,7 +162,7 @@ def test_cocoop_shifts_the_context_by_what_two_layers_make_of_each_image(tiny, m
         name: 0.5 * torch.randn(3, *shape, generator=generator) for name, shape in shapes.items()
     }
     method = module("cocoop")
-    monkeypatch.setattr(method, "CONTEXTS_AT_ONCE", 8)
+    monkeypatch.setattr(method, "PROMPTS_AT_ONCE", 8 * 4)
     losses = method.loss(task, params, received, clients, batch)
     found = method.predict(task, {"params": params}, batch)
     model, p = exact(task), {name: value.double() for name, value in params.items()}

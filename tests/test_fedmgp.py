@@ -14,6 +14,7 @@ from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
 from fedloom.toolbox import SERVER_MODEL
 from first_round import first_cohort, module
+from refusals import refused
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
@@ -95,6 +96,14 @@ def test_a_context_longer_than_the_words_starts_from_noise_behind_them(tiny):
     text = hooks.init_client(task=task, client=0)["text"]
     assert text[:, 4:].std() == pytest.approx(0.02, rel=0.1)
     assert module("fedmgp").names(task) == list(task.data.classes)
+
+
+def test_words_behind_a_context_count_among_the_tokens_that_the_tower_holds(tiny):
+    task, _ = tiny("fedmgp", length=2)
+    limit = task.backbone.max_context_length(task.data.classes)
+    initial_state(*tiny("fedmgp", length=2, words=" ".join(["photo"] * limit)))
+    with refused("fedmgp", "context of 2 tokens", "holds 1"):
+        initial_state(*tiny("fedmgp", length=2, words=" ".join(["photo"] * (limit + 1))))
 
 
 def test_groups_are_drawn_by_their_cosines_without_replacement_and_alike_in_round_1(tiny):

@@ -31,7 +31,7 @@ from fedloom.federated.round import initial_state
 from fedloom.hooks import loader, manifest
 from fedloom.study import backbone_sizes, resources
 from fedloom.study.backbone_sizes import sizes
-from fedloom.study.estimates import workload
+from fedloom.study.estimates import of_job, workload
 from fedloom.study.plan import Plan
 from refusals import refused
 
@@ -59,7 +59,14 @@ def ask(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", _count_here)
 
     def make(
-        rule, images=50_000, backbone=VIT, method="fedvpt", training=(), on_gpu=False, **study
+        rule,
+        images=50_000,
+        backbone=VIT,
+        method="fedvpt",
+        training=(),
+        options=(),
+        on_gpu=False,
+        **study,
     ):
         if images is not None:
             store = tmp_path / "results/datasets/d/images.arrow"
@@ -72,8 +79,8 @@ def ask(tmp_path, monkeypatch):
         config["datasets"]["d"] = {"source": "torchvision", "name": "CIFAR100", "root": "data"}
         config["partitions"]["p"] = {"scheme": "iid", "clients": 100}
         config["backbones"]["b"] = backbone
-        options = {"batch_size": 64, "epochs": 1, **dict(training)}
-        config["methods"]["m"] = {"plugin": method, "training": options}
+        values = {"batch_size": 64, "epochs": 1, **dict(training)}
+        config["methods"]["m"] = {"plugin": method, "training": values, "options": dict(options)}
         chosen = {"datasets": ["d"], "partitions": ["p"], "backbones": ["b"], "methods": ["m"]}
         config["select"] |= chosen | {"figures": [], "tables": ["main"]}
         make.plan = plan = Plan(resolve(config))
@@ -188,6 +195,44 @@ def test_planning_and_the_runtime_count_the_same_prompts_and_weights(
     for step in (planned, groups.client_step(task)):
         assert step.prompt_floats == prompts * task.backbone.width
         assert step.trains_weights == trains
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "images", "texts"),
+    [("promptfl", {}, 0, 1), ("fedmgp", {"groups": 3}, 3, 3), ("cocoop", {}, 0, 8)],
+)
+def test_planning_and_the_runtime_count_an_image_per_group_and_a_text_per_group_or_image(
+    ask, tmp_path, name, options, images, texts
+):
+    backbone = default_config()["backbones"]["micro_clip"]
+    ask("train", backbone=backbone, method=name, options=options, training={"batch_size": 8})
+    planned = workload(ask.plan.settings, SimpleNamespace(**LABELS, backbone="b"), "m")
+    task = tiny_task(manifest.find(name), tmp_path, **options)
+    task.training.batch_size = 8
+    one = planned.data.classes * resources.NAME_TOKENS
+    size, floats = planned.size, task.backbone.text_floats(task.data.classes)
+    for step, of_one in (
+        (planned.step(), one * size.text_width * size.text_depth),
+        (groups.client_step(task), floats),
+    ):
+        assert (step.images, step.text_floats) == (8 * images, texts * of_one)
+    of_texts = (50 if name == "cocoop" else texts) * 2 * one * size.token_operations
+    assert planned.encoding(50) == 50 * images * size.operations + of_texts
+
+
+def test_the_job_of_test_sets_has_time_for_every_client_on_all_images_of_every_dataset():
+    config = default_config()
+    config["partitions"]["p"] = {"scheme": "iid", "clients": 10, "transfer_to": ["digits"]}
+    chosen = {"datasets": ["glyphs"], "partitions": ["p"], "backbones": ["micro_clip"]}
+    config["select"] |= chosen | {"methods": ["fedmgp"], "tables": ["main"], "figures": []}
+    settings = resolve(config)
+    labels = {"dataset": "glyphs", "partition": "p", "backbone": "micro_clip", "seed": "0"}
+    labels = SimpleNamespace(**labels, method="fedmgp", artefact=manifest.TEST_SETS)
+    run = workload(settings, labels, "fedmgp")
+    glyphs, digits = (resources.contents(settings.datasets[k]).test for k in ("glyphs", "digits"))
+    images = glyphs + 10 * (glyphs + digits)
+    found = of_job(settings, "artefact", labels).operations
+    assert found == pytest.approx(run.encoding(images), rel=0.01)
 
 
 def test_a_clip_method_does_not_ask_for_the_patches_of_all_images(ask):

@@ -23,7 +23,7 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
 
 REDUCTION = 16
-CONTEXTS_AT_ONCE = 64  # shifted ones, of all clients, each before the names of all classes
+PROMPTS_AT_ONCE = 6400  # a shifted context before a class's name, of all clients
 
 
 @fl.hookimpl
@@ -50,7 +50,8 @@ def shifts(params: Tree, features: Tensor) -> Tensor:
 def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
     """Compute logits [K, B, C] of images, each under its shifted context."""
     clip, parts = task.backbone, []
-    for images in batch.features.split(max(1, CONTEXTS_AT_ONCE // len(batch.features)), 1):
+    prompts = len(batch.features) * len(task.data.classes)  # of an image of each client
+    for images in batch.features.split(max(1, PROMPTS_AT_ONCE // prompts), 1):
         shifted = params["context"][:, None] + shifts(params, images)[:, :, None]  # [K, b, L, d]
         texts = clip.text_features(shifted, task.data.classes)  # [K, b, C, d']
         parts.append(clip.logits(images[:, :, None], texts)[:, :, 0])  # [K, b, C]

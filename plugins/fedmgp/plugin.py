@@ -1,4 +1,4 @@
-"""FedMGP: groups of text and image prompts, of which clients share those that are nearest.
+"""FedMGP: groups of text and image prompts, and clients share the nearest groups.
 
 Bo et al., "FedMGP: Personalized Federated Learning with Multi-Group Text-Visual Prompts" (NeurIPS
 2025). A client has G groups, each a context before the class names and prompts beside an image's
@@ -6,17 +6,20 @@ patches. The logits are the mean over groups; the loss is the mean of their cros
 diversity term between groups. After training, a client draws s groups, likelier those whose cosine
 with a shared group is higher, and sends them; the server's shared groups are the means of the
 groups that were drawn first, second, ... Shared groups replace those that a client sent; the others
-stay with it. We could read the abstract and the released code alone, and follow the code:
+stay with it. Logits and losses are those of Section 3.2.1, the draw that of 3.2.2 and Algorithm 1.
+We read a text version of the paper without its formulas, and took from the released code:
 
 - The distance of two groups is the mean absolute difference of their text features over classes,
-  or image features over images; both are averaged over pairs of groups, and halved. It is
-  subtracted from the loss, so that groups differ, as the abstract has it. `variant: released` adds
-  it: the code takes the absolute value of what is to be subtracted, and pulls groups together.
+  or image features over images; both are averaged over pairs of groups, and halved. Section 3.2.1
+  minimises the cosine of two groups instead; the numbers of Table 1 are with the difference, which
+  Table 16 calls L1. It is subtracted from the loss, so that groups differ, as Section 3.2.1 wants.
+  `variant: released` adds it: the code takes the absolute value of what is to be subtracted, and
+  pulls groups together.
 - Text and image prompts of a group are drawn apart, each by the largest of their cosines with the
-  shared ones, in a softmax with `temperature`, without replacement; in round 1 alike for all. Both
-  draws use the same random stream, so that pairs mostly stay together.
-- Clients are averaged alike. Image prompts are beside the patches from the start, and pass the
-  tower's norm before its first block.
+  shared ones, without replacement. Both draws use the same random stream, so that pairs mostly stay
+  together.
+- Clients are averaged alike; Section 3.2.2 weights them by their images. Image prompts are beside
+  the patches from the start, and pass the tower's norm before its first block.
 - Contexts start from the embedding of the first words plus noise of 0.01, other noise for each
   group; the words left over stay before every class's name. Image prompts start from
   N(0, 0.02^2). All clients start alike.
@@ -44,7 +47,8 @@ NOISE = 0.01  # of contexts around the embedded words
 def fresh_groups(task: CLIPTask) -> Tree:
     """Draw G contexts [G, L, d] and G sets of image prompts [G, L, d_image]."""
     clip, options = task.backbone, task.options
-    fl.check_lengths(task, [options.length], "")
+    behind = replace(task.data, classes=tuple(names(task)))
+    fl.check_lengths(replace(task, data=behind), [options.length], "")
     generator = task.generator("groups")
     drawn = [clip.init_context(options.length, generator) for _ in range(options.groups)]
     text = torch.stack(drawn)  # of 0.02
@@ -67,7 +71,7 @@ def init_server(task: CLIPTask) -> Tree:
 
 
 def client_state(task: CLIPTask, groups: Tree) -> Tree:
-    """Return the state of a client with these groups, none of which it has sent."""
+    """Return the state of a client that has these groups and has sent no group yet."""
     sent = torch.zeros(task.options.shared, task.options.groups, device=task.backbone.device)
     return groups | {f"{kind}_sent": sent.clone() for kind in KINDS}  # 1: as which, which group
 

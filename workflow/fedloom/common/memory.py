@@ -5,6 +5,7 @@ it takes. The answers follow from sizes and the kind of device alone (of a GPU, 
 not the free part), so that a run is divided alike on all machines of a kind.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Numbers of four bytes that wait for the backward pass, per token, feature and block. A ViT-B/16 at
@@ -65,7 +66,7 @@ class ClientStep:
     """
 
     state_bytes: float
-    images: int = 0
+    images: float = 0
     image_floats: int = 0
     image_bytes: int = 0
     text_floats: float = 0.0
@@ -89,6 +90,12 @@ class ClientStep:
         """
         at_once = max(self.state_bytes, min(BYTES_AT_ONCE, clients * self.state_bytes))
         return COPIES * at_once + clients * self.state_bytes
+
+
+def encoded(inputs: Sequence[str], passes: int | str, images: float) -> tuple[float, float]:
+    """Return how many images a step of `images` encodes, and how often the texts of all classes."""
+    of_images, of_texts = (1, images) if isinstance(passes, str) else (passes, passes)
+    return ("images" in inputs) * of_images * images, ("texts" in inputs) * of_texts
 
 
 def images_at_once(image_floats: int, on_gpu: bool = False) -> int:

@@ -55,6 +55,7 @@ def build_task(
         stacked=method.stacked and spec.stacked,
         features_only=method.features_only,
         forward_inputs=method.forward_inputs,
+        passes=method.passes(spec.method.options),
         whole_cohorts=method.needs_whole_cohorts(spec.method.options),
         trains_weights=method.trains_weights(spec.method.options),
         prompts=method.prompts_of_a_block(spec.method.options),

@@ -35,12 +35,14 @@ def clients_at_once(task: Task[Any], *states: Tree) -> int:
 def client_step(task: Task[Any], *states: Tree) -> ClientStep:
     """Return the sizes of a client's step of training; it receives and keeps `states`."""
     batch, micro_batch = task.training.batch_size, task.training.micro_batch
+    most = min(batch, micro_batch or batch)
+    images, texts = memory.encoded(task.forward_inputs, task.passes, most)
     return ClientStep(
         sum(count_bytes(state) for state in states),
-        min(batch, micro_batch or batch) if "images" in task.forward_inputs else 0,
+        images,
         task.backbone.image_floats,
         task.backbone.training_bytes,
-        _text_floats(task),
+        texts * task.backbone.text_floats(task.data.classes) if texts else 0,
         task.prompts * task.backbone.width,
         task.trains_weights,
     )
@@ -61,7 +63,9 @@ def clients_evaluated_at_once(task: Task[Any], *states: Tree) -> int:
     """Return how many clients may be evaluated as one batch, however few images they have."""
     if not task.stacked:
         return 1
-    step = ClientStep(sum(count_bytes(s) for s in states), text_floats=_text_floats(task))
+    _, texts = memory.encoded(task.forward_inputs, task.passes, 1)
+    floats = texts * task.backbone.text_floats(task.data.classes) if texts else 0
+    step = ClientStep(sum(count_bytes(s) for s in states), text_floats=floats)
     return min(memory.clients_at_once(step), images_at_once(task))
 
 
@@ -70,11 +74,6 @@ def images_at_once(task: Task[Any]) -> int:
     if task.features_only:
         return FEATURES_AT_ONCE
     return memory.images_at_once(task.backbone.image_floats, task.data.device.type != "cpu")
-
-
-def _text_floats(task: Task[Any]) -> int:
-    """Return the floats of a client's prompts before all classes, which training keeps."""
-    return task.backbone.text_floats(task.data.classes) if "texts" in task.forward_inputs else 0
 
 
 def groups(count: int, width: int) -> list[range]:

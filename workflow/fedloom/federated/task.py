@@ -61,6 +61,7 @@ class Task(Generic[FrozenBackbone]):
         stacked: True if the round's clients train as one cohort, False if each is a cohort alone.
         features_only: True if the method never reads pixels or patches, only cached features.
         forward_inputs: what it runs through the backbone in a training step: "images", "texts".
+        passes: how often it does so with other prompts, see `cost` in method.toml.
         whole_cohorts: True if all clients of a round must train as one cohort.
         trains_weights: True if clients may train all of the backbone's weights.
         prompts: how many a block of a ViT has beside an image's tokens, by method.toml.
@@ -86,6 +87,7 @@ class Task(Generic[FrozenBackbone]):
     stacked: bool = True
     features_only: bool = False
     forward_inputs: tuple[str, ...] = ("images",)
+    passes: int | str = 1
     whole_cohorts: bool = False
     trains_weights: bool = False
     prompts: int = 0

@@ -69,6 +69,9 @@ class Cost(Keys):
     trains; empty: all, prompts or head: none."""
     keeps_weights: bool = False
     """True if clients keep them from round to round."""
+    passes: str | int = 1
+    """How often a step encodes its images and the texts of all classes, each time with other
+    prompts: a number, or the option that holds it; "image": texts once for every image."""
     personalize_epochs: str | int = 0
     """Epochs, of all clients, that the hook personalize takes before an evaluation, or the option
     that holds their number."""
@@ -179,6 +182,7 @@ class Plugin(Located):
             "cost.no_server_model": self.cost.no_server_model,
             "cost.prompts": tuple(name for name in self.cost.prompts if isinstance(name, str)),
             "cost.trains_weights": self.cost.trains_weights,
+            "cost.passes": None if self.cost.passes == "image" else self.cost.passes,
             "cost.personalize_epochs": self.cost.personalize_epochs,
             **{f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()},
             **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
@@ -282,6 +286,10 @@ class Plugin(Located):
         if pattern is not None and options[pattern] != "prompts":
             return 0
         return sum(options[n] if isinstance(n, str) else n for n in self.cost.prompts)
+
+    def passes(self, options: dict) -> int | str:
+        """Return how often a step encodes images and texts; "image": texts once for every image."""
+        return options.get(self.cost.passes, self.cost.passes)
 
     def trained_part(self, options: dict) -> str:
         """Return what clients train, in a table's words; "" if unknown."""

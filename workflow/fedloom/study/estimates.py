@@ -5,7 +5,7 @@ from typing import Any
 
 from fedloom.config.protocols import method_of
 from fedloom.config.settings import Settings
-from fedloom.hooks.manifest import find
+from fedloom.hooks.manifest import TEST_SETS, find
 from fedloom.study import make_jobs, resources
 from fedloom.study.resources import Work, Workload, of_training
 
@@ -22,7 +22,10 @@ def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
     if rule in ("prototypes", "block_accuracy"):
         return resources.of_class_tokens(dataset, backbone)
     if rule == "artefact":
-        return resources.of_artefact(workload(settings, w, w.method))
+        others = settings.partitions[w.partition].settings.get("transfer_to", ())
+        labels = (w.dataset, *others) if w.artefact == TEST_SETS else ()
+        shared = sum(resources.contents(settings.datasets[label]).test for label in labels)
+        return resources.of_artefact(workload(settings, w, w.method), shared)
     return of_run(settings, w, make_jobs.rounds_of(settings, w))
 
 

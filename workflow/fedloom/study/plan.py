@@ -8,6 +8,7 @@ from typing import Any
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.receipts import digest, sha256
+from fedloom.config.changes import Change
 from fedloom.config.rounds import job_ends
 from fedloom.config.settings import Output, Settings, local_weights
 from fedloom.config.study import Study
@@ -27,6 +28,7 @@ class Plan:
     settings: Settings
     config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
     files: tuple[Path, ...] = ()  # that the settings were read from, later ones over earlier ones
+    changes: tuple[Change, ...] = ()  # of single keys, over the files
     _digests: dict[Any, str] = field(default_factory=dict)  # of source files, and of jobs' sources
 
     @property

@@ -21,6 +21,7 @@ from fedloom.common.memory import (
     IMAGES_AT_ONCE,
     ClientStep,
     clients_at_once,
+    encoded,
     gpu_request,
     images_at_once,
 )
@@ -173,18 +174,26 @@ class Workload:
 
     def step(self) -> ClientStep:
         """Return the sizes of a client's step of training."""
-        size, encoded = self.size, self.plugin.forward_inputs
-        options = dict(self.method.options)
+        size, options = self.size, dict(self.method.options)
+        inputs, passes = self.plugin.forward_inputs, self.plugin.passes(options)
+        images, texts = encoded(inputs, passes, self.images_of_a_step())
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
         return ClientStep(
             state_bytes=1e6 * self.weights_of_a_client(),
-            images=self.images_of_a_step() if "images" in encoded else 0,
+            images=images,
             image_floats=size.image_floats,
             image_bytes=size.training_bytes,
-            text_floats=prompts if "texts" in encoded else 0,
+            text_floats=texts * prompts,
             prompt_floats=self.plugin.prompts_of_a_block(options) * size.width,
             trains_weights=bool(self.weights_of_a_client()),
         )
+
+    def encoding(self, images: float, steps: float = 1) -> float:
+        """Return the operations of encoding `images` in `steps` steps, and texts in each."""
+        passes = self.plugin.passes(dict(self.method.options))
+        of_images, of_texts = encoded(self.plugin.forward_inputs, passes, images / steps)
+        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS  # a global and a local context
+        return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
 
     def megabytes_of_images(self) -> float:
         """Return the megabytes of all images, or of their patches, that a GPU may keep."""
@@ -242,34 +251,27 @@ class Workload:
 
     def round_operations(self) -> float:
         """Return the operations of a round's training."""
-        size, training, encoded = self.size, self.method.training, self.plugin.forward_inputs
+        training = self.method.training
         clients, images = self.study.clients_per_round, self.images_of_a_client()
         images *= training["epochs"]
         if training["local_steps"] is not None:
             images = training["local_steps"] * training["batch_size"]
-        operations = 0.0
-        if "images" in encoded:
-            operations += 3 * clients * images * size.operations
-        elif training["augment"]:
-            operations += 2 * clients * images * size.operations
-        if "texts" in encoded:
-            steps = clients * -(-images // self.images_of_a_step())
-            tokens = 2 * self.data.classes * NAME_TOKENS  # a global and a local context
-            of_step = 3 * size.token_operations * tokens
-            of_step += 100 * self.transport_plans() / self.clients_at_once()
-            operations += steps * of_step
-        return operations
+        steps = -(-images // self.images_of_a_step())
+        operations = 3 * self.encoding(images, steps)
+        if training["augment"] and "images" not in self.plugin.forward_inputs:
+            operations += 2 * images * self.size.operations
+        plans = self.transport_plans() / self.clients_at_once()
+        return clients * (operations + 100 * steps * plans)
 
     def evaluation(self, share: float = 1) -> tuple[float, float]:
         """Return megabytes and operations of one evaluation of this share of the clients."""
-        if "images" not in self.plugin.forward_inputs:
-            return 0, 0  # features are cached
         # where the server has no model, each of these clients' models answers all images
         served = self.plugin.has_server_model(dict(self.method.options))
         models = 1 if served else self.all_clients() * share
         passes = share + models if self.study.global_test else share
-        megabytes = images_at_once(self.size.image_floats) * self.size.passing
-        return megabytes, passes * self.data.test * self.size.operations
+        read = "images" in self.plugin.forward_inputs  # else their features are cached
+        megabytes = read * images_at_once(self.size.image_floats) * self.size.passing
+        return megabytes, self.encoding(passes * self.data.test)
 
 
 def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
@@ -297,8 +299,9 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
     )
 
 
-def of_artefact(run: Workload) -> Work:
-    """Estimate a pass over all clients' test images."""
+def of_artefact(run: Workload, shared: float = 0) -> Work:
+    """Estimate a pass over all clients' test images, and of every client over `shared` ones."""
     megabytes, operations = run.evaluation()
+    operations += run.encoding(run.all_clients() * shared)
     host, device = 1000 + 2 * run.size.weights, run.size.weights + IMAGES_AT_ONCE * run.size.passing
     return Work(host + megabytes, operations, host=host, device=device)
