@@ -1,0 +1,167 @@
+"""DP-FPL: a shared and a personal context, whose gradients are clipped and get Gaussian noise.
+
+Tran et al., "Privacy-Preserving Personalized Federated Prompt Learning for Multimodal Large
+Language Models" (ICLR 2025). The context of a client is the sum of a shared one, p_G, and its own
+p_L. At each step p_L = u v + residual, where u and v are of low rank. The gradients of u and v are
+each clipped and get noise (local privacy), and the gradient of p_L is made of them; that of p_G is
+clipped, and its mean over clients gets noise (global privacy). We could read the abstract and the
+released code, and follow the code:
+
+- u [L, r] is an orthonormal basis of p_L V for a V from N(0, 1), and v^T one of p_L^T u, by
+  Gram-Schmidt. With du and dv, the noisy gradients divided by 10, the gradient of p_L is
+  du v + u dv + u u^T du v.
+- Noise has the standard deviation sigma S / b, for a clip at norm S, batches of b images, and sigma
+  = sqrt(T log(1 / delta)) / epsilon for T rounds and delta 1e-5: `epsilon` counts each round once.
+  An accountant would not give this bound: the clip is of a batch's mean gradient, which an image
+  may change by more than S / b.
+- The server's step is mean and noise at once: each of the N clients of a round adds noise with
+  sqrt(N) times less spread to its clipped gradient of p_G, and the mean has that of the paper,
+  sigma S / (b N).
+- The released code averages the gradients of p_G in each step; here a client makes all steps of a
+  round alone, as in FedAvg. One step (`training: {local_steps: 1}`) is the released code's.
+- Clients are averaged alike. Both contexts start from N(0, 0.02²), alike on all clients.
+- A client that never trained has the first p_L; the server's model is p_G alone.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+
+DELTA = 1e-5
+DIVISOR = 10  # of the gradients of u and v
+
+
+def fresh_context(task: CLIPTask, which: str) -> Tensor:
+    """Draw a context [L, d]."""
+    return fl.init_context(task, task.options.length, task.options.words, task.generator(which))
+
+
+@fl.hookimpl
+def init_server(task: CLIPTask) -> Tree:
+    options = task.options
+    if options.rank > options.length:
+        raise fl.FedLoomError(
+            f"dp_fpl: options.rank must be at most options.length, {options.length}, got "
+            f"{options.rank}; lower it"
+        )
+    return {"params": {"shared": fresh_context(task, "shared")}}
+
+
+@fl.hookimpl
+def init_client(task: CLIPTask, client: int) -> Tree:
+    return {"personal": fresh_context(task, "personal")}  # the same on all clients
+
+
+def orthonormal(x: Tensor) -> Tensor:
+    """Return an orthonormal basis [K, n, r] of the columns of x [K, n, r], by Gram-Schmidt."""
+    columns: list[Tensor] = []
+    for column in x.unbind(-1):
+        for known in columns:
+            column = column - (known * column).sum(-1, keepdim=True) * known
+        columns.append(column / column.norm(dim=-1, keepdim=True))
+    return torch.stack(columns, -1)
+
+
+def factors(context: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute u [K, L, r] and v [K, r, d] of contexts [K, L, d], from V [K, d, r]."""
+    u = orthonormal(context @ start)
+    return u, orthonormal(context.mT @ u).mT
+
+
+def clipped(gradient: Tensor, limit: float) -> Tensor:
+    """Scale each client's gradient [K, ...] down to norm `limit`, where it is larger."""
+    norm = gradient.flatten(1).norm(dim=1)[:, None, None]
+    return gradient * (limit / norm.clamp(min=limit))
+
+
+def spread(task: CLIPTask) -> float:
+    """Return the standard deviation of the noise of a client's gradient; 0 without privacy."""
+    options, training = task.options, task.training
+    if options.epsilon == 0:
+        return 0.0
+    sigma = math.sqrt(training.rounds * math.log(1 / DELTA)) / options.epsilon
+    return sigma * options.limit / training.batch_size
+
+
+def sizes(task: CLIPTask) -> list[int]:
+    """Return how many numbers a step draws: of V, and as noise of u, of v and of p_G."""
+    length, rank, width = task.options.length, task.options.rank, task.backbone.width
+    return [width * rank, length * rank, rank * width, length * width]
+
+
+def drawn(task: CLIPTask, clients: Cohort) -> Tensor:
+    """Draw what the steps of a round need [K, S, D] from N(0, 1), before any step."""
+    training, rows = task.training, []
+    for client, images in zip(clients.ids, clients.num_examples, strict=True):
+        epoch = math.ceil(images / training.batch_size)
+        steps = training.local_steps or training.epochs * epoch
+        generator = task.generator("noise", client)
+        rows.append(torch.randn(steps, sum(sizes(task)), generator=generator))
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(task.backbone.device)
+
+
+def noisy_context(task: CLIPTask, params: Tree, numbers: Tensor) -> Tensor:
+    """Return p_G + p_L [K, L, d], behind which gradients are those of the method.
+
+    Args:
+        numbers: what this step draws [K, D].
+    """
+    rank, limit, noise = task.options.rank, task.options.limit, spread(task)
+    start, of_u, of_v, of_shared = numbers.split(sizes(task), 1)
+    shared, personal = params["shared"] * 1, params["personal"] * 1  # gradients pass here
+    with torch.no_grad():
+        u, v = factors(personal, start.unflatten(1, (-1, rank)))
+
+    def private(gradient: Tensor, drawn: Tensor, noise: float) -> Tensor:
+        if not noise:
+            return gradient
+        return clipped(gradient, limit) + noise * drawn.view_as(gradient)
+
+    def of_personal(gradient: Tensor) -> Tensor:
+        du = private(gradient @ v.mT, of_u, noise) / DIVISOR
+        dv = private(u.mT @ gradient, of_v, noise) / DIVISOR
+        return du @ v + u @ dv + u @ (u.mT @ (du @ v))
+
+    share = noise / max(1, len(task.selected)) ** 0.5
+    shared.register_hook(lambda gradient: private(gradient, of_shared, share))
+    personal.register_hook(of_personal)
+    return shared + personal
+
+
+def logits(task: CLIPTask, context: Tensor, batch: Batch) -> Tensor:
+    """Compute logits [K, B, C] of contexts [K, L, d]."""
+    texts = task.backbone.text_features(context, task.data.classes)
+    return task.backbone.logits(batch.features, texts)
+
+
+def loss(
+    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
+    """Compute the cross-entropy [K, B], and count the step."""
+    step = params["counters"]["step"].round().long()  # [K]
+    numbers = received["numbers"].take_along_dim(step[:, None, None], 1)[:, 0]
+    entropy = fl.cross_entropy(
+        logits(task, noisy_context(task, params, numbers), batch), batch.labels
+    )
+    images = batch.mask.sum(1, keepdim=True)
+    return entropy, {"step": (1 / images).expand_as(entropy)}
+
+
+@fl.hookimpl
+def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+    known, start = {"numbers": drawn(task, clients)}, received["params"] | clients.state
+    counters = {"step": torch.zeros(len(clients), device=task.backbone.device)}
+    trained = fl.train_locally(task, loss, known, clients, params=start, counters=counters)
+    return fl.make_updates(trained, clients, kept=["personal"])
+
+
+@fl.hookimpl
+def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    context = received["params"]["shared"]
+    if not clients.is_server_model:
+        context = context + clients.state["personal"]
+    return logits(task, context, batch)

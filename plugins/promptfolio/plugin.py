@@ -1,0 +1,65 @@
+"""PromptFolio: class texts are a portfolio of those of a shared and of a personal context.
+
+Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and
+Method" (NeurIPS 2024). The text of class c is (1 - theta) g_c + theta l_c, where g_c and l_c, each
+of unit length, are the features under the shared context and under the client's own. Both are
+trained; the shared one is averaged, weighted by training images. Choices, by the released code
+where we could not read the paper:
+
+- The mixed text is not scaled to unit length again.
+- Both contexts start from N(0, 0.02²), drawn apart, and alike on all clients.
+- A client that never trained has the first personal context; the server's model is the shared
+  context alone.
+- The released schedule is a cosine of ten epochs, up and down again, that runs on through clients
+  and rounds, as does its optimiser. Here the rate is constant, and every client starts a round with
+  a fresh optimiser.
+"""
+
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+
+
+def fresh_context(task: CLIPTask, which: str) -> Tensor:
+    """Draw a context [L, d]."""
+    return fl.init_context(task, task.options.length, task.options.words, task.generator(which))
+
+
+@fl.hookimpl
+def init_server(task: CLIPTask) -> Tree:
+    return {"params": {"shared": fresh_context(task, "shared")}}
+
+
+@fl.hookimpl
+def init_client(task: CLIPTask, client: int) -> Tree:
+    return {"personal": fresh_context(task, "personal")}  # the same on all clients
+
+
+def logits(task: CLIPTask, params: Tree, batch: Batch) -> Tensor:
+    """Compute logits [K, B, C] of contexts [K, L, d]."""
+    clip, theta = task.backbone, task.options.theta
+    contexts = torch.stack([params["shared"], params["personal"]], 1)  # [K, 2, L, d]
+    shared, personal = clip.text_features(contexts, task.data.classes).unbind(1)  # [K, C, d_joint]
+    return clip.logits(batch.features, (1 - theta) * shared + theta * personal)
+
+
+def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Compute the cross-entropy [K, B]."""
+    return fl.cross_entropy(logits(task, params, batch), batch.labels)
+
+
+@fl.hookimpl
+def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+    start = received["params"] | clients.state
+    trained = fl.train_locally(task, loss, received, clients, params=start)
+    return fl.make_updates(trained, clients, kept=["personal"])
+
+
+@fl.hookimpl
+def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    if not clients.is_server_model:
+        return logits(task, received["params"] | clients.state, batch)
+    texts = task.backbone.text_features(received["params"]["shared"], task.data.classes)
+    return task.backbone.logits(batch.features, texts)
