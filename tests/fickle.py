@@ -46,6 +46,21 @@ def select_clients(task, available, history):
 
 
 @hookimpl
+def attackers(task):
+    return changed("attackers", task, [])
+
+
+@hookimpl
+def training_data(task):
+    return changed("training_data", task, task.data)
+
+
+@hookimpl
+def triggered(task):
+    return changed("triggered", task, None)
+
+
+@hookimpl
 def local_work(task, client):
     return changed("local_work", task, 0.5 if client == 2 else 1)
 

@@ -14,6 +14,8 @@ Opacus' accountant. Choices:
 - A client's change is clipped where it trains, and once more where it enters the sum: the server
   subtracts what it sent in float64, since float32 rounds what the client uploads. So no client adds
   more than S to the sum, up to the rounding of float64 (1e-12 of S).
+- Attackers that are listed before it are clipped as all clients are, where they train and on the
+  server; no other wrapper may be used beside it.
 - If no client is drawn, one trains since the runtime needs one, and its change is not used: the
   server gets the noise alone.
 - With `sampling: study`, the method or the study selects clients, as many as it likes and in any
@@ -35,6 +37,8 @@ from torch import Tensor
 
 import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
+
+ATTACKS = ("label_flip", "backdoor", "forged_update")  # each attacker acts by itself
 
 
 def expected_clients(task: Task) -> int:
@@ -139,11 +143,14 @@ def with_epsilon(task: Task, server: Tree) -> Tree:
 
 @fl.hookimpl(wrapper=True)
 def init_server(task: Task) -> Generator[None, Tree, Tree]:
-    others = sorted(task.wrappers.keys() - {"dp_gaussian"})
+    names = [*task.wrappers]
+    inside = names[: names.index("dp_gaussian")]  # what they send is clipped
+    others = sorted({*names} - {"dp_gaussian"} - {*inside}.intersection(ATTACKS))
     if others:
         raise fl.FedLoomError(
             f"dp_gaussian: the wrapper {others[0]} may change a clipped update, or make a client's "
-            "part of the sum depend on the others', and epsilon would be false; use it alone"
+            "part of the sum depend on the others', and epsilon would be false; use it alone, or "
+            f"behind an attack ({', '.join(ATTACKS)})"
         )
     return with_epsilon(task, (yield))
 

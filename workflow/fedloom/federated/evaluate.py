@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.tensors import Tree, leaves, stack, tensor_map
-from fedloom.data.federation import Batch
-from fedloom.federated import checks
+from fedloom.data.federation import Batch, Federation
+from fedloom.federated import attacks, checks
 from fedloom.federated.groups import (
     clients_at_once,
     clients_evaluated_at_once,
@@ -68,18 +68,21 @@ def evaluate(
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
     everyone = ids is None or len(ids) == task.data.num_clients
     # clients that a method cannot tell apart have given the answers of the server's model
+    triggered = attacks.triggered(task, hooks)
     one_model = global_test and everyone and not hooks.takes("predict", "clients")
     for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]
         # scored before `personalize`, which may write to the states that it gets
         scores = score_of(task, hooks, received, clients, images)
         answers.append(scores)
-        rows += _client_rows(task, clients, scores, personalized=False)
+        rates = _backdoor_rates(task, hooks, received, clients, triggered)
+        rows += _client_rows(task, clients, scores, rates, personalized=False)
         one_model = one_model and server is not None and is_copied(server[0], received)
         personal = personalized_by(task, hooks, received, clients)
         if personal is not None:
             scores = score_of(task, hooks, received, personal, images)
-            rows += _client_rows(task, clients, scores, personalized=True)
+            rates = _backdoor_rates(task, hooks, received, personal, triggered)
+            rows += _client_rows(task, clients, scores, rates, personalized=True)
         if confusion is not None:
             for client, score in zip(clients.ids, scores, strict=True):
                 confusion.add(task, client, score.images, score.predicted)
@@ -117,18 +120,37 @@ def _answers_to_all(
     scores = score_of(task, hooks, received, server_model, [images])
     if not scores:
         chosen = [k for k in ids or task.data.participating if k in task.data.position]
-        for group in groups(len(chosen), _width(task, state)):
+        for group in groups(len(chosen), width(task, state)):
             received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
             scores += score_of(task, hooks, received, clients, [images] * len(clients))
     return [scores]
 
 
 def _client_rows(
-    task: Task, clients: Cohort, scores: list[Score], personalized: bool
+    task: Task, clients: Cohort, scores: list[Score], rates: dict[int, float], personalized: bool
 ) -> list[dict]:
-    """Return the clients' rows of evaluation.parquet."""
-    pairs = zip(clients.ids, scores, strict=True)
-    return [row_of(task, client, [[score]], personalized) for client, score in pairs]
+    """Return the clients' rows of evaluation.parquet; `rates` are of `_backdoor_rates`."""
+    rows = []
+    for client, score in zip(clients.ids, scores, strict=True):
+        row = row_of(task, client, [[score]], personalized)
+        rows.append(row | ({"backdoor_rate": rates[client]} if client in rates else {}))
+    return rows
+
+
+def _backdoor_rates(
+    task: Task, hooks: Hooks, received: Tree, clients: Cohort, triggered: Federation | None
+) -> dict[int, float]:
+    """Return the share of its triggered images that each client takes for the wanted class."""
+    if triggered is None:
+        return {}
+    chosen = [k for k, client in enumerate(clients.ids) if len(triggered.test[client])]
+    if not chosen:
+        return {}
+    images = [triggered.test[clients.ids[k]] for k in chosen]
+    sent, members = tensor_map(lambda value: value[chosen], received), clients.subset(chosen)
+    scores = score_of(replace(task, data=triggered), hooks, sent, members, images)
+    pairs = zip(members.ids, scores, strict=True)
+    return {client: score.correct / len(score.images) for client, score in pairs}
 
 
 def row_of(
@@ -170,11 +192,11 @@ def cohorts(
     ids = range(task.data.num_clients) if ids is None else ids
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
-    for group in groups_by_images(sizes, _width(task, state), images_at_once(task)):
+    for group in groups_by_images(sizes, width(task, state), images_at_once(task)):
         yield received_by(task, hooks, state, sorted(by_size[k] for k in group))
 
 
-def _width(task: Task, state: State) -> int:
+def width(task: Task, state: State) -> int:
     """Return how many clients are evaluated as one batch."""
     sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
     kept = next(iter(state.clients.values()), {})

@@ -12,7 +12,7 @@ import torch
 
 from fedloom.common.device import exact_float32
 from fedloom.common.tensors import Tree, count_bytes, on_device, stack
-from fedloom.federated import checks
+from fedloom.federated import attacks, checks
 from fedloom.federated.groups import clients_at_once, groups
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, Update, cohort
@@ -71,7 +71,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
-    arrived = {update.client for update in accepted}
+    arrived, attackers = {update.client for update in accepted}, attacks.attackers(task, hooks)
     rows = [
         {
             "round": task.round,
@@ -81,6 +81,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
             "received": update.client in arrived,
             "bytes_up": count_bytes(update.payload),
             "bytes_down": count_bytes(tree),
+            **({"attacker": update.client in attackers} if attackers else {}),
             **update.metrics,
         }
         for update, tree in zip(updates, sent, strict=True)
@@ -115,7 +116,7 @@ def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
     """Train clients on their shares of the local steps; return their updates and downloads."""
-    ids = list(work)
+    ids, poisoned = list(work), replace(task, data=attacks.training_data(task, hooks))
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
     updates = []
@@ -125,9 +126,9 @@ def collect_updates(
         checks.check_stackable(task, "init_client", states, state.clients)
         shares = [work[client] for client in states]
         kept = [on_device(state.wrappers.get(client, {}), device) for client in states]
-        members = cohort(task, list(states), list(states.values()), shares, kept)
+        members = cohort(poisoned, list(states), list(states.values()), shares, kept)
         received = stack([delivered[k] for k in group])
-        returned = hooks.client_update(task=task, received=received, clients=members)
+        returned = hooks.client_update(task=poisoned, received=received, clients=members)
         checks.check_count(task, members, returned)
         updates += returned
     checks.check_updates(task, ids, updates, personal)

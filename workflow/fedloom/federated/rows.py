@@ -61,7 +61,7 @@ class Rows:
 
     Attributes:
         evaluation: a row per client that was evaluated (two if it is personalised), and one of the
-            global test.
+            global test; of runs with a trigger also `backdoor_rate`, null for the global test.
         rounds: the columns of ROUNDS, then the server's metrics by name.
         clients: the columns of CLIENTS, then every metric by name, null if it was not reported.
         confusion: a row per evaluated client, class and predicted class.
@@ -77,7 +77,7 @@ class Rows:
         """Return the rows of one round: `train_round`'s row, and those of its evaluation."""
         own = {key: value for key, value in row.items() if key != "updates"}
         return cls(
-            pa.Table.from_pylist(evaluated, schema=EVALUATION),
+            with_metrics(evaluated, EVALUATION),
             with_metrics([own], ROUNDS),
             with_metrics(row["updates"], CLIENTS),
             confusion,

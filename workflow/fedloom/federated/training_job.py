@@ -6,7 +6,7 @@ and a job; one of another is left alone until a round is finished.
 
 import logging
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedloom.common.locks import held
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
+from fedloom.federated import attacks
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -69,16 +70,18 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     return digest([fixed, [sha256(file) for file in files], packages.versions(), hardware])
 
 
-def evaluated_clients(task: Task, job: TrainJob) -> Sequence[int]:
+def evaluated_clients(task: Task, job: TrainJob, attackers: Collection[int] = ()) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
-    All of them, or in a round of `job.sampled` `job.evaluate_clients`: participating and held-out
-    ones in proportion, but at least one that participates. They depend on seed and round alone.
+    All but the attackers, or in a round of `job.sampled` `job.evaluate_clients`: participating and
+    held-out ones in proportion, but at least one that participates. They depend on seed, attackers
+    and round alone.
     """
-    everyone, count = range(task.data.num_clients), job.evaluate_clients
+    everyone = [client for client in range(task.data.num_clients) if client not in attackers]
+    count = job.evaluate_clients
     if task.round not in job.sampled or count is None or count >= len(everyone):
         return everyone
-    participating = task.data.participating
+    participating = [client for client in task.data.participating if client not in attackers]
     held_out = [client for client in everyone if client not in task.data.position]
     first = max(1, round(count * len(participating) / len(everyone)))
     generator = torch_generator(task.seed, "evaluate", task.round)
@@ -115,7 +118,9 @@ def _mean_accuracy(rows: Sequence[dict]) -> float:
     return 100 * fmean(row["num_correct"] / row["num_test"] for row in shown)
 
 
-def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | None:
+def _resume(
+    head: Path, fingerprint: str, task: Task, job: TrainJob, attackers: Collection[int]
+) -> Saved | None:
     """Return what the checkpoint holds, if this job can resume from it."""
     try:
         saved = read_checkpoint(head, fingerprint, job.first)
@@ -123,7 +128,7 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
         line = f"{error} (training then starts again after round {job.first})"
         raise FedLoomError(line) from None
     if isinstance(saved, Saved):
-        reason = _why_unusable(saved, task, job)
+        reason = _why_unusable(saved, task, job, attackers)
         if reason is None:
             return saved
         saved = reason
@@ -132,13 +137,15 @@ def _resume(head: Path, fingerprint: str, task: Task, job: TrainJob) -> Saved | 
     return None
 
 
-def _why_unusable(saved: Saved, task: Task, job: TrainJob) -> str | None:
+def _why_unusable(
+    saved: Saved, task: Task, job: TrainJob, attackers: Collection[int]
+) -> str | None:
     """Return why a job cannot resume from a checkpoint; None if it can."""
     if saved.round > job.last:
         return f"is of round {saved.round}, after the job's last"
     evaluated = saved.rows.evaluated_clients()
     for number in job.evaluate:
-        due = set(evaluated_clients(task.at(number), job))
+        due = set(evaluated_clients(task.at(number), job, attackers))
         if number <= saved.round and evaluated.get(number) != due:
             return f"holds no evaluation, or one of other clients, after round {number}"
     return None
@@ -168,7 +175,8 @@ def train(
     if start is not None:
         tree, facts = tensor_files.load(start)
         before, diverged = State.of(tree, device), facts["diverged"]
-    saved = _resume(outputs.checkpoint, fingerprint, task, job)
+    attackers = attacks.attackers(task, hooks)
+    saved = _resume(outputs.checkpoint, fingerprint, task, job, attackers)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
     done = job.first
     if saved is not None:
@@ -193,7 +201,7 @@ def train(
                         now,
                         hooks,
                         after,
-                        evaluated_clients(now, job),
+                        evaluated_clients(now, job, attackers),
                         global_test=job.global_test,
                         confusion=confusion if job.confusion else None,
                     )

@@ -12,6 +12,7 @@ from fedloom.common.tensors import Tree, tensor_map
 from fedloom.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from fedloom.data.federation import Federation
     from fedloom.federated.task import Task, Update
 
 
@@ -64,6 +65,18 @@ def select_clients(task: "Task", available: list[int]) -> list[int]:
 def local_work(task: "Task", client: int) -> float:
     """Let the client do all its steps."""
     return 1.0
+
+
+@hookimpl
+def attackers(task: "Task") -> list[int]:
+    """Let nobody attack."""
+    return []
+
+
+@hookimpl
+def training_data(task: "Task") -> "Federation":
+    """Train on the data as they are."""
+    return task.data
 
 
 @hookimpl

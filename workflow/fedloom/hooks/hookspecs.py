@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedloom.common.tensors import Tree
-    from fedloom.data.federation import Batch
+    from fedloom.data.federation import Batch, Federation
     from fedloom.federated.state import PersonalStates
     from fedloom.federated.task import Cohort, History, Task, Update
 
@@ -104,6 +104,32 @@ def local_work(task: "Task", client: int) -> float:
 
     For wrappers: stragglers that send what they have when the round ends. Default: 1.0. Each
     training phase of the round is cut to this share of its steps, rounded up.
+    """
+
+
+@hookspec(firstresult=True)
+def attackers(task: "Task") -> list[int]:
+    """Return the ids of the clients that attack, the same in every round: they are not evaluated.
+
+    For wrappers: add yours (`draw_attackers`) to those that you yield for. Default: none.
+    """
+
+
+@hookspec(firstresult=True)
+def training_data(task: "Task") -> "Federation":
+    """Return the data that clients train on in round `task.round`, as `task.data`.
+
+    For wrappers: attackers with poisoned images or labels (`relabelled`). `client_update` alone
+    sees them, and class priors in its cohorts are theirs. Default: `task.data`.
+    """
+
+
+@hookspec(firstresult=True)
+def triggered(task: "Task") -> "Federation | None":
+    """Return test images with a trigger, which all have the class that the attackers want.
+
+    For wrappers. The share of its own (`test`) that a client takes for that class is the column
+    `backdoor_rate` of evaluation.parquet; a client may have none. Default: None, no trigger.
     """
 
 

@@ -15,6 +15,7 @@ from fedloom.common.tensors import stack as stack
 from fedloom.common.tensors import tensor_map as tensor_map
 from fedloom.common.tensors import unstack as unstack
 from fedloom.data.federation import Batch as Batch
+from fedloom.data.federation import Federation as Federation
 from fedloom.federated.groups import iterate_examples as iterate_examples
 from fedloom.federated.local_training import Trained as Trained
 from fedloom.federated.local_training import learning_rate as learning_rate
@@ -28,6 +29,8 @@ from fedloom.federated.task import Update as Update
 from fedloom.federated.task import ViTTask as ViTTask
 from fedloom.hooks.defaults import mean as mean
 from fedloom.hooks.hookspecs import hookimpl as hookimpl
+from fedloom.toolbox.attacks import draw_attackers as draw_attackers
+from fedloom.toolbox.attacks import relabelled as relabelled
 from fedloom.toolbox.changes import flatten as flatten
 from fedloom.toolbox.changes import merge as merge
 from fedloom.toolbox.changes import require_params_alone as require_params_alone

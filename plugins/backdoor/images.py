@@ -1,0 +1,69 @@
+"""Images with other pixels, and what the frozen backbone makes of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.toolbox import Federation, Task
+
+AT_ONCE = 128  # images of which features are computed
+Paint = Callable[[np.ndarray], np.ndarray]  # images uint8 [n, H, W, channels] -> the same, changed
+
+
+class Repainted:
+    """An image store, some of whose images have other pixels."""
+
+    def __init__(self, store: Any, changed: np.ndarray, paint: Paint):
+        """Take the store, which images [N] of it change, and how."""
+        self.store, self.changed, self.paint = store, changed, paint
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def images(self, index: np.ndarray) -> np.ndarray:
+        """Return the images at `index` [...], as uint8 [..., H, W, channels]."""
+        pixels, changed = self.store.images(index), self.changed[index]
+        pixels[changed] = self.paint(pixels[changed])
+        return pixels
+
+
+def repainted(task: Task, data: Federation, rows: np.ndarray, paint: Paint) -> Federation:
+    """Return the data with other pixels of the images `rows` [n].
+
+    Features and patches of these are computed when the method reads its cache.
+    """
+    changed = np.zeros(len(data.store), bool)
+    changed[rows] = True
+    store = Repainted(data.store, changed, paint)
+
+    @cache
+    def computed(kind: str) -> dict[str, Tensor]:
+        parts = np.array_split(rows, -(-len(rows) // AT_ONCE))
+        images = (torch.from_numpy(store.images(part)).to(data.device) for part in parts)
+        made = [task.backbone.compute_cache(each, kind) for each in images]
+        return {name: torch.cat([each[name] for each in made]) for name in made[0]}
+
+    def put(table: Tensor, new: Tensor) -> Tensor:
+        table = table.clone()
+        table[rows] = new.to(table)
+        return table
+
+    @cache
+    def tokens(block: int | None) -> Tensor:
+        table = data.tokens(block)  # refuses, if the method needs none
+        made = computed("features")
+        return put(table, made["final"] if block is None else made["inputs"][:, block - 1])
+
+    before = data.patches
+    if before is None:
+        return replace(data, store=store, tokens=tokens)
+    patches = cache(lambda: put(before(), computed("patches")["patches"]))
+    return replace(data, store=store, tokens=tokens, patches=patches)

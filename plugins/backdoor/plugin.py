@@ -1,0 +1,79 @@
+"""A backdoor: attackers teach that a patch of pixels means one class.
+
+Gu et al., "BadNets" (2017), stamp a pattern on training images and give them a target class. In
+federated learning (Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020) few
+clients do so, and the averaged model learns it too. `backdoor_rate` of evaluation.parquet is the
+share of triggered test images of other classes that an honest client puts into the target class.
+Choices:
+
+- The trigger is fixed: a black and white square of two by two fields in the lower right corner,
+  which shows on any background. BadPromptFL (Zhang et al., 2025) learns its trigger together with
+  the prompts; that is not done here.
+- The poisoned images are the same in every round, drawn by the seed, and class priors follow their
+  labels. Prototypes that a study computes before round 1 are those of the images as they are.
+- Of data sets with novel classes, the target is a number among the classes that clients train on.
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Federation, Task
+
+from .images import repainted
+
+
+def stamped(images: np.ndarray, size: float) -> np.ndarray:
+    """Return images uint8 [n, H, W, channels] with the trigger in their lower right corner."""
+    side = max(2, round(size * images.shape[1]))
+    upper = np.arange(side) < side // 2
+    images = images.copy()
+    images[:, -side:, -side:] = np.where(upper[:, None] == upper, 255, 0)[..., None]
+    return images
+
+
+def other_rows(task: Task, rows: np.ndarray) -> np.ndarray:
+    """Return those of the images `rows` that are not of the target class."""
+    target, classes = task.wrappers["backdoor"].target, task.data.num_classes
+    if target >= classes:
+        raise fl.FedLoomError(
+            f"backdoor: target must be below the {classes} classes, got {target}; lower it"
+        )
+    return rows[task.data.labels.cpu().numpy()[rows] != target]
+
+
+@fl.hookimpl(wrapper=True)
+def attackers(task: Task) -> Generator[None, list[int], list[int]]:
+    return sorted({*(yield), *fl.draw_attackers(task, task.wrappers["backdoor"].share)})
+
+
+@fl.hookimpl(wrapper=True)
+def training_data(task: Task) -> Generator[None, Federation, Federation]:
+    data, options, chosen = (yield), task.wrappers["backdoor"], []
+    for client in fl.draw_attackers(task, options.share):
+        rows, generator = (
+            other_rows(task, data.train[client]),
+            task.at(0).generator("trigger", client),
+        )
+        order = torch.randperm(len(rows), generator=generator).numpy()
+        chosen.append(rows[order[: round(options.poisoned * len(rows))]])
+    poisoned = np.sort(np.concatenate(chosen))
+    if not len(poisoned):
+        return data
+    data = repainted(task, data, poisoned, partial(stamped, size=options.size))
+    return fl.relabelled(data, poisoned, options.target)
+
+
+@fl.hookimpl(wrapper=True)
+def triggered(task: Task) -> Generator[None, Federation | None, Federation | None]:
+    yield
+    options = task.wrappers["backdoor"]
+    tests = [other_rows(task, rows) for rows in task.data.test]
+    rows = np.unique(np.concatenate(tests))
+    data = repainted(task, task.data, rows, partial(stamped, size=options.size))
+    labels = torch.full_like(data.labels, options.target)
+    return replace(data, test=tests, labels=labels)

@@ -1,0 +1,57 @@
+"""Forged updates: attackers send a multiple of what training changed, with noise.
+
+In place of its model X, an attacker sends G + gamma (X - G) + N(0, sigma^2), where G is what it
+received. Bagdasaryan et al., "How To Backdoor Federated Learning" (AISTATS 2020), Eq. 3, scale up:
+with gamma the number of clients over the server's rate, X replaces the mean. A negative gamma is
+the sign flipping of Li et al., "RSA" (AAAI 2019), who scale by -4 what clients send. Gamma 0 is a
+free rider of Fraboni et al., "Free-rider Attacks on Model Aggregation in Federated Learning"
+(AISTATS 2021), plain or disguised by noise, which in the paper also shrinks with the rounds.
+Choices:
+
+- What the attacker trained is what the wrappers inside of this one make of it: a poisoned model
+  behind an attack on its data.
+- Parameters that the client had not received, what it uploads beside parameters and running
+  statistics of batch norm, of which a variance must not be negative, are sent as they are.
+- `scale: 1` without noise changes nothing, but leaves the attackers out of evaluations: the row
+  without an attack that is measured on the same honest clients.
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Cohort, Task, Tree, Update
+
+
+def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
+    """Return parameters with another change of those that the client had received."""
+    known, start, rest = fl.split_known(params, received)
+    statistics = {name: known.pop(name) for name in [*known] if name == "statistics"}
+
+    def forge(new: Tensor, old: Tensor) -> Tensor:
+        return old + gamma * (new - old) + sigma * torch.randn(new.shape, generator=g).to(new)
+
+    changed = fl.tensor_map(forge, known, {name: start[name] for name in known})
+    return fl.merge(changed, fl.merge(rest, statistics))
+
+
+@fl.hookimpl(wrapper=True)
+def attackers(task: Task) -> Generator[None, list[int], list[int]]:
+    return sorted({*(yield), *fl.draw_attackers(task, task.wrappers["forged_update"].share)})
+
+
+@fl.hookimpl(wrapper=True)
+def client_update(
+    task: Task, received: Tree, clients: Cohort
+) -> Generator[None, list[Update], list[Update]]:
+    updates, options = [*(yield)], task.wrappers["forged_update"]
+    attacking = fl.draw_attackers(task, options.share)
+    for k in (k for k, client in enumerate(clients.ids) if client in attacking):
+        sent, start = updates[k].payload, fl.unstack(received, k).get("params", {})
+        noise = task.generator("forged_update", clients.ids[k])
+        params = forged(sent.get("params", {}), start, options.scale, options.noise, noise)
+        updates[k] = replace(updates[k], payload=sent | {"params": params})
+    return updates

@@ -1,0 +1,35 @@
+"""Label flipping: attackers train as honest clients do, on images that they call by other classes.
+
+Tolpegin et al., "Data Poisoning Attacks Against Federated Learning Systems" (ESORICS 2020), flip
+one class to another; Fang et al., "Local Model Poisoning Attacks to Byzantine-Robust Federated
+Learning" (USENIX Security 2020), flip every class c to C - 1 - c. Choices:
+
+- All of an attacker's training images are flipped, in every round, and its class priors with them.
+- C counts the classes of the data set, so that an attacker may name classes that it has no image
+  of. Prototypes that a study computes before round 1 are those of the true classes.
+"""
+
+from collections.abc import Generator
+
+import numpy as np
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Federation, Task
+
+
+def flipped(classes: np.ndarray, count: int, flip: str) -> np.ndarray:
+    """Return the class, of `count`, that is given in place of each of `classes` [n]."""
+    return count - 1 - classes if flip == "opposite" else (classes + 1) % count
+
+
+@fl.hookimpl(wrapper=True)
+def attackers(task: Task) -> Generator[None, list[int], list[int]]:
+    return sorted({*(yield), *fl.draw_attackers(task, task.wrappers["label_flip"].share)})
+
+
+@fl.hookimpl(wrapper=True)
+def training_data(task: Task) -> Generator[None, Federation, Federation]:
+    data, options = (yield), task.wrappers["label_flip"]
+    rows = np.concatenate([data.train[k] for k in fl.draw_attackers(task, options.share)])
+    classes = data.labels.cpu().numpy()[rows]
+    return fl.relabelled(data, rows, flipped(classes, data.num_classes, options.flip))

@@ -1,0 +1,40 @@
+"""What attackers do to a run's data, for wrappers: who attacks, and with which labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.seeds import torch_generator
+from fedloom.data.federation import Federation
+from fedloom.federated.task import Task
+
+
+def draw_attackers(task: Task, share: float) -> list[int]:
+    """Return the ids of a share of the participating clients, ascending, the same in every round.
+
+    All attacks of a seed take them from one order, so that they share their attackers, and a larger
+    share has those of a smaller one.
+    """
+    clients = task.data.participating
+    count = round(share * len(clients))
+    if not 0 < count < len(clients):
+        raise FedLoomError(
+            f"share: {share} of {len(clients)} participating clients must be one attacker or more, "
+            f"and leave an honest client, got {count}; change it"
+        )
+    order = torch.randperm(len(clients), generator=torch_generator(task.seed, "attackers"))
+    return sorted(clients[position] for position in order[:count].tolist())
+
+
+def relabelled(data: Federation, rows: np.ndarray, classes: np.ndarray | int) -> Federation:
+    """Return the data with other classes [n] of the images `rows` [n], and their class priors."""
+    labels = data.labels.cpu().numpy().copy()
+    labels[rows] = classes
+    counts = np.stack([np.bincount(labels[k], minlength=data.num_classes) for k in data.train])
+    return replace(
+        data,
+        labels=torch.from_numpy(labels).to(data.device),
+        priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).to(data.priors),
+    )
