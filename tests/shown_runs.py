@@ -9,6 +9,7 @@ from typing import Any
 from fedloom.config.rounds import Reported
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
+from fedloom.study import paths
 from fedloom.study.jobs import FigureJob, PlotInputs, TableJob
 from fedloom.study.plot_inputs import LineStyle, PlottedRun
 
@@ -55,4 +56,4 @@ def draw(kind: str, series: list, **settings: object) -> style.Figure:
 
 def table_files(folder: Path) -> dict[str, Path]:
     """The files that a table is written into."""
-    return {kind: folder / f"t.{kind}" for kind in ("md", "csv", "tex", "html", "parquet")}
+    return {kind: folder / f"t.{kind}" for kind in paths.TABLE_FORMATS}

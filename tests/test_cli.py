@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,19 @@ def test_a_run_is_a_command_of_snakemake(monkeypatch, tmp_path):
     study = launch.study_of(words)[0].settings.study  # as the Snakefile reads it, in all jobs
     assert (study.name, study.rounds, study.shows) == ("micro_vit", 4, ["a, {b}"])
     assert _launched(monkeypatch, "report", "-n") == ["--dry-run"]
+
+
+def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "snakemake", lambda *_, **__: 0)
+    Path("mine.yaml").write_text("study: {name: mine}\nselect: {tables: [main], figures: []}\n")
+    Path("results/tables/mine").mkdir(parents=True)
+    Path("results/tables/mine/main.md").write_text("a table\n")
+    assert _main(monkeypatch, "run", "mine.yaml") == 0
+    said = capsys.readouterr().out
+    assert "a table" in said and "/mine/{main}.{md,csv," in said and "figures" not in said
+    assert _main(monkeypatch, "run", "mine.yaml", "--", "--unlock") == 0
+    assert capsys.readouterr().out == "", "nothing was run"
 
 
 @pytest.mark.parametrize(

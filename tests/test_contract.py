@@ -73,7 +73,7 @@ POOL = {"prompts": 3, "pool": 6}
 VARIANTS = [  # whose code is not that of the defaults
     ("fedavg", {"mu": 0.1, "train": "bias$"}),
     ("fedavg_adapter", {"mu": 0.1, "form": "adaptformer"}),
-    ("fedlora", {"freeze_a": True, "targets": ["proj", "k"]}),
+    ("fedlora", {"shared": "a", "ranks": [2, 4], "targets": ["proj", "k"]}),
     ("per_fedavg", {"variant": "hf"} | LAST_BLOCK),
     ("singleset_full", LAST_BLOCK),
     ("fedavg_pt", PICKING),

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedloom.commands import display
-from fedloom.commands.course import Course
+from fedloom.commands.course import STOP, Course
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import last_progress, log_to, progress
 
@@ -126,6 +126,17 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
     assert jobs == "2 jobs: 1 train, 1 table"
     assert train.startswith("finished  train a/seed0: 23/40 loss=0.5, accuracy=81.2  (1 of 2 jobs")
     assert table.startswith("failed    table t/seed0") and "1 failed" in table
+
+
+def test_jobs_that_a_signal_ends_are_stopped_and_there_is_no_time_left(two_jobs):
+    two_jobs.take(_started(0, "a/0004"))
+    two_jobs.take({"event": "job_finished", "job_id": 0})
+    two_jobs.take(_started(1, "b/0002"))
+    assert "left" in display._share(two_jobs)
+    two_jobs.take(json.loads(STOP))
+    end = two_jobs.take({"event": "job_error", "jobid": 1})
+    line = "stopped   train b/seed0  (1 of 2 jobs, 33% of the work)"
+    assert str(display._line(two_jobs, *end)) == line
 
 
 def test_watching_needs_a_run(tmp_path, monkeypatch):

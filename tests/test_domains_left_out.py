@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from default_config import default_config
 from fedloom.commands.planning import resolve
+from fedloom.common.ids import SERVER_MODEL
 from fedloom.config.rounds import Reported
 from fedloom.report import tables
 from partitioned import DOMAINS, make, with_domains
@@ -107,12 +108,14 @@ def test_a_table_of_domains_left_out_needs_partitions_that_leave_some_out():
 
 
 def _run(folder, partition, seed, correct):
-    """A run in which clients 0 (ink) and 1, 2 (oil) are tested on 10 images in round 2."""
+    """A run in which the server's model, on no domain's own images, and clients 0 (ink) and 1, 2
+    (oil) are tested on 10 images in round 2."""
     rows = [
         {"round": 2, "client_id": k, "domain": domain, "participating": domain != partition,
          "personalized": False, "num_test": 10, "num_correct": n, "loss": 0.0}
-        for k, (domain, n) in enumerate(zip(("ink", "oil", "oil"), correct, strict=True))
+        for k, domain, n in zip((0, 1, 2), ("ink", "oil", "oil"), correct, strict=True)
     ]  # fmt: skip
+    rows.append(rows[0] | {"client_id": SERVER_MODEL, "domain": "", "participating": False})
     file, rounds = (folder / f"{partition}{seed}{end}.parquet" for end in ("", "_rounds"))
     pd.DataFrame(rows).to_parquet(file)
     loss = 3.0 if partition == "oil" else 1.0

@@ -18,6 +18,7 @@ from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.config.partitions import novel_numbers
 from fedloom.data.partition import divide
+from fedloom.federated.evaluate import received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.rows import Confusion
 from fedloom.federated.unseen import answers
@@ -55,6 +56,15 @@ def test_no_image_of_a_novel_class_is_a_clients_and_all_others_are_divided_as_wi
     for name in ("client_id", "participating", "test"):
         assert (table[name].to_numpy()[seen] == alone[name].to_numpy()).all()
     assert (table["label"].to_numpy() == labels).all()
+
+
+def test_the_log_names_base_classes_that_held_out_clients_alone_hold(caplog):
+    labels, test, domains = dataset(0)
+    spec = {"scheme": "disjoint", "clients": 2, "held_out": 0.5, "rest_to_last": False}
+    table = divide(labels, test, domains, spec | {"novel_classes": [0]}, 0).to_pandas()
+    (record,) = caplog.records
+    untrained = set(table["label"]) - {0} - set(table["label"][table["participating"]])
+    assert "held-out" in record.getMessage() and record.args == (sorted(untrained), 0)
 
 
 def test_a_share_takes_the_last_classes_as_coops_code_does():
@@ -163,6 +173,21 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
     assert each.images - own == len(task.data.participating) * (once.images - own)
 
 
+def test_as_many_clients_answer_at_once_as_the_set_with_the_most_classes_lets(tiny, monkeypatch):
+    task, hooks, state = _trained(tiny, "promptfl")
+    at_once = lambda task, *states: 1 if "beta" in task.data.classes else 9  # noqa: E731
+    monkeypatch.setattr("fedloom.federated.evaluate.clients_evaluated_at_once", at_once)
+    cohorts = []
+
+    def received(task, hooks, state, ids):
+        cohorts.append(ids)
+        return received_by(task, hooks, state, ids)
+
+    monkeypatch.setattr("fedloom.federated.unseen.received_by", received)
+    answers(task, hooks, state)
+    assert cohorts[1:] == [[k] for k in task.data.participating], "after the server's model"
+
+
 def _config(*methods, **partition):
     config = default_config()
     config["partitions"]["new"] = {"scheme": "iid", "clients": 10, **partition}
@@ -235,6 +260,14 @@ def test_bars_stand_by_the_columns_of_the_table(tmp_path):
     table = tables.build(table_job("base_to_novel"), [run]).frame
     heights = [bar.get_height() for bar in axis.patches]
     assert heights == table[["own", "base", "novel", "harmonic_mean", "combined"]].iloc[0].tolist()
+
+
+@pytest.mark.parametrize("key", [{"metric": "global"}, {"personalized": False}])
+def test_bars_of_test_sets_refuse_the_keys_of_bars_by_partition(key):
+    config = _config("promptfl", novel_classes=0.5)
+    config["figures"] = {"bars": {"kind": "accuracy_bars", "by": "base_to_novel", **key}}
+    with refused("figures.bars", *key, "by: partition"):
+        resolve(config)
 
 
 STUDY = """

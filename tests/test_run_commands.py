@@ -11,6 +11,7 @@ from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
+from fedloom.report.run_settings import settings_of
 from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
 
@@ -55,6 +56,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def _write(*files: Path) -> None:
+    """Write a megabyte into each file."""
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"0" * 1_000_000)
+
+
 def _said(capsys, *words: str) -> str:
     assert invoked(*words) == 0
     return capsys.readouterr().out
@@ -83,6 +91,15 @@ def test_a_setting_of_a_grid_says_so(capsys):
     assert re.search(r"^options.prompts +1 +grid of methods.swept$", shown, re.MULTILINE)
 
 
+def test_the_options_of_a_wrapper_are_of_the_label_or_of_the_wrapper(folder):
+    wrapped = "training: {lr: 0.01}, wrappers: [{plugin: top_k, options: {share: 0.2}}]"
+    (folder / "mine.yaml").write_text(STUDY.replace("training: {lr: 0.01}", wrapped))
+    plan = load_plan([Path("mine.yaml")])
+    found = {key: setting.origin for key, setting in settings_of(plan, _run("slow"))}
+    assert found["wrappers.top_k.share"] == "mine.yaml, line 9"
+    assert found["wrappers.top_k.memory"] == "method.toml of top_k"
+
+
 def test_two_runs_differ_in_settings_and_accuracy(capsys):
     runs = [_run(method).path for method in ("fedvpt", "slow")]
     lines = _said(capsys, "diff", *runs, "--study", "mine.yaml").splitlines()
@@ -102,6 +119,13 @@ def test_settings_that_a_run_was_not_made_with_are_not_shown_as_its_own(folder, 
         _said(capsys, *words, "--study", "mine.yaml", "--set", "training.epochs=3")
 
 
+def test_settings_from_the_command_line_are_named_and_the_last_of_a_key_counts(capsys):
+    words = ["--set", "training.epochs=7", "clients_per_round=5", "--set", "training.epochs=3"]
+    shown = _said(capsys, "show", _run("fedvpt").path, "--study", "mine.yaml", *words)
+    for key, value in {"training.epochs": 3, "clients_per_round": 5}.items():
+        assert re.search(rf"^{key} +{value} +--set {key}={value}$", shown, re.MULTILINE)
+
+
 def test_two_runs_have_at_most_two_studies():
     with pytest.raises(FedLoomError, match="--study: must be at most two, got 3"):
         invoked("diff", "a", "b", *["--study", "mine.yaml"] * 3)
@@ -116,41 +140,71 @@ def test_a_run_that_is_not_there_is_named_with_the_nearest(folder):
         invoked("show", "results/runs/digits")
 
 
+# of every kind of result, labels that mine.yaml uses, and labels that no study below does
+KINDS = {
+    "runs/{}/evaluation.parquet": (_run("slow").path, _run("fedvpt_deep").path),
+    "choices/{}/trials.parquet": ("digits/six/micro_vit/slow", "digits/six/micro_vit/fedvpt_deep"),
+    "datasets/{}/images.arrow": ("digits", "letters"),
+    "partitions/{}.parquet": ("digits/six/seed0", "digits/seven/seed0"),
+    "prototypes/{}/seed0.safetensors": ("digits/six/micro_vit", "digits/six/micro_clip"),
+    "features/{}.safetensors": ("digits/micro_vit", "digits/micro_clip"),
+    "features/{}.json": ("digits/micro_vit", "digits/micro_clip"),  # a receipt
+    "patches/{}.safetensors": ("digits/micro_vit", "digits/micro_clip"),
+    "patches/{}.json": ("digits/micro_vit", "digits/micro_clip"),
+    "block_accuracy/{}.parquet": ("digits/micro_vit", "digits/micro_clip"),
+    "tables/{}/main.md": ("mine", "old"),
+    "figures/{}/loss.pdf": ("mine", "old"),
+    "report/{}.html": ("mine", "old"),
+    "studies/{}.yaml": ("mine", "old"),
+}
+TRIAL = "runs/styles/domains.validation/micro_vit/head_tuning.0.1/seed{}/evaluation.parquet"
+BLOCKS = """\
+study: {name: blocks}
+figures: {depth: {kind: block_accuracy}}
+select: {datasets: [glyphs], partitions: [iid], tables: [], figures: [depth]}
+"""
+
+
 def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypatch):
-    other, default = _run("fedvpt_deep"), str(ROOT / "config.yaml")
-    trial = load_plan().settings.trials["fedvpt"][0].label
-    for pattern, labels in (
-        (paths.EVALUATION, vars(other)),
-        (paths.EVALUATION, vars(Run("styles", "domains.validation", "micro_vit", trial, 1000))),
-        (paths.EVALUATION, vars(Run("styles", "domains.validation", "micro_vit", trial, 1001))),
-        (paths.STORE, {"dataset": "glyphs"}),
-        (paths.TABLE, {"study": "old", "label": "main"}),
-        (paths.TABLE, {"study": "mine", "label": "main"}),
-        (paths.STORE, {"dataset": "digits"}),
-        (paths.PARTITION, vars(other)),
-        (paths.FIGURE, {"study": "mine", "label": "loss"}),
-    ):
-        file = paths.at(pattern, **labels)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"0" * 1_000_000)
-    before = {path for path in folder.rglob("*") if path.is_file()}
-    gone = {f"results/runs/{other.path}", "results/datasets/glyphs", "results/tables/old"}
-    gone.add(f"results/runs/styles/domains.validation/micro_vit/{trial}/seed1001")
-    monkeypatch.setattr("click.confirm", lambda question: False)
-    lines = _said(capsys, "clean", "mine.yaml", default).splitlines()
-    assert {line.split()[-1] for line in lines[:-1]} == gone
-    assert lines[-1].split() == ["4", "MB", "in", "all,", "of", "4"]
-    assert {path for path in folder.rglob("*") if path.is_file()} - before <= {
-        folder / ".fedloom.lock"
+    (folder / "blocks.yaml").write_text(BLOCKS)
+    studies = ["mine.yaml", "blocks.yaml", "micro/micro_cross_dataset", str(ROOT / "config.yaml")]
+    used = {kind.format(labels) for kind, (labels, _) in KINDS.items()}
+    used |= {
+        TRIAL.format(1000),  # of the default study
+        "logs/train/old.log",
+        "block_accuracy/glyphs/micro_vit.parquet",  # of a study without runs
+        "features/noisy_letters/micro_clip.safetensors",  # clients of another dataset are tested
     }
-    _said(capsys, "clean", "mine.yaml", default, "--yes")
-    left = {path for path in before if not any(path.is_relative_to(folder / g) for g in gone)}
-    assert {path for path in before if path.exists()} == left
-    assert _said(capsys, "clean", "mine.yaml", default).startswith("nothing to delete")
+    unused = {kind.format(labels) for kind, (_, labels) in KINDS.items()}
+    unused |= {"studies/old.parquet", TRIAL.format(1001)}
+    _write(*(Path("results", name) for name in used | unused))
+    before = {str(file.relative_to("results")) for file in Path("results").rglob("*.*")}
+    gone = {
+        re.sub(r"/(images|evaluation|trials|seed0|main|loss)\.\w+$", "", name) for name in unused
+    }
+    monkeypatch.setattr("click.confirm", lambda question: False)
+    lines = _said(capsys, "clean", *studies).splitlines()
+    assert {line.split()[-1].removeprefix("results/") for line in lines[:-1]} == gone
+    assert lines[-1].split() == [str(len(gone)), "MB", "in", "all,", "of", str(len(gone))]
+    assert all(Path("results", name).exists() for name in before)
+    _said(capsys, "clean", *studies, "--yes")
+    assert {name for name in before if not Path("results", name).exists()} == unused
+    assert _said(capsys, "clean", *studies).startswith("nothing to delete")
 
 
-def test_nothing_is_deleted_beside_a_run(folder):
-    (folder / ".snakemake/locks").mkdir(parents=True)
-    (folder / ".snakemake/locks/0.input.lock").touch()
+def test_runs_in_the_record_of_a_study_are_its_own(capsys):
+    """As after `fedloom run mine.yaml --set select.methods=[fedvpt_deep]`."""
+    run = _run("fedvpt_deep")
+    _write(paths.at(paths.EVALUATION, run), paths.at(paths.TRIALS, run))
+    write_table(paths.at(paths.RECORD, study="mine"), pa.Table.from_pylist([vars(run)]))
+    assert _said(capsys, "clean", "mine.yaml", "--yes").startswith("nothing to delete")
+
+
+@pytest.mark.parametrize("at_work", ["a process", "a lock"])
+def test_nothing_is_deleted_beside_a_run(folder, monkeypatch, at_work):
+    if at_work == "a lock":
+        _write(folder / ".snakemake/locks/0.input.lock")
+    else:
+        monkeypatch.setattr("fedloom.commands.clean.running_snakemake", lambda: object())
     with pytest.raises(FedLoomError, match="Snakemake"):
         invoked("clean", "mine.yaml", "--yes")

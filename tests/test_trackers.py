@@ -303,5 +303,5 @@ def test_a_run_has_ended_when_it_says_so_or_its_process_is_gone(tmp_path, monkey
     first = course.last_begun()
     assert not course.ended(first)
     assert course.ended(first | {"since": 0.0}), "another process has its number"
-    course.end()
+    course.note(course.END)
     assert course.ended(first)

@@ -245,6 +245,7 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 128 + number
     assert "stopped; the same command" in output
+    assert re.search(r"^stopped +train ", output, re.MULTILINE) and "failed" not in output
     assert "fedloom/commands/launch.py" not in output, "no traceback of the launcher"
     left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(folder)]
     assert not left, "a job outlives the launcher"

@@ -7,10 +7,7 @@ rule table:
     input:
         results=lambda w: PLAN.shown_files("table", w),
     output:
-        **{
-            f: TABLE.replace(".md", f".{f}")
-            for f in ("md", "csv", "tex", "html", "parquet")
-        },
+        **{f: TABLE.replace(".md", f".{f}") for f in paths.TABLE_FORMATS},
     log:
         paths.log("table", TABLE),
     threads: 1

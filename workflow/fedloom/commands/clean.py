@@ -12,10 +12,11 @@ from tabulate import tabulate
 from fedloom.commands.launch import running_snakemake
 from fedloom.commands.plan import megabytes
 from fedloom.common.errors import FedLoomError
+from fedloom.common.io import read_table
 from fedloom.study import paths
 from fedloom.study.make_jobs import transferred_to
 from fedloom.study.plan import Plan
-from fedloom.study.runs import scenarios, trial_runs
+from fedloom.study.runs import trial_runs
 
 # patterns of the folders and files that are deleted as a whole; logs are never deleted
 CACHES = [paths.CACHE.replace("{cache}", name) for name in ("features", "patches")]
@@ -24,6 +25,7 @@ UNITS = [
     paths.RUN,
     paths.REPORT,
     paths.RECORD,
+    paths.GIVEN,
     paths.BLOCK_ACCURACY,
     str(Path(paths.PARTITION).parent),
     *(str(Path(pattern).parent) for pattern in PARENTS),
@@ -50,13 +52,16 @@ def unused(plans: Sequence[Plan]) -> dict[Path, int]:
 
 
 def _used(plan: Plan) -> Iterator[Path]:
-    """Yield the units of a study: those of its runs, their trials, and its frozen backbones."""
+    """Yield the units of a study: its runs and trials, those of its record, and their data."""
     settings = plan.settings
     every: list[dict[str, Any]] = [vars(run) for run in (*plan.runs, *trial_runs(settings))]
+    record = paths.at(paths.RECORD, study=plan.name)
+    if record.is_file():  # of runs that the file does not name, if it ran with --set
+        every += read_table(record).to_pylist()
     for run in plan.runs:
         others = transferred_to(settings, run)
         every += [{"dataset": name, "backbone": run.backbone} for name in others]
-    for scenario, backbone in product(scenarios(settings), settings.select.backbones):
+    for scenario, backbone in product(settings.select.scenarios, settings.select.backbones):
         every.append(vars(scenario) | {"backbone": backbone})
     for pattern, labels in product(UNITS, every):
         if set(re.findall(r"{(\w+)}", pattern)) <= {*labels, "study"}:

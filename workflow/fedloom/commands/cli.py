@@ -31,7 +31,20 @@ class Study(click.ParamType):
         return file_of(value)
 
 
-class Launching(click.Command):
+class Changing(click.Command):
+    """A command whose `--set` may have several settings, of which the last of a key counts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, with `--set` before every KEY=VALUE."""
+        words = list[str]()
+        for word in args:
+            if "=" in word and not word.startswith("-") and not Path(word).is_file():
+                words += ["--set"] if words[-1:] != ["--set"] else []
+            words.append(word)
+        return super().parse_args(ctx, words)
+
+
+class Launching(Changing):
     """A command that hands the words after `--` on to Snakemake."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -54,13 +67,11 @@ def fedloom() -> None:
 # ---- studies -------------------------------------------------------------------------------------
 
 
-def launch(words: tuple[str, ...], settings: tuple[str, ...], **given: Any) -> int:
-    """Run Snakemake on a study; words with = are settings, as `--set` may have several."""
-    named = [word for word in words if "=" not in word or Path(word).is_file()]
-    if len(named) > 1:
-        raise FedLoomError(f"must be one study, got {' and '.join(named)}; run one at a time")
-    files = [Study().convert(name, None, None) for name in named]
-    changes = [*settings, *(word for word in words if word not in named)]
+def launch(studies: tuple[str, ...], changes: tuple[str, ...], **given: Any) -> int:
+    """Run Snakemake on a study."""
+    if len(studies) > 1:
+        raise FedLoomError(f"must be one study, got {' and '.join(studies)}; run one at a time")
+    files = [Study().convert(name, None, None) for name in studies]
     from fedloom.commands import launch
 
     context = click.get_current_context()
@@ -68,15 +79,15 @@ def launch(words: tuple[str, ...], settings: tuple[str, ...], **given: Any) -> i
     return launch.run(files, changes, options=context.obj, reporting=reporting, **given)
 
 
+SET = {"multiple": True, "metavar": "KEY=VALUE ..."}
 LAUNCHING = [
-    click.Argument(["words"], nargs=-1, metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"),
+    click.Argument(["studies"], nargs=-1, metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"),
     click.Option(["--cores"], type=PLENTY, help="Default: all of this machine."),
     click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
     click.Option(
-        ["--set", "settings"],
-        multiple=True,
-        metavar="KEY=VALUE ...",
+        ["--set", "changes"],
         help="Keys of the config, as study.rounds=4; `study.` may be left out.",
+        **SET,
     ),
     click.Option(
         ["--track", "trackers"], multiple=True, metavar="TRACKER", help="See `fedloom track`."
@@ -144,12 +155,10 @@ def export(study: str | None, folder: str | None) -> None:
 
 # ---- runs ----------------------------------------------------------------------------------------
 
-set_option = click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As `fedloom run` was given it."
-)
+set_option = click.option("--set", "changes", help="As `fedloom run` was given it.", **SET)
 
 
-@fedloom.command()
+@fedloom.command(cls=Changing)
 @click.argument("run")
 @click.option("--study", "file", type=Study(), help="The run's.")
 @set_option
@@ -176,7 +185,7 @@ def track(tracker: str) -> None:
     track(tracker, loaded)
 
 
-@fedloom.command()
+@fedloom.command(cls=Changing)
 @click.argument("first", metavar="RUN")
 @click.argument("second", metavar="RUN")
 @click.option("--study", "files", type=Study(), multiple=True, help="The runs'.")

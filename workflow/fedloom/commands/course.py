@@ -20,7 +20,7 @@ from fedloom.study.cost import job_seconds
 from fedloom.study.plan import Plan
 
 EVENTS = Path(".snakemake/fedloom.jsonl")
-END = '{"event": "end"}\n'
+STOP, END = '{"event": "stop"}\n', '{"event": "end"}\n'
 NO_JOBS = ("total", "all")  # counted with the jobs by Snakemake
 SMALL = 0.5  # seconds that a job takes which has no estimate: a table, a choice
 
@@ -47,10 +47,10 @@ def begin(plan: Plan, arguments: Sequence[str]) -> None:
     write_text(EVENTS, json.dumps(first) + "\n")  # a new file: who reads the old one goes on
 
 
-def end() -> None:
-    """Note that the run has ended, though its process may not."""
+def note(line: str) -> None:
+    """Note STOP when a signal ends the run, END when it has ended, though its process may not."""
     with EVENTS.open("a", encoding="utf-8") as file:
-        file.write(END)
+        file.write(line)
 
 
 def last_begun() -> dict[str, Any]:
@@ -112,10 +112,11 @@ class Course:
     running: dict[int, Job] = field(default_factory=dict)
     done: int = 0
     failed: set[int] = field(default_factory=set)
+    stopped: bool = False  # by a signal, as are the jobs that fail then
     work: float = 0.0  # seconds by the estimates, of jobs that are done
 
     def take(self, event: dict[str, Any]) -> tuple[str, Job] | None:
-        """Take in an event; return a job that it ends, after "finished" or "failed"."""
+        """Take in an event; return a job that it ends, after "finished", "failed" or "stopped"."""
         kind = event["event"]
         if kind == "begin":
             self.study, self.begun = event["study"], event["time"]
@@ -126,12 +127,16 @@ class Course:
             if event["rule_name"] not in NO_JOBS:
                 self.running[event["jobid"]] = self._job(event)
                 self.failed.discard(event["jobid"])  # it is tried again
+        elif kind == "stop":
+            self.stopped = True
         elif kind in ("job_finished", "job_error"):
             number = event["job_id" if kind == "job_finished" else "jobid"]
             job = self.running.pop(number, None)
             if job is None:  # a job's error is told twice
                 return None
             job.look()
+            if kind == "job_error" and self.stopped:
+                return "stopped", job
             if kind == "job_error":
                 self.failed.add(number)
                 return "failed", job
@@ -179,6 +184,6 @@ class Course:
         return sum(estimates[file] for file in files) / len(files) if files else SMALL
 
     def seconds_left(self, now: float) -> float | None:
-        """Return how long the rest takes at the pace so far; None before there is a pace."""
+        """Return how long the rest takes at the pace so far; None before and after that pace."""
         share = self.share()
-        return (now - self.begun) * (1 / share - 1) if share > 0.01 else None
+        return (now - self.begun) * (1 / share - 1) if share > 0.01 and not self.stopped else None

@@ -18,6 +18,8 @@ LOOK = 2.0  # seconds between two looks at the logs of the jobs at work
 QUIET_FOR = 60.0  # seconds without a line, after which lines tell of the jobs at work
 TOLD = ("train", "dataset", "cache")  # rules whose ends are worth a line
 
+COLOURS = {"finished": "green", "stopped": "yellow", "failed": "red"}
+
 
 def follow(ended: Callable[[], bool], console: Console) -> None:
     """Show the course of the run whose events are in EVENTS until it has ended."""
@@ -78,9 +80,7 @@ def _events(course: Course, ended: Callable[[], bool]) -> Iterator[list[Text]]:
 
 def _line(course: Course, word: str, job: Job) -> Text:
     """Return the line on a job that has ended."""
-    line = Text(f"{word:<9} ", "red" if word == "failed" else "green").append(
-        _named(job), "default"
-    )
+    line = Text(f"{word:<9} ", COLOURS[word]).append(_named(job), "default")
     if word == "failed" and job.log:
         line.append(f"; see {job.log}", "default")
     return line.append(f"  ({_share(course)})", "dim")

@@ -87,7 +87,7 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
         subprocess.Popen(command, process_group=0, env=environment) as process,
-        _handing_on(process) as signals,
+        _handing_on(process, shown) as signals,
     ):
         if shown:
             from fedloom.commands.display import follow  # takes a tenth of a second
@@ -115,7 +115,7 @@ def _cache() -> dict[str, str]:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen) -> Iterator[list[int]]:
+def _handing_on(process: subprocess.Popen, shown: bool = False) -> Iterator[list[int]]:
     """Hand SIGINT and SIGTERM on to the process group, and yield a list that they are added to.
 
     Kill what does not end in PATIENCE.
@@ -132,8 +132,12 @@ def _handing_on(process: subprocess.Popen) -> Iterator[list[int]]:
         elif process.poll() is None:
             received.append(number)
             number = signal.SIGINT if _handles_sigterm(process.pid) else signal.SIGTERM
-            os.killpg(process.pid, number)
-            signal.alarm(PATIENCE)
+            try:
+                if shown:
+                    course.note(course.STOP)  # before its jobs end, and seem to have failed
+            finally:
+                os.killpg(process.pid, number)
+                signal.alarm(PATIENCE)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     before = {number: signal.signal(number, forward) for number in numbers}
@@ -194,7 +198,7 @@ def following(names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         if started:
-            course.end()
+            course.note(course.END)
         deadline = time.monotonic() + PATIENCE
         for file, process in started.items():
             try:
@@ -244,6 +248,8 @@ def run(
     if dry:
         return snakemake(arguments)
     with alone():
+        if "--unlock" in options:
+            return unlock(arguments)  # it runs no job, so there is nothing to tell of
         locked = any(Path(".snakemake/locks").glob("*"))
         course.begin(study, arguments)
         with following(trackers):

@@ -72,7 +72,7 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     for label in settings.select.methods:  # a file that is not Python is an error here
         plugin = find(settings.methods[label].plugin)
         staleness.files_of(staleness.Code((), (plugin,)))
-    return Plan(settings, merged, tuple(read))
+    return Plan(settings, merged, tuple(read), tuple(changes))
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ruamel.yaml import YAML
 
 import fedloom
 from fedloom.common.errors import FedLoomError
+from fedloom.common.io import replacing
+from fedloom.study import paths
 
 ERROR = "error: "  # begins the line of an error
 
@@ -37,16 +38,27 @@ def run(
     Raises:
         FedLoomError: it failed; the message is the first error that was printed.
     """
-    with TemporaryDirectory() as temporary:
-        if isinstance(study, Mapping):
-            file = Path(temporary) / "study.yaml"
-            YAML().dump(dict(study), file)
-            study = file
-        file = None if study is None else Path(study)
-        named = [str(file.absolute() if file.is_file() else file)] if file else []
-        at_most = ["--cores", str(cores)] if cores else []
-        values = [f"{key}={json.dumps(value)}" for key, value in (changes or {}).items()]
-        _run([*named, *at_most, *(["--set", *values] if values else [])], Path(folder))
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FedLoomError(f"{folder}: must be a folder, got none; make it, or name another")
+    if isinstance(study, Mapping):
+        study = _written(study, folder)
+    file = None if study is None else Path(study)
+    named = [str(file.absolute() if file.is_file() else file)] if file else []
+    at_most = ["--cores", str(cores)] if cores else []
+    values = [f"{key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    _run([*named, *at_most, *(["--set", *values] if values else [])], folder)
+
+
+def _written(study: Mapping[str, Any], folder: Path) -> Path:
+    """Write a study's keys to a file below `folder` that `fedloom track` can read too."""
+    given = study.get("study")
+    name = given.get("name") if isinstance(given, Mapping) else None
+    # only the last part, as nobody has checked the name yet
+    file = folder / paths.at(paths.GIVEN, study=Path(str(name or "unnamed")).name)
+    with replacing(file) as temporary:
+        YAML().dump(dict(study), temporary)
+    return file
 
 
 def _run(words: list[str], folder: Path) -> None:

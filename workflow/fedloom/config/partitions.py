@@ -31,8 +31,8 @@ class SchemeKind(Keys):
     """Classes that no client trains on or sees the names of, for CLIP methods: their names, or a
     share, which takes the last classes, as CoOp's code does (0.5: its base and new classes)."""
     transfer_to: Several[str] | None = None
-    """Datasets whose test images CLIP methods are tested on, among their classes; no client trains
-    on them."""
+    """Labels of datasets whose test images CLIP methods are tested on, among their classes. Choose
+    ones that share no images with the dataset that clients train on."""
     seed: Natural | None = None
     """Divide and draw shots by this seed in all runs, whatever theirs; default: the run's own, so
     that every seed has another partition."""

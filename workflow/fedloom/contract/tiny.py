@@ -144,6 +144,7 @@ def tiny_task(
         stacked=method.stacked,
         features_only=method.features_only,
         forward_inputs=method.forward_inputs,
+        passes=method.passes(given),
         whole_cohorts=method.needs_whole_cohorts(given),
         trains_weights=method.trains_weights(given),
         prompts=method.prompts_of_a_block(given),

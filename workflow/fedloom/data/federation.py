@@ -96,7 +96,8 @@ class Federation:
     @property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        return _resident(self.store, self.device)
+        # a copy of the images is made once, of those as they are
+        return _resident(self.store, self.device) if type(self.store) is ImageStore else None
 
     @property
     def streams(self) -> bool:

@@ -1,10 +1,8 @@
 """Divide a dataset over clients, and write the client of every image as Parquet.
 
-A scheme (`fedloom.data.schemes`) divides the training images. The test images follow: those of a
-class go to the clients in proportion to their training images of that class, so that every client
-is tested on the label distribution that it trains on, and never on a class it has not seen. In a
-partition by domains this holds within each domain: its clients divide its test images. Test images
-of no domain are divided over all clients.
+A scheme (`fedloom.data.schemes`) divides the training images. The test images of a class go to the
+clients in proportion to their training images of it, in a partition by domains within each domain;
+those of no domain to all clients.
 """
 
 import importlib
@@ -174,10 +172,11 @@ def divide(
 
     Returns:
         One row per image with the columns `COLUMNS`, sorted by index. `participating` is False for
-        the clients held out of training. `shots` leaves the other training images UNASSIGNED;
-        `validation` makes a share of every client's training images its test images, and leaves
-        those of the dataset UNASSIGNED; all images of `novel_classes`, and all of no other class,
-        are UNASSIGNED.
+        the clients held out of training. UNASSIGNED are, by the keys of `spec`:
+
+        - shots: training images that are not drawn;
+        - validation: the dataset's test images; images drawn from the training ones replace them;
+        - novel_classes: all images of these classes.
     """
     if "novel_classes" not in spec:
         return _divide(labels, test, domains, spec, seed)
@@ -187,6 +186,10 @@ def divide(
     owner, held, training = np.full(len(labels), UNASSIGNED), test.copy(), np.zeros_like(test)
     for column, name in ((owner, "client_id"), (held, "test"), (training, "participating")):
         column[seen] = table[name]
+    untrained = np.setdiff1d(labels[seen], labels[training & ~held])
+    if len(untrained):
+        line = "no client trains on base classes %s, which held-out clients alone hold (seed %d)"
+        log.warning(line, untrained.tolist(), seed)
     return _table(owner, labels, held, training, domains)
 
 

@@ -105,7 +105,8 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
 
     They are the unweighted mean and the minimum (see `worst`) over clients that take part in
     training, and over those held out (PEP-FedPT, Section 5), and `global` on all test images. A
-    group without rows is left out.
+    group without rows is left out. `backdoor_rate`, where there is a trigger, is the mean over
+    clients that take part.
     """
     server = evaluation["client_id"] == SERVER_MODEL
     clients = evaluation[~server]
@@ -119,6 +120,10 @@ def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]
     overall = evaluation[server & evaluation["round"].isin(reported.rounds)]
     if len(overall):
         result["global"] = float(percent(overall).mean())
+    if "backdoor_rate" in evaluation:
+        rows = clients[clients["participating"] & clients["round"].isin(reported.rounds)]
+        rates = 100 * rows.groupby("round")["backdoor_rate"].mean()
+        result["backdoor_rate"] = float(rates.mean())
     return result
 
 

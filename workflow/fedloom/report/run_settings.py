@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedloom.common.checkout import ROOT
 from fedloom.config import grids
-from fedloom.config.reading import written
+from fedloom.config.reading import within, written
 from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import find
 from fedloom.study import paths, selected
@@ -34,10 +34,16 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     varied = _varied(plan, run)
     above = (["methods", label], ["partitions", partition, "protocol"], ["study"])
 
+    def given(keys: list[str]) -> str | tuple[str, Any] | None:
+        for change in reversed(plan.changes):
+            if within(keys, change.keys):
+                return f"--set {change.text}"
+        return written(plan.files, keys)
+
     def setting(value: Any, *places: list[str], default: str = "default") -> Setting:
-        found = next(filter(None, (written(plan.files, keys) for keys in places)), None)
-        if found is None:
-            return Setting(value, default)
+        found = next(filter(None, map(given, places)), None)
+        if found is None or isinstance(found, str):
+            return Setting(value, found or default)
         place = found[0].replace(f"{ROOT}/", "" if Path.cwd() == ROOT else "FedLoom's ", 1)
         return Setting(value, place if found[1] == value else f"{place}, capped")
 
@@ -50,10 +56,11 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     yield "plugin", setting(spec.method.plugin, ["methods", label, "plugin"])
     for key, value in spec.method.options.items():
         yield f"options.{key}", of_method(key, value, True, ["methods", label, "options", key])
-    for wrapper in spec.method.wrappers:
+    for n, wrapper in enumerate(spec.method.wrappers):
         for key, value in wrapper.options.items():
-            place = f"methods.{label}.wrappers, or method.toml of {wrapper.plugin}"
-            yield f"wrappers.{wrapper.plugin}.{key}", Setting(value, place)
+            place: Any = ["methods", label, "wrappers", n, "options", key]
+            of_key = setting(value, place, default=f"method.toml of {wrapper.plugin}")
+            yield f"wrappers.{wrapper.plugin}.{key}", of_key
     for key, value in spec.method.training.items():
         name, declared = f"{grids.TRAINING}{key}", key in plugin.training_defaults.given
         yield name, of_method(name, value, declared, *([*keys, "training", key] for keys in above))

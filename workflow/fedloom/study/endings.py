@@ -16,8 +16,8 @@ def summary(plan: Plan) -> str:
     return "\n".join(
         [
             table.read_text(),
-            f"tables  {table.parent}/{{{','.join(labels)}}}.{{md,csv,tex,html,parquet}}",
-            f"figures {figures}.{{pdf,png}}",
+            f"tables  {table.parent}/{{{','.join(labels)}}}.{{{','.join(paths.TABLE_FORMATS)}}}",
+            *([f"figures {figures}.{{pdf,png}}"] if plan.figures else []),
             f"runs    {paths.RUN.replace('{', '<').replace('}', '>')}/",
             "        evaluation.parquet: per client; rounds, clients.parquet: per round",
             f"logs    {paths.LOGS}",

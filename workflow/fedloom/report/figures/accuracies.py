@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import pandas as pd
+from pydantic import model_validator
 
 from fedloom.common.errors import FedLoomError
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
@@ -44,6 +45,13 @@ class AccuracyBars(RunsFigure):
     metric: AccuracyMetric = "participating_mean"
     """The accuracy by partition."""
     personalized: Personalized = True
+
+    @model_validator(mode="after")
+    def _reads_accuracies_by_partition(self) -> Self:
+        chosen = self.metric != "participating_mean" or not self.personalized
+        if chosen and self.by != "partition":
+            raise ValueError("metric and personalized need by: partition; leave them out")
+        return self
 
     artefact_name: ClassVar[Any] = property(lambda self: TABLES[self.by].artefact_name)
     partition_key: ClassVar[Any] = property(lambda self: TABLES[self.by].partition_key)

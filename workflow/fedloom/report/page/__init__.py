@@ -25,7 +25,6 @@ from fedloom.study.plot_inputs import plotted_runs
 
 FOLDER = Path(__file__).parent
 ENLARGED = 144  # CSS pixels per inch of a figure: one and a half times as on paper
-TABLE_FORMATS = ("md", "csv", "tex", "html", "parquet")
 
 
 def write(plan: Plan) -> Path:
@@ -77,7 +76,7 @@ def _tables(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
             "texts": texts,
             "caption": built.caption,
             "about": plan.caption("table", chosen),
-            "files": {name: file.with_suffix(f".{name}") for name in TABLE_FORMATS},
+            "files": {name: file.with_suffix(f".{name}") for name in paths.TABLE_FORMATS},
             "groups": behind,
             "rows": [
                 (runs.of_row(behind, row), list(zip(cells, marks, strict=True)))

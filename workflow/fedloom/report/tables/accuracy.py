@@ -14,6 +14,7 @@ COLUMNS = {
     "held_out_mean": Column("Held-out mean"),
     "held_out_worst": Column("Held-out worst"),
     "global": Column("Global test set"),
+    "backdoor_rate": Column("Backdoor rate", higher_is_better=False),
 }
 GROUPS = {"participating_mean": Column("Participating"), "held_out_mean": Column("Held-out")}
 DOMAIN = "domain_"

@@ -50,8 +50,8 @@ class BaseToNovel(RunsTable):
 
 
 class CrossDataset(RunsTable):
-    """Mean over clients on all test images of the dataset that they train on, on those of each that
-    a partition transfers to, and the mean over the latter (FedTPG)."""
+    """Mean over clients on all test images of the classes that they train on (source), on those of
+    each dataset that a partition transfers to, and the mean over the latter (FedTPG)."""
 
     partition_key = "transfer_to"
     artefact_name = TEST_SETS
@@ -67,7 +67,7 @@ class CrossDataset(RunsTable):
         """Say which images the numbers are of."""
         return (
             "accuracy in % on all test images after the last round, mean over participating "
-            "clients: of the dataset that they train on, and of others, among their classes"
+            "clients: of the classes that they train on, and of other datasets, among their classes"
         )
 
 
