@@ -1,4 +1,4 @@
-"""Ask wrappers that simulate attackers who attacks, and with which images, and check the answers."""
+"""Ask wrappers that simulate attackers who attacks, with which images, and check the answers."""
 
 from typing import Any
 
