@@ -154,7 +154,7 @@ def gelu(x):
 
 def context(p, names, heads):
     """The generated context [m, d], head by head, token by token."""
-    text, asked = layer_norm(names, p["norm_names"]), layer_norm(p["queries"], p["norm_queries"])
+    text, asked = layer_norm(names, p["norm_keys"]), layer_norm(p["queries"], p["norm_queries"])
     q = asked @ p["q"]["weight"].T + p["q"]["bias"]
     k = text @ p["k"]["weight"].T + p["k"]["bias"]
     v = text @ p["v"]["weight"].T + p["v"]["bias"]

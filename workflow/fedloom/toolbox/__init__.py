@@ -38,6 +38,9 @@ from fedloom.toolbox.changes import split_known as split_known
 from fedloom.toolbox.changes import unflatten as unflatten
 from fedloom.toolbox.contexts import check_lengths as check_lengths
 from fedloom.toolbox.contexts import init_context as init_context
+from fedloom.toolbox.cross_attention import apply_linear as apply_linear
+from fedloom.toolbox.cross_attention import init_reader as init_reader
+from fedloom.toolbox.cross_attention import read_tokens as read_tokens
 from fedloom.toolbox.inserts import adapter as adapter
 from fedloom.toolbox.inserts import at_block as at_block
 from fedloom.toolbox.inserts import deep_prompts as deep_prompts

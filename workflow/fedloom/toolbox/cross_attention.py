@@ -1,0 +1,88 @@
+"""A network that reads tokens by cross-attention, with an MLP behind it, as in a Perceiver.
+
+Jaegle et al., "Perceiver: General Perception with Iterative Attention" (ICML 2021).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.common.tensors import Tree
+
+
+def init_reader(width: int, read: int, generator: torch.Generator, device: torch.device) -> Tree:
+    """Draw a network whose queries have `width` d and whose keys have width `read` d'.
+
+    Projections are drawn as torch's MultiheadAttention draws them (Glorot's uniform, of the three
+    as one matrix where d' = d); its output and the MLP as torch draws linear layers.
+    """
+
+    def uniform(bound: float, *shape: int) -> Tensor:
+        return (bound * (2 * torch.rand(shape, generator=generator) - 1)).to(device)
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, device=device)
+
+    def norm(size: int) -> Tree:
+        return {"scale": torch.ones(size, device=device), "shift": zeros(size)}
+
+    d = width
+    # rows and columns drawn at once: queries, and keys or values
+    fan_q, fan = (4 * d, 4 * d) if read == d else (2 * d, d + read)
+    return {
+        "norm_queries": norm(d),
+        "norm_keys": norm(read),
+        "norm_mlp": norm(d),
+        "q": {"weight": uniform((6 / fan_q) ** 0.5, d, d), "bias": zeros(d)},
+        "k": {"weight": uniform((6 / fan) ** 0.5, d, read), "bias": zeros(d)},
+        "v": {"weight": uniform((6 / fan) ** 0.5, d, read), "bias": zeros(d)},
+        "out": {"weight": uniform(d**-0.5, d, d), "bias": zeros(d)},
+        "up": {"weight": uniform(d**-0.5, 8 * d, d), "bias": uniform(d**-0.5, 8 * d)},
+        "down": {
+            "weight": uniform((4 * d) ** -0.5, d, 4 * d),
+            "bias": uniform((4 * d) ** -0.5, d),
+        },
+    }
+
+
+def read_tokens(
+    params: Tree,
+    queries: Tensor,
+    keys: Tensor,
+    given: Tensor,
+    heads: int,
+    values: Tensor | None = None,
+) -> Tensor:
+    """Return what each query has read [K, m, d], with clients' networks of `init_reader`.
+
+    The attention has no skip connection. The MLP has one, and gates one half of 8 d hidden units by
+    the GELU of the other half.
+
+    Args:
+        params: the networks, tensors with a client axis K.
+        queries: [K, m, d].
+        keys: [K, n, d']; they pass a norm, as queries do.
+        given: which keys a client's network reads, bool [K, n].
+        heads: of the attention; they divide d.
+        values: [K, n, d']; default: the keys behind their norm.
+    """
+    asked = apply_norm(queries, params["norm_queries"])
+    known = apply_norm(keys, params["norm_keys"])
+    q, k, v = (
+        apply_linear(x, params[name]).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for x, name in ((asked, "q"), (known, "k"), (known if values is None else values, "v"))
+    )  # [K, heads, ., d / heads]
+    read = F.scaled_dot_product_attention(q, k, v, attn_mask=given[:, None, None])
+    x = apply_linear(read.transpose(1, 2).flatten(2), params["out"])  # [K, m, d]
+    value, gate = apply_linear(apply_norm(x, params["norm_mlp"]), params["up"]).chunk(2, -1)
+    return x + apply_linear(value * F.gelu(gate), params["down"])
+
+
+def apply_linear(x: Tensor, layer: Tree) -> Tensor:
+    """Return W x + b [K, n, o] of x [K, n, i], W [K, o, i] and b [K, o]."""
+    return x @ layer["weight"].mT + layer["bias"][:, None]
+
+
+def apply_norm(x: Tensor, norm: Tree) -> Tensor:
+    """Return the layer norm [K, n, d] of x [K, n, d] with scale and shift [K, d]."""
+    return F.layer_norm(x, x.shape[-1:]) * norm["scale"][:, None] + norm["shift"][:, None]
