@@ -12,7 +12,7 @@ BY_IMAGES = [
     *("cocoop", "fedmaple", "fedotp", "fedpgp", "fedpha", "kgcoop"),
     *("pfedmma", "pfedmoap", "pfpt", "promptfl", "promptfolio", "sgpt"),
 ]
-ALIKE = ["centralised", "dp_fpl", "fedmgp", "pep_fedpt", "scaffold_pt"]
+ALIKE = ["centralised", "dp_fpl", "fedmgp", "fedmvp", "pep_fedpt", "scaffold_pt"]
 # the mean is trained on; means within clusters; a step along the sum of the clients' deltas;
 # nothing is sent, three times; no training
 NO_MEAN = [

@@ -82,6 +82,18 @@ def first_norm(tower: Any) -> nn.Module:
     return tower.ln_pre if isinstance(tower, VisionTransformer) else tower.trunk.norm_pre
 
 
+def patch_embeddings(tower: Any, x: Tensor) -> Tensor:
+    """Return the patches [N, T, d] of images [N, 3, H, W] with positions, before the first norm."""
+    given = list[Tensor]()
+    caught = first_norm(tower).register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    try:
+        _Embedding(tower)(x)
+    finally:
+        caught.remove()
+    prefixes = 1 if isinstance(tower, VisionTransformer) else tower.trunk.num_prefix_tokens
+    return given[0][:, prefixes:]
+
+
 def shape(tower: Any) -> tuple[nn.ModuleList, int, int]:
     """Return the blocks of a tower, the width d of its T tokens, and T d.
 

@@ -139,6 +139,17 @@ class FrozenCLIP:
         """
         return clip_image.first_norm(self.model.visual)(tokens)
 
+    @torch.no_grad()
+    def patch_embeddings(self, images: Tensor) -> Tensor:
+        """Return the patches [..., T, image_width] that enter the image tower's first norm.
+
+        They are linear in the pixels of uint8 images [..., H, W, channels], plus their positions.
+        """
+        with arithmetic(self.precision, self.device):
+            pixels = self.pixels(images.flatten(0, -4))
+            patches = clip_image.patch_embeddings(self.model.visual, pixels)
+        return patches.unflatten(0, images.shape[:-3])
+
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute the tensors to cache of uint8 images [N, H, W, channels].
 

@@ -1,0 +1,126 @@
+"""FedMVP: prompts for an image, made from its patches and from texts that describe the classes.
+
+Singha et al., "FedMVP: Federated Multimodal Visual Prompt Tuning for Vision-Language Models" (ICCV
+2025). Clients share a network, the PromptFormer: every patch of an image reads the features of all
+attributes of all classes by cross-attention, and the results are pooled to P prompts that enter the
+frozen image tower beside the patches. An image is compared with the mean features of each class's
+attributes, and a consistency term, weighted by alpha, keeps its features near those that it has
+without prompts. We could read the abstract and the released code, and follow the code:
+
+- The features of attributes, of unit length, pass a linear layer to the width d of the image tower.
+  They are values of the attention as they are, and keys behind a layer norm; patches with their
+  positions, before the tower's first norm, are queries behind another. There is no skip connection
+  around the attention; an MLP follows as in FedTPG.
+- Pooling means P runs of consecutive patches. Prompts pass the tower's first norm.
+- A client trains among its own classes, with their attributes; to predict among other classes, the
+  network is given those classes' attributes.
+- Every client counts alike in the server's mean.
+
+Choices that differ from the code:
+
+- Every batch is a step. In the code a client makes one step a round, with its last batch.
+- The consistency term compares with the same image. The code flips the whole batch half the time.
+- The code turns to training low-rank additions around the attention when a client's loss falls
+  below 0.5. The server never uses these where it is tested, and we leave them out.
+- Attributes come from a language model in the paper. Give them as `attributes`; classes without are
+  described by hand-written `templates`.
+- A client starts each round with a fresh optimiser.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+
+
+def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
+    """Return features [M, d'] of all attributes, and the share of each in its class [C, M].
+
+    Raises:
+        FedLoomError: the attributes of a class are not a list of texts.
+    """
+    texts, counts = list[str](), list[int]()
+    for name in task.data.classes:
+        own = task.options.attributes.get(name)
+        if own is None:
+            own = [template.replace("{}", name) for template in task.options.templates]
+        if not isinstance(own, list) or not own or not all(isinstance(t, str) for t in own):
+            raise fl.FedLoomError(
+                f"fedmvp: options.attributes.{name} must be a list of texts, got {own!r}"
+            )
+        texts += own
+        counts.append(len(own))
+    features = task.backbone.encode(texts)
+    rows = [torch.full((1, n), 1 / n) for n in counts]
+    return features, torch.block_diag(*rows).to(features)
+
+
+@fl.hookimpl
+def init_server(task: CLIPTask) -> Tree:
+    clip, options, generator = task.backbone, task.options, task.generator("network")
+    d, d_text = clip.image_width, clip.encode(["a"]).shape[1]
+    if d % options.heads:
+        raise fl.FedLoomError(
+            f"fedmvp: options.heads: {options.heads} does not divide the image tower's width {d}"
+        )
+
+    def draw(*shape: int) -> Tensor:
+        return ((2 * torch.rand(shape, generator=generator) - 1) / d_text**0.5).to(clip.device)
+
+    widen = {"weight": draw(d, d_text), "bias": draw(d)}
+    return {"params": {"widen": widen, **fl.init_reader(d, d, generator, clip.device)}}
+
+
+def make_prompts(
+    task: CLIPTask, params: Tree, features: Tensor, given: Tensor, batch: Batch
+) -> Tensor:
+    """Return the prompts [K, B, P, d] that images get from the `given` [K, M] of M features."""
+    patches = task.backbone.patch_embeddings(batch.images)  # [K, B, T, d]
+    text = fl.apply_linear(features.expand(len(given), -1, -1), params["widen"])  # [K, M, d]
+    read = fl.read_tokens(
+        params, patches.flatten(1, 2), text, given, task.options.heads, values=text
+    )
+    runs = read.unflatten(1, patches.shape[1:3]).mT.flatten(0, 1)  # [K B, d, T]
+    return F.adaptive_avg_pool1d(runs, task.options.prompts).mT.unflatten(0, patches.shape[:2])
+
+
+def prompted(
+    task: CLIPTask, params: Tree, described: tuple[Tensor, Tensor], own: Tensor, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """Return the features [K, B, d'] of images with prompts, and their logits [K, B, C].
+
+    Args:
+        described: of `descriptions`.
+        own: the classes whose attributes each client's network reads, bool [K, C].
+    """
+    clip, (features, shares) = task.backbone, described
+    given = (own.to(shares) @ shares) > 0  # [K, M]
+    prompts = make_prompts(task, params, features, given, batch)
+    places = {1: {"input": lambda given, out: fl.insert(out, clip.first_norm(prompts))}}
+    images, _ = clip.image_features(batch.images, inserts=places)
+    return images, clip.logits(images, shares @ features)
+
+
+def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Compute the cross-entropy among the client's classes, plus alpha (1 - cosine) [K, B]."""
+    own = clients.priors > 0  # [K, C]
+    described = received["features"][0], received["shares"][0]
+    images, scores = prompted(task, params, described, own, batch)
+    entropy = fl.cross_entropy(scores.masked_fill(~own[:, None], float("-inf")), batch.labels)
+    return entropy + task.options.weight * (1 - (images * batch.features).sum(-1))
+
+
+@fl.hookimpl
+def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+    features, shares = (x.expand(len(clients), -1, -1) for x in descriptions(task))
+    known = {**received, "features": features, "shares": shares}
+    return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+
+
+@fl.hookimpl
+def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+    shape = len(batch.rows), task.num_classes
+    everything = torch.ones(shape, dtype=torch.bool, device=batch.rows.device)
+    return prompted(task, received["params"], descriptions(task), everything, batch)[1]
