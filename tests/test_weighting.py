@@ -10,7 +10,7 @@ from fedloom.hooks import manifest
 
 BY_IMAGES = [
     *("cocoop", "fedmaple", "fedotp", "fedpgp", "fedpha", "kgcoop"),
-    *("pfedmma", "pfedmoap", "pfpt", "promptfl", "promptfolio", "sgpt"),
+    *("pfedmma", "pfedmoap", "pfpt", "promptfl", "promptfolio", "sgpt", "trip"),
 ]
 ALIKE = ["centralised", "dp_fpl", "fedmgp", "fedmvp", "pep_fedpt", "scaffold_pt"]
 # the mean is trained on; means within clusters; a step along the sum of the clients' deltas;

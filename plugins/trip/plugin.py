@@ -1,0 +1,118 @@
+"""TRIP: every image mixes the contexts of experts, by how many of its patches each expert gets.
+
+Gong et al., "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
+Generalization" (IEEE Transactions on Image Processing 2026). Clients share E contexts. An image's
+patches are clustered, each cluster goes to one expert by fixed keys, and the image's context is the
+mean of the experts', weighted by their patches (`routing`). The loss adds the cross-entropy with
+the probabilities of hand-written texts. We could read the abstract and the released code, and
+follow the code:
+
+- A cluster takes at most T / E patches in training and twice as many in tests; what is left over
+  counts nowhere.
+- Keys are orthogonal, drawn once, and never trained; contexts are drawn from N(0, 0.02²).
+- Clients are weighed by their training images. Tested is a mean of the server's contexts over
+  rounds, weighted by the density of Beta(0.2, 0.2) at (t + 0.5) / (rounds + 1), with the initial
+  contexts weighted as round 0's.
+
+Choices:
+
+- Patches are those of the joint space, of unit length, where the code has the image tower's tokens
+  before the projection.
+- First centroids are the same E positions in every image; the code draws them for each image, once
+  and for all rounds. There are no more clusters than patches.
+"""
+
+import torch
+from scipy.stats import beta
+from torch import Tensor, nn
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+
+from . import routing
+
+PROMPTS_AT_ONCE = 6400  # a mixed context before a class's name, of all clients
+
+
+def keys(task: CLIPTask) -> Tensor:
+    """Return the experts' keys [E, d'], rows of an orthogonal matrix if d' allows."""
+    width = task.backbone.encode(["a"]).shape[1]
+    drawn = torch.empty(task.options.experts, width)
+    return nn.init.orthogonal_(drawn, generator=task.at(0).generator("keys")).to(
+        task.backbone.device
+    )
+
+
+@fl.hookimpl
+def init_server(task: CLIPTask) -> Tree:
+    clip, options, generator = task.backbone, task.options, task.generator("context")
+    fl.check_lengths(task, [options.length], "")
+    drawn = [clip.init_context(options.length, generator) for _ in range(options.experts)]
+    experts = torch.stack(drawn)  # [E, L, d]
+    return {"params": {"experts": experts}, "averaged": experts}
+
+
+def round_weight(task: CLIPTask, number: int) -> float:
+    """Return the weight of a round's contexts in the mean; rounds count from 0."""
+    both = task.options.beta
+    return float(beta.pdf((number + 0.5) / (task.training.rounds + 1), both, both))
+
+
+@fl.hookimpl
+def download(task: CLIPTask, server: Tree, client: int) -> Tree:
+    testing = bool(task.round and not task.selected)
+    return {"params": {"experts": server["averaged"] if testing else server["params"]["experts"]}}
+
+
+@fl.hookimpl
+def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+    """Average the clients' contexts, and the contexts of all rounds."""
+    params, now = fl.mean(updates, weighted=True), task.round - 1
+    before = round_weight(task, 0) + sum(round_weight(task, number) for number in range(now))
+    share = round_weight(task, now) / before
+    averaged = (server["averaged"] + share * params["experts"]) / (1 + share)
+    return {"params": params, "averaged": averaged}
+
+
+def mixed(task: CLIPTask, experts: Tensor, batch: Batch, factor: float) -> Tensor:
+    """Return the context [K, B, L, d] of every image, of the clients' experts [K, E, L, d]."""
+    patches = batch.patches.flatten(0, 1)  # [K B, T, d']
+    generator = task.at(0).generator("first centroids")  # the same in all rounds
+    first = torch.randperm(patches.shape[1], generator=generator)[: task.options.experts]
+    shares = routing.expert_shares(
+        patches, keys(task), first.to(patches.device), factor
+    )  # [K B, E]
+    shares = shares.unflatten(0, batch.patches.shape[:2]).to(experts)
+    return torch.einsum("kbe,keld->kbld", shares, experts)
+
+
+def logits(task: CLIPTask, params: Tree, batch: Batch, factor: float) -> Tensor:
+    """Compute logits [K, B, C] of images, each under its own context."""
+    clip, parts = task.backbone, []
+    contexts = mixed(task, params["experts"], batch, factor)
+    at_once = max(1, PROMPTS_AT_ONCE // (len(contexts) * len(task.data.classes)))
+    pairs = zip(batch.features.split(at_once, 1), contexts.split(at_once, 1), strict=True)
+    for images, own in pairs:
+        texts = clip.text_features(own, task.data.classes)  # [K, b, C, d']
+        parts.append(clip.logits(images[:, :, None], texts)[:, :, 0])  # [K, b, C]
+    return torch.cat(parts, 1)
+
+
+def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Compute the cross-entropy [K, B], plus alpha times that with hand-written texts' answers."""
+    scores = logits(task, params, batch, task.options.capacity_train)
+    written = task.backbone.logits(batch.features, received["written"])
+    guided = -(written.softmax(-1) * scores.log_softmax(-1)).sum(-1)
+    return fl.cross_entropy(scores, batch.labels) + task.options.weight * guided
+
+
+@fl.hookimpl
+def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
+    written = task.backbone.zero_shot(task.data.classes, task.options.templates)  # [C, d']
+    known = {**received, "written": written.expand(len(clients), -1, -1)}
+    return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+
+
+@fl.hookimpl
+def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
+    return logits(task, received["params"], batch, task.options.capacity_test)
