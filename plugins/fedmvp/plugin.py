@@ -27,6 +27,9 @@ Choices that differ from the code:
 - A client starts each round with a fresh optimiser.
 """
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,9 +55,15 @@ def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
             )
         texts += own
         counts.append(len(own))
-    features = task.backbone.encode(texts)
+    features = encode(task.backbone, tuple(texts))
     rows = [torch.full((1, n), 1 / n) for n in counts]
     return features, torch.block_diag(*rows).to(features)
+
+
+@lru_cache(maxsize=2)
+def encode(clip: Any, texts: tuple[str, ...]) -> Tensor:
+    """Return the features [M, d'] of texts; every batch that is predicted asks for the same."""
+    return clip.encode(texts)
 
 
 @fl.hookimpl
