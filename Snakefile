@@ -27,12 +27,6 @@ PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config
 # handles it.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
-# With a limit of jobs per second, Snakemake begins after every job that it starts to check all inputs of
-# all waiting jobs again and again, without an end: after some hundred jobs the checks take a quarter of
-# a core. The limit is for schedulers of clusters.
-if workflow.local_exec and workflow.scheduling_settings is not None:
-    workflow.scheduling_settings.max_jobs_per_timespan = None
-
 # On a machine's own GPUs, a job that can use a GPU gets one, and no other job has it, unless
 # --set-resources says otherwise. Schedulers of clusters are told what to give.
 GPUS = count_gpus() if workflow.local_exec and workflow.is_main_process else 0
@@ -73,6 +67,14 @@ rule all:
         PLAN.tables,
         PLAN.figures,
         PLAN.partition_charts,
+
+
+# With a limit of jobs per second, Snakemake begins after every job that it starts to check all inputs of
+# all waiting jobs again and again, without an end: after some hundred jobs the checks take a quarter of
+# a core. The limit is for schedulers of clusters.
+onstart:
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
 
 
 onsuccess:

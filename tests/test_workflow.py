@@ -252,6 +252,21 @@ def test_a_signal_ends_everything_and_leaves_no_lock(finished, tmp_path, number)
     assert not list((folder / ".snakemake/locks").glob("*"))
 
 
+def test_waiting_jobs_are_not_checked_again_and_again(finished):
+    """Snakemake does so after every job while it has a limit of jobs per second."""
+    folder, _ = finished
+    (folder / "unlimited.py").write_text(
+        "import sys\n"
+        "from snakemake.cli import main\n"
+        "from snakemake.scheduling.job_scheduler import JobScheduler\n"
+        "JobScheduler._schedule_reevalutation = lambda *_: sys.exit('checked again')\n"
+        "main(sys.argv[1:])\n"
+    )
+    (folder / "results/tables/small/main.md").unlink()
+    _run(folder, "unlimited", "--cores", "1")
+    assert (folder / "results/tables/small/main.md").exists()
+
+
 def test_a_nan_stops_the_run_and_is_named(finished):
     folder, _ = finished
     (folder / "hot.yaml").write_text(
