@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from scipy.stats import beta
 
 import clip_by_hand
+from fedloom.commands.planning import load_plan
+from fedloom.common.checkout import ROOT
 from fedloom.federated.round import initial_state, train_round
 from fedloom.toolbox import tensor_map
 from first_round import first_cohort, module
@@ -134,3 +136,10 @@ def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_round
     )
     torch.testing.assert_close(tested.double(), mean.double(), atol=1e-6, rtol=1e-6)
     assert torch.equal(trained, kept[-1])
+
+
+def test_its_runs_know_the_number_of_rounds():
+    plan = load_plan([ROOT / "workflow/studies/micro/micro_clip_more.yaml"])
+    assert plan.settings.methods["trip"].training["schedule"] == "exponential"
+    of_trip = next(run for run in plan.runs if run.method == "trip")
+    assert plan.run_spec(of_trip).schedule_rounds == plan.settings.study.rounds

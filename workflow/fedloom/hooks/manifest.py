@@ -115,6 +115,8 @@ class Plugin(Located):
     """False if there is nothing to train, and the rounds change nothing."""
     stacked: bool = True
     """False if its clients cannot train as one batch; the docstring says why."""
+    uses_rounds: bool = False
+    """True if the method reads `task.training.rounds`: its runs cannot be extended by rounds."""
     couples_images: Condition = False
     """Where the loss of an image depends on the other images of its batch; training.micro_batch is
     refused then."""

@@ -91,7 +91,7 @@ class RunSpec:
     method: MethodSpec
     clients_per_round: int
     rounds_per_job: int
-    # of a schedule that depends on them (cosine); else None, so that the study can be extended
+    # where cosine or a method depends on them; else None, so that the study can be extended
     schedule_rounds: int | None
     stacked: bool = True  # False: every client is a separate cohort
     tuned: bool = False  # the options that rule `choose` wrote override the method's

@@ -11,7 +11,7 @@ from fedloom.config.protocols import is_trial, method_of, study_of
 from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
 from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Settings, Trial
 from fedloom.config.study import Study
-from fedloom.hooks.manifest import TEST_SETS
+from fedloom.hooks.manifest import TEST_SETS, find
 from fedloom.study import jobs
 from fedloom.study.output_jobs import figure_job, table_job
 from fedloom.study.runs import Run
@@ -94,7 +94,7 @@ def run_spec(settings: Settings, run: Run) -> jobs.RunSpec:
         method=jobs.MethodSpec.of(method),
         clients_per_round=study.clients_per_round,
         rounds_per_job=study.rounds_per_job,
-        schedule_rounds=study.rounds if cosine else None,
+        schedule_rounds=study.rounds if cosine or find(method.plugin).uses_rounds else None,
         stacked=study.stacked,
         tuned=bool(trials),
         fixed=FixedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
