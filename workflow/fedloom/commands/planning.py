@@ -7,7 +7,6 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
-from fedloom.common import gpus
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.extras import require
@@ -38,17 +37,11 @@ KINDS: Catalogue = {
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
-    """Read a study as `read_plan` does, whose backbones' packages must be there.
-
-    An error that a person can mend ends the process with one line.
-    """
-    try:
-        plan = read_plan(files, overrides)
-        for label in plan.settings.select.backbones:
-            require(plan.settings.backbones[label].library)
-        return plan
-    except FedLoomError as error:
-        sys.exit(f"error: {error}")
+    """Read a study as `read_plan` does, whose backbones' packages must be there."""
+    plan = read_plan(files, overrides)
+    for label in plan.settings.select.backbones:
+        require(plan.settings.backbones[label].library)
+    return plan
 
 
 def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
@@ -100,14 +93,6 @@ def resolve(
         return resolve_with(merged, KINDS, own)
     except FedLoomError as error:
         raise FedLoomError(f"{error}{origin(error, files, changes)}") from None
-
-
-def count_gpus() -> int:
-    """Return the number of GPUs that jobs on this machine may take; a broken driver is an error."""
-    try:
-        return len(gpus.visible())
-    except FedLoomError as error:
-        sys.exit(f"error: {error}")
 
 
 @cache
