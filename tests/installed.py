@@ -56,8 +56,8 @@ def try_out(programs: Path, folder: Path, command: str = "run") -> str:
     toml.write_text(toml.read_text().replace('name = "head_tuning"', 'name = "mine"'))
     call(fedloom, "plan", "pep_fedpt/table4", folder=study)
     call(fedloom, "new", "idea", folder=study)
-    shutil.copytree(study / "examples/methods/topk", study / "plugins/topk")
-    for name in ("idea", "topk"):
+    shutil.copytree(study / "examples/methods/apfl_prompts", study / "plugins/apfl_prompts")
+    for name in ("idea", "apfl_prompts"):
         call(fedloom, "check", "--method", name, folder=study)
     return call(fedloom, command, "--cores", 2, "--set", *SMALL, folder=study)
 

@@ -119,6 +119,23 @@ def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path
     assert said.err == "no run has left a lock in this folder\n"
 
 
+def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(
+        "datasets:\n  own:\n    source: folder\n    root: photos\n    image_size: 32\n"
+        "select: {datasets: [own], partitions: [iid]}\n"
+    )
+    started = []
+    monkeypatch.setattr(launch, "snakemake", lambda *_, **__: started.append(1) or 3)
+    assert _main(monkeypatch, "run", "mine.yaml", "-n") == 3, "a plan needs no images"
+    assert _main(monkeypatch, "run", "mine.yaml") == 2
+    line = "error: config key datasets.own.root: no such folder 'photos'; put the images there, or"
+    assert f"{line} change the key (mine.yaml, line 4)\n" in capsys.readouterr().err
+    assert len(started) == 1
+    Path("photos").mkdir()
+    assert _main(monkeypatch, "run", "mine.yaml") == 3
+
+
 @pytest.mark.parametrize(
     ("words", "option"),
     [

@@ -22,7 +22,7 @@ import psutil
 from rich.console import Console
 
 from fedloom.commands import course
-from fedloom.commands.planning import LAUNCHER, SET, load_plan
+from fedloom.commands.planning import LAUNCHER, SET, check_images, load_plan
 from fedloom.commands.trackers import find
 from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.errors import FedLoomError
@@ -258,6 +258,7 @@ def run(
     with alone():
         if "--unlock" in options:
             return unlock(arguments)  # it runs no job, so there is nothing to tell of
+        check_images(study)
         course.begin(study, arguments)
         with following(trackers):
             status = (locked() and unlock(arguments)) or snakemake(arguments, shown=True)
