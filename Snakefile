@@ -11,8 +11,9 @@ ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from fedloom.common import gpus
-from fedloom.commands.planning import LAUNCHER, count_gpus, load_plan
+from fedloom.commands.planning import LAUNCHER, load_plan
 from fedloom.common.checkout import in_shell
+from fedloom.common.exits import one_line_errors
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
 from fedloom.study.endings import failures, summary
@@ -20,7 +21,8 @@ from fedloom.study.jobs import to_json
 from fedloom.study.records import write_record
 
 STARTED = time.time()
-PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
+with one_line_errors():
+    PLAN = load_plan(workflow.overwrite_configfiles, workflow.config_settings.config)
 
 # A scheduler's SIGUSR1 ahead of a time limit reaches every process of a job, and would end Snakemake and
 # its shells. They ignore it, and so do the processes that they start, which inherit this; only training
@@ -29,7 +31,9 @@ signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 # On a machine's own GPUs, a job that can use a GPU gets one, and no other job has it, unless
 # --set-resources says otherwise. Schedulers of clusters are told what to give.
-GPUS = count_gpus() if workflow.local_exec and workflow.is_main_process else 0
+with one_line_errors():
+    own = workflow.local_exec and workflow.is_main_process
+    GPUS = len(gpus.visible()) if own else 0
 if GPUS:
     workflow.global_resources.setdefault("gpu", GPUS)
 

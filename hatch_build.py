@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FILES = ("Snakefile", "config.yaml", "plugins", "profiles")
+FILES = ("Snakefile", "config.yaml", "examples", "plugins", "profiles")
 OF_WORKFLOW = (
     "claims", "datasets", "new_study", "published", "resources", "rules", "studies",
 )  # fmt: skip

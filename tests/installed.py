@@ -55,6 +55,10 @@ def try_out(programs: Path, folder: Path, command: str = "run") -> str:
     toml = mine / "method.toml"
     toml.write_text(toml.read_text().replace('name = "head_tuning"', 'name = "mine"'))
     call(fedloom, "plan", "pep_fedpt/table4", folder=study)
+    call(fedloom, "new", "idea", folder=study)
+    shutil.copytree(study / "examples/methods/apfl_prompts", study / "plugins/apfl_prompts")
+    for name in ("idea", "apfl_prompts"):
+        call(fedloom, "check", "--method", name, folder=study)
     return call(fedloom, command, "--cores", 2, "--set", *SMALL, folder=study)
 
 
@@ -68,7 +72,7 @@ def main(folder: Path) -> None:
     wheel = build(python, folder)
     print("installing it and its packages: gigabytes, some minutes", flush=True)
     call(*pip, wheel, folder=ROOT)
-    print("trying it: fedloom init, plan, report", flush=True)
+    print("trying it: fedloom init, plan, new, check, report", flush=True)
     try_out(python.parent, folder, "report")
     shutil.rmtree(folder / "env")
     print(f"it works: {os.path.relpath(wheel)}")

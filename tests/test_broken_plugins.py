@@ -41,7 +41,7 @@ def _told(capsys, tmp_path, line):
     assert len(warning.splitlines()) == 1
     study = tmp_path / "study.yaml"
     study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
-    with pytest.raises(SystemExit, match=line) as error:
+    with pytest.raises(FedLoomError, match=line) as error:
         load_plan([study])
     assert "\n" not in str(error.value)
     assert "broken: " in describe.methods()
@@ -88,7 +88,7 @@ def test_a_module_that_never_ends_is_an_error_of_the_study_that_runs_it(folder, 
     study = tmp_path / "study.yaml"
     study.write_text("select: {methods: [theirs], tables: [main], figures: []}")
     load_plan()
-    with pytest.raises(SystemExit, match=r"more.py: must be a regular file"):
+    with pytest.raises(FedLoomError, match=r"more.py: must be a regular file"):
         load_plan([study])
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from fedloom.commands import cli, describe, display, launch
 from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError
 
 
 def _main(monkeypatch, *words: str) -> int:
@@ -42,6 +43,9 @@ TYPOS = {  # a command line, and what its error holds
     "run typo.yaml": "'fedvptt'; did you mean 'fedvpt'? (typo.yaml, line 3)",
     "run --set stdy.rounds=2": "did you mean 'study'? (--set stdy.rounds=2)",
     "run --corse 2": "No such option '--corse'. (Did you mean one of: '--cores', '--set'?)",
+    "show styles/domains/micro_vit/fedvpt/seed0": "no run that has finished; known: none",
+    "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
+    "export defaultt": "study 'defaultt' must have finished; run it",
     "run a b": "must be one study, got a and b",
     "plan --rate=nan": "--rate: must be a number above 0, got 'nan'",
 }
@@ -53,8 +57,7 @@ for words in {list(TYPOS)}:
     try:
         cli.main()
     except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+        assert end.code == 2, words
 sys.argv = ["fedloom", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     cli.main()
@@ -111,7 +114,26 @@ def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path
     said = capsys.readouterr().out
     assert "a table" in said and "/mine/{main}.{md,csv," in said and "figures" not in said
     assert _main(monkeypatch, "run", "mine.yaml", "--", "--unlock") == 0
-    assert capsys.readouterr().out == "", "nothing was run"
+    said = capsys.readouterr()
+    assert said.out == "", "nothing was run"
+    assert said.err == "no run has left a lock in this folder\n"
+
+
+def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(
+        "datasets:\n  own:\n    source: folder\n    root: photos\n    image_size: 32\n"
+        "select: {datasets: [own], partitions: [iid]}\n"
+    )
+    started = []
+    monkeypatch.setattr(launch, "snakemake", lambda *_, **__: started.append(1) or 3)
+    assert _main(monkeypatch, "run", "mine.yaml", "-n") == 3, "a plan needs no images"
+    assert _main(monkeypatch, "run", "mine.yaml") == 2
+    line = "error: config key datasets.own.root: no such folder 'photos'; put the images there, or"
+    assert f"{line} change the key (mine.yaml, line 4)\n" in capsys.readouterr().err
+    assert len(started) == 1
+    Path("photos").mkdir()
+    assert _main(monkeypatch, "run", "mine.yaml") == 3
 
 
 @pytest.mark.parametrize(
@@ -189,7 +211,7 @@ def test_the_launcher_reads_arguments_as_snakemake_does(monkeypatch, tmp_path):
     assert not launch.study_of(["--cores", "2", "-p"])[1]
     file = ROOT / "workflow/studies/micro/micro_vit.yaml"
     assert launch.study_of([f"--configfile={file}"])[0].name == "micro_vit"
-    with pytest.raises(SystemExit, match="error: --config"):
+    with pytest.raises(FedLoomError, match=r"^--config"):
         launch.study_of(["--config", "study"])
 
 
@@ -200,4 +222,4 @@ def test_two_runs_of_a_folder_take_turns(monkeypatch, tmp_path, capsys):
         assert other.stdout.readline() == "held\n"
         with launch.alone():
             assert other.wait(0.5) == 0, "half of what it sleeps"
-    assert capsys.readouterr().err == f"{launch.WAITING}\n"
+    assert capsys.readouterr().err == f"{launch.WAITING} (process {other.pid})\n"

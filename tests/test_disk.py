@@ -136,7 +136,7 @@ def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
     else:
         results.symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=r"^error: results: [^\n]+$"):
+    with pytest.raises(FedLoomError, match=r"^results: [^\n]+$"):
         load_plan()
 
 

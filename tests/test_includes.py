@@ -3,6 +3,7 @@
 import pytest
 
 from fedloom.commands.planning import load_plan
+from fedloom.common.errors import FedLoomError
 from fedloom.config.reading import read_all
 from fedloom.study.overview import overview
 
@@ -46,7 +47,7 @@ BAD = {
 def test_what_cannot_be_included_is_one_line(case, tmp_path):
     text, expected = BAD[case]
     _write(tmp_path, study="include: [other.yaml]", other=text)
-    with pytest.raises(SystemExit) as error:
+    with pytest.raises(FedLoomError) as error:
         load_plan([tmp_path / "study.yaml"])
     assert expected in str(error.value) and "\n" not in str(error.value)
     if case == "a wrong key":
@@ -54,7 +55,7 @@ def test_what_cannot_be_included_is_one_line(case, tmp_path):
 
 
 def test_include_on_the_command_line_is_refused():
-    with pytest.raises(SystemExit, match="include: unknown key"):
+    with pytest.raises(FedLoomError, match="include: unknown key"):
         load_plan([], {"include": ["x.yaml"]})
 
 

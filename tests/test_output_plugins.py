@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from command_line import invoked
 from default_config import default_config
 from fedloom.commands import config_schema, describe
 from fedloom.commands.planning import resolve
@@ -139,6 +140,15 @@ def test_a_kind_of_a_package_is_found_and_a_table_of_it_that_misbehaves_is_one_l
     assert plan("tables", kind="own").tables == ["results/tables/default/mine.md"]
     with refused("own: table: ", "their_tables/own/plugin.py:", "ZeroDivisionError"):
         tables.build(table_job("own", share=10.0, personalized=True), [shown()])
+
+
+def test_the_contract_is_of_methods_and_what_reads_another_kind_is_named(folder, capsys):
+    (folder / "spread/table.toml").write_text("name = 3")
+    with refused("reach: must be a method, got a figure; `fedloom kinds reach` reads its files"):
+        invoked("check", "--method", "reach")
+    assert invoked("kinds", "reach") == 0
+    with refused("spread/table.toml: name: "):
+        invoked("check", "--method", "spread")
 
 
 # ---- the examples, by hand -----------------------------------------------------------------------

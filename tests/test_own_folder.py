@@ -77,8 +77,10 @@ def test_results_outlive_a_move_of_folder_or_environment(tmp_path, monkeypatch):
 def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monkeypatch):
     init(Path("new"))
     assert {path.name for path in Path("new").iterdir()} == {
-        *(".gitignore", "Snakefile", "config.yaml", "plugins", "profiles")
+        *(".gitignore", "Snakefile", "config.yaml", "examples", "plugins", "profiles")
     }
+    shipped = {file.relative_to(ROOT) for file in ROOT.glob("examples/*/*/*.*")}
+    assert shipped == {file.relative_to("new") for file in Path("new").glob("examples/*/*/*")}
     (here / "new/Snakefile").write_text("mine")
     with pytest.raises(FedLoomError, match=r"^new/\.gitignore: is there already"):
         init(Path("new"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from fedloom.commands.launch import running_snakemake
+from fedloom.commands.launch import locked, running_snakemake
 from fedloom.commands.plan import megabytes
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
@@ -36,7 +36,7 @@ UNITS = [
 
 def check_idle() -> None:
     """Check that no Snakemake uses this folder's results, nor jobs of one that was killed."""
-    if running_snakemake() is not None or any(Path(".snakemake/locks").glob("*")):
+    if running_snakemake() is not None or locked():
         raise FedLoomError(
             "Snakemake works in this folder, or was killed and its jobs may still run; wait for "
             "its end, or begin the study again, and then clean up"
@@ -77,7 +77,7 @@ def listing(found: dict[Path, int]) -> str:
     if not found:
         return "nothing to delete: every result is of one of these studies"
     rows = [[megabytes(size / 1e6), path] for path, size in found.items()]
-    total = [megabytes(sum(found.values()) / 1e6), f"in all, of {len(found)}"]
+    total = [megabytes(sum(found.values()) / 1e6), f"in all: {len(found)} folders and files"]
     return tabulate([*rows, total], tablefmt="plain", disable_numparse=True)
 
 

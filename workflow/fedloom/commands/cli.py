@@ -31,6 +31,18 @@ class Study(click.ParamType):
         return file_of(value)
 
 
+class FinishedRun(click.ParamType):
+    """A folder below results/runs, which becomes a Run."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the run; one that has not finished is an error before any slow import."""
+        from fedloom.study.runs import finished
+
+        return finished(value)
+
+
 class Changing(click.Command):
     """A command whose `--set` may have several settings, of which the last of a key counts."""
 
@@ -111,7 +123,7 @@ def watch() -> None:
 @fedloom.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def init(folder: Path) -> None:
-    """Make a folder for your studies: a config to change, a Snakefile, profiles."""
+    """Make a folder for your studies: a config to change, a Snakefile, profiles, examples."""
     from fedloom.commands.init import init
 
     for file in init(folder):
@@ -159,10 +171,10 @@ set_option = click.option("--set", "changes", help="As `fedloom run` was given i
 
 
 @fedloom.command(cls=Changing)
-@click.argument("run")
+@click.argument("run", type=FinishedRun())
 @click.option("--study", "file", type=Study(), help="The run's.")
 @set_option
-def show(run: str, file: Path | None, changes: tuple[str, ...]) -> None:
+def show(run: Any, file: Path | None, changes: tuple[str, ...]) -> None:
     """Print a run's accuracy by round, and where each setting is from."""
     from fedloom.commands import planning, show
 
@@ -186,11 +198,10 @@ def track(tracker: str) -> None:
 
 
 @fedloom.command(cls=Changing)
-@click.argument("first", metavar="RUN")
-@click.argument("second", metavar="RUN")
+@click.argument("runs", nargs=2, type=FinishedRun(), metavar="RUN RUN")
 @click.option("--study", "files", type=Study(), multiple=True, help="The runs'.")
 @set_option
-def diff(first: str, second: str, files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
+def diff(runs: Any, files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
     """Print how two runs differ in settings and accuracy.
 
     With two --study, each run has its own.
@@ -201,7 +212,7 @@ def diff(first: str, second: str, files: tuple[Path, ...], changes: tuple[str, .
 
     given = {planning.SET: changes}
     plans = [planning.load_plan([file] if file else [], given) for file in files or [None]]
-    print(show.diff((plans[0], plans[-1]), (first, second)))
+    print(show.diff((plans[0], plans[-1]), runs))
 
 
 @fedloom.command()
@@ -254,6 +265,8 @@ def check(method: str | None, threads: int) -> None:
 
     known = manifest.discover()
     names = [method] if method else sorted(known.keys() | known.broken.keys())
+    if names[0] not in known.keys() | known.broken.keys():
+        _refuse_other_kinds(names[0])
     manifest.find(names[0])  # before torch, which takes seconds
     from fedloom.common.device import prepare_torch
     from fedloom.contract import driver
@@ -263,6 +276,18 @@ def check(method: str | None, threads: int) -> None:
     for name in names:
         done = driver.check(manifest.find(name), list(known.values()))
         click.echo(f"{name} keeps the contract ({done})", err=True)
+
+
+def _refuse_other_kinds(name: str) -> None:
+    """Refuse a plugin of another kind, and name the command that reads it."""
+    from fedloom.config.kind_plugins import OWN, discover
+
+    for kind in OWN:
+        if name in (found := discover(kind)).keys() | found.broken.keys():
+            found[name]  # a broken one raises its error
+            reads = "kinds" if kind in ("table", "figure") else "datasets"
+            line = f"must be a method, got a {kind}; `fedloom {reads} {name}` reads its files"
+            raise FedLoomError(f"{name}: {line}")
 
 
 @fedloom.command()

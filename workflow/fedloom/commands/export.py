@@ -4,11 +4,8 @@ import json
 from os import PathLike
 from pathlib import Path
 
-import pyarrow as pa
-
 from fedloom.commands.results import record_of
 from fedloom.common.io import write_table, write_text
-from fedloom.report.tidy import COLUMNS, frame, with_files
 from fedloom.study import paths
 
 ROWS = "results.parquet"
@@ -43,7 +40,11 @@ def export(study: str | PathLike | None = None, folder: str | PathLike | None = 
     Returns:
         The folder.
     """
-    record = record_of(study, Path())
+    record = record_of(study, Path())  # a mistyped name is an error before any slow import
+    import pyarrow as pa
+
+    from fedloom.report.tidy import COLUMNS, frame, with_files
+
     facts = {key.decode(): value.decode() for key, value in record.schema.metadata.items()}
     name, versions = facts["study"], json.loads(facts["versions"])
     out = paths.at(paths.EXPORT, study=name) if folder is None else Path(folder)

@@ -8,12 +8,16 @@ from fedloom.common.errors import FedLoomError
 
 
 def init(folder: Path) -> list[Path]:
-    """Copy a new study and the profiles to a folder, and return the files; overwrite none."""
+    """Copy a new study, the profiles and the examples; return the files, and overwrite none."""
     new = {
         folder / file.relative_to(start): file
-        for start, files in ((ROOT / "workflow/new_study", "**/*"), (ROOT, "profiles/**/*"))
+        for start, files in (
+            (ROOT / "workflow/new_study", "**/*"),
+            (ROOT, "profiles/**/*"),
+            (ROOT, "examples/**/*"),
+        )
         for file in sorted(start.glob(files))
-        if file.is_file()
+        if file.is_file() and file.suffix != ".pyc"
     }
     for file in new:
         if file.exists():

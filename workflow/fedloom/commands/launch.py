@@ -22,7 +22,7 @@ import psutil
 from rich.console import Console
 
 from fedloom.commands import course
-from fedloom.commands.planning import LAUNCHER, SET, load_plan
+from fedloom.commands.planning import LAUNCHER, SET, check_images, load_plan
 from fedloom.commands.trackers import find
 from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.errors import FedLoomError
@@ -70,7 +70,7 @@ def study_of(arguments: list[str]) -> tuple[Plan, bool]:
     try:
         overrides = parse_config(options.config)
     except ValueError as error:
-        sys.exit(f"error: --config: {error}")
+        raise FedLoomError(f"--config: {error}") from None
     return load_plan(options.configfile, overrides), bool(options.dryrun)
 
 
@@ -163,12 +163,20 @@ def report(study: Plan) -> None:
     print(f"report  {page.write(study)}")
 
 
+def locked() -> bool:
+    """Return True if Snakemake's lock of this folder is there: of one at work, or killed."""
+    return any(Path(".snakemake/locks").glob("*"))
+
+
 def unlock(arguments: list[str]) -> int:
     """Remove the lock of a killed Snakemake and return the exit status: 2 if one is at work."""
     process = running_snakemake()
     if process is not None:
         print(f"error: snakemake (process {process.pid}) works in this folder", file=sys.stderr)
         return 2
+    if not locked():
+        print("no run has left a lock in this folder", file=sys.stderr)
+        return 0
     print("removing the lock of a run that was killed", file=sys.stderr)
     return snakemake([*arguments, "--unlock"])
 
@@ -179,7 +187,7 @@ def alone() -> Iterator[None]:
     with held(LOCK, WAITING, partial(print, file=sys.stderr)):
         orphan = running_snakemake()
         if orphan is not None and of_a_launcher(orphan):  # its launcher held the lock, and died
-            print(WAITING, file=sys.stderr)
+            print(f"{WAITING} (process {orphan.pid})", file=sys.stderr)
             orphan.wait()
         yield
 
@@ -250,10 +258,10 @@ def run(
     with alone():
         if "--unlock" in options:
             return unlock(arguments)  # it runs no job, so there is nothing to tell of
-        locked = any(Path(".snakemake/locks").glob("*"))
+        check_images(study)
         course.begin(study, arguments)
         with following(trackers):
-            status = (locked and unlock(arguments)) or snakemake(arguments, shown=True)
+            status = (locked() and unlock(arguments)) or snakemake(arguments, shown=True)
             if status == 0:  # before another run may change the results
                 write_record(study)
                 print(f"\n{summary(study)}")

@@ -7,11 +7,10 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
-from fedloom.common import gpus
-from fedloom.common.checkout import ROOT
+from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.extras import require
-from fedloom.common.folders import check_usable
+from fedloom.common.folders import check_usable, is_folder
 from fedloom.config import kind_plugins
 from fedloom.config.changes import Change, origin, read_change
 from fedloom.config.kind_plugins import WithPlugins
@@ -38,17 +37,11 @@ KINDS: Catalogue = {
 
 
 def load_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
-    """Read a study as `read_plan` does, whose backbones' packages must be there.
-
-    An error that a person can mend ends the process with one line.
-    """
-    try:
-        plan = read_plan(files, overrides)
-        for label in plan.settings.select.backbones:
-            require(plan.settings.backbones[label].library)
-        return plan
-    except FedLoomError as error:
-        sys.exit(f"error: {error}")
+    """Read a study as `read_plan` does, whose backbones' packages must be there."""
+    plan = read_plan(files, overrides)
+    for label in plan.settings.select.backbones:
+        require(plan.settings.backbones[label].library)
+    return plan
 
 
 def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = None) -> Plan:
@@ -73,6 +66,22 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
         plugin = find(settings.methods[label].plugin)
         staleness.files_of(staleness.Code((), (plugin,)))
     return Plan(settings, merged, tuple(read), tuple(changes))
+
+
+def check_images(plan: Plan) -> None:
+    """Check that the folders of local images are there, before a job that reads them fails.
+
+    A plan alone needs none of them, nor does a study whose images are stored already.
+    """
+    for label in plan.settings.select.datasets:
+        entry, key = plan.settings.datasets[label].settings, f"datasets.{label}.root"
+        store = paths.at(paths.STORE, dataset=label)
+        if "root" not in entry or entry.get("download") or store.exists():
+            continue
+        if not is_folder(resource(entry["root"])):
+            line = f"config key {key}: no such folder '{entry['root']}'; put the images there"
+            where = origin(FedLoomError(line), plan.files, plan.changes)
+            raise FedLoomError(f"{line}, or change the key{where}")
 
 
 def files_below(files: Sequence[Path], folder: Path = Path()) -> list[Path]:
@@ -100,14 +109,6 @@ def resolve(
         return resolve_with(merged, KINDS, own)
     except FedLoomError as error:
         raise FedLoomError(f"{error}{origin(error, files, changes)}") from None
-
-
-def count_gpus() -> int:
-    """Return the number of GPUs that jobs on this machine may take; a broken driver is an error."""
-    try:
-        return len(gpus.visible())
-    except FedLoomError as error:
-        sys.exit(f"error: {error}")
 
 
 @cache

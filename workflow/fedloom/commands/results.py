@@ -4,22 +4,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-import pyarrow as pa
-
 from fedloom.commands.bundled_studies import file_of
 from fedloom.commands.planning import files_below
 from fedloom.config.reading import merge, read_all
-from fedloom.report.tidy import frame, relation, with_files
 from fedloom.study.records import read_record
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from duckdb import DuckDBPyRelation
 
 
 def results(
     study: str | PathLike | None = None, folder: str | PathLike = ".", trials: bool = False
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Return a row per run, evaluated round, client and group of a finished study.
 
     The columns are title, method, options, learning_rate, dataset, partition, backbone, seed,
@@ -32,7 +30,10 @@ def results(
         folder: where it ran: the folder that holds `results`.
         trials: return its tuning trials instead of its runs.
     """
-    return frame(with_files(record_of(study, Path(folder)), Path(folder), trials))
+    record = record_of(study, Path(folder))
+    from fedloom.report.tidy import frame, with_files  # after an error of a name: it takes seconds
+
+    return frame(with_files(record, Path(folder), trials))
 
 
 def scan(
@@ -43,10 +44,13 @@ def scan(
     It reads the files when it is asked: `fedloom.scan().aggregate("title, avg(accuracy)").df()`.
     In SQL the column "group" needs its double quotes. The order of the rows is not defined.
     """
-    return relation(with_files(record_of(study, Path(folder)), Path(folder), trials))
+    record = record_of(study, Path(folder))
+    from fedloom.report.tidy import relation, with_files
+
+    return relation(with_files(record, Path(folder), trials))
 
 
-def record_of(study: str | PathLike | None, folder: Path) -> pa.Table:
+def record_of(study: str | PathLike | None, folder: Path) -> "pa.Table":
     """Return the record of a finished study, see fedloom.study.records.
 
     A file that is not there is looked for in the folder too, as `fedloom.run` finds it.

@@ -1,13 +1,11 @@
 """`fedloom show` and `fedloom diff`: what a run was given, where that comes from, and its curve."""
 
-import re
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from fedloom.common.errors import FedLoomError, check_known, shortened, suggestion
+from fedloom.common.errors import FedLoomError, check_known, shortened
 from fedloom.config.rounds import reported
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
@@ -25,17 +23,8 @@ CURVES = {  # by their names here
 }
 
 
-def run_of(name: str, plan: Plan) -> Run:
-    """Return the run that a folder below results/runs is of; the study must have its labels."""
-    found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
-    if found is None:
-        form = paths.NAME.replace("{", "<").replace("}", ">")
-        raise FedLoomError(f"{name}: must be the folder of a run, {form}")
-    run = Run(found[1], found[2], found[3], found[4], int(found[5]))
-    if not paths.at(paths.EVALUATION, run).is_file():
-        folders = Path().glob(re.sub(r"{\w+}", "*", paths.EVALUATION))
-        near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
-        raise FedLoomError(f"{run.path}: no run that has finished; {shortened(near)}")
+def check_made(run: Run, plan: Plan) -> None:
+    """Check that the study has the run's labels, and that the run was made with its settings."""
     for section in ("dataset", "partition", "backbone", "method"):
         known, label = getattr(plan.settings, f"{section}s"), getattr(run, section)
         check_known(label, known, f"study {plan.name} (--study names another): no {section}")
@@ -45,7 +34,6 @@ def run_of(name: str, plan: Plan) -> Run:
             f"{run.path}: made with other settings than {plan.files[-1]} gives; name its study "
             "with --study, or the same --set"
         )
-    return run
 
 
 def accuracies(plan: Plan, run: Run) -> dict[str, float]:
@@ -65,9 +53,9 @@ def _curve(run: Run) -> str:
     return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)
 
 
-def show(plan: Plan, name: str) -> str:
+def show(plan: Plan, run: Run) -> str:
     """Return a run's accuracies, its curve, and its settings with where each comes from."""
-    run = run_of(name, plan)
+    check_made(run, plan)
     numbers = [f"{k.replace('_', ' ')} {n:.2f} %" for k, n in accuracies(plan, run).items()]
     table = [[key, _text(s.value), s.origin] for key, s in settings_of(plan, run)]
     return "\n\n".join(
@@ -79,9 +67,10 @@ def show(plan: Plan, name: str) -> str:
     )
 
 
-def diff(plans: tuple[Plan, Plan], names: tuple[str, str]) -> str:
+def diff(plans: tuple[Plan, Plan], runs: tuple[Run, Run]) -> str:
     """Return in which settings two runs differ, and their accuracies with the difference."""
-    runs = [run_of(name, plan) for name, plan in zip(names, plans, strict=True)]
+    for run, plan in zip(runs, plans, strict=True):
+        check_made(run, plan)
     one, two = (dict(settings_of(plan, run)) for plan, run in zip(plans, runs, strict=True))
     absent = Setting("-", "")
     pairs = {key: (one.get(key, absent), two.get(key, absent)) for key in one | two}

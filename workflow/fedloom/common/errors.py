@@ -45,7 +45,9 @@ def check_known(name: str, known: Collection[str], where: str) -> None:
 def suggestion(word: str, known: Collection[str]) -> str:
     """Return "did you mean ...?", or the list of known words."""
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known))}"
+    return (
+        f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
+    )
 
 
 class NotFiniteError(FedLoomError):

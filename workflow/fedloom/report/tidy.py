@@ -48,21 +48,24 @@ COLUMNS = {
 }
 OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")  # as labels
 GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
+RENAMED = {
+    "client": "client_id",
+    "correct": "num_correct",
+    "total": "num_test",
+}  # as runs have them
 READ = ("round", "client_id", "domain", "participating", "personalized")
 READ += ("num_correct", "num_test", "loss", "test_set")
 SQL = f"""
-select title, method, options, learning_rate, dataset, partition, backbone, seed, round,
-  client_id as client, domain,
+select {", ".join(f'"{RENAMED.get(name, name)}" as "{name}"' for name in COLUMNS)} from (select *,
+  100.0 * num_correct / num_test as accuracy,
   coalesce(test_set, case when client_id = {SERVER_MODEL} then 'global' else
     case when participating then 'participating' else 'held_out' end ||
     case when personalized or not personalises then '' else '_before' end
-  end) as "group",
-  split, num_correct as correct, num_test as total,
-  100.0 * num_correct / num_test as accuracy, loss
+  end) as "group"
 from evaluations join runs using (filename)
   join (select filename, bool_or(personalized) as personalises from evaluations group by filename)
   using (filename)
-where round <= rounds and test_set is distinct from '{OWN}'
+where round <= rounds and test_set is distinct from '{OWN}')
 """
 
 
@@ -118,8 +121,8 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     rows["accuracy"] = percent(rows)
     rows = pd.concat([rows, runs.iloc[rows["run"]].reset_index(drop=True)], axis=1)
     rows = rows[rows["round"] <= rows["rounds"]]  # another study may have trained the run on
-    renamed = {"client_id": "client", "num_correct": "correct", "num_test": "total"}
-    return rows.rename(columns=renamed)[list(COLUMNS)].reset_index(drop=True)
+    columns = [RENAMED.get(name, name) for name in COLUMNS]
+    return rows[columns].set_axis(list(COLUMNS), axis=1).reset_index(drop=True)
 
 
 def relation(runs: pd.DataFrame) -> "DuckDBPyRelation":

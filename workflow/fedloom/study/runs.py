@@ -1,11 +1,14 @@
 """Runs: their names, and which of them a study has."""
 
+import re
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+from fedloom.common.errors import FedLoomError, shortened, suggestion
 from fedloom.config.settings import VALIDATION, Output, Scenario, Settings
-from fedloom.study.paths import NAME
+from fedloom.study.paths import EVALUATION, NAME, at
 
 
 @dataclass(frozen=True, order=True)
@@ -28,6 +31,20 @@ class Run:
     def path(self) -> str:
         """The run's folder below results/runs, which is also its name in logs."""
         return NAME.format(**vars(self))
+
+
+def finished(name: str) -> Run:
+    """Return the run that a folder below results/runs is of; it must have finished."""
+    found = re.search(r"([^/]+)/([^/]+)/([^/]+)/([^/]+)/seed(\d+)/?$", name)
+    if found is None:
+        form = NAME.replace("{", "<").replace("}", ">")
+        raise FedLoomError(f"{name}: must be the folder of a run, {form}")
+    run = Run(found[1], found[2], found[3], found[4], int(found[5]))
+    if not at(EVALUATION, run).is_file():
+        folders = Path().glob(re.sub(r"{\w+}", "*", EVALUATION))
+        near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
+        raise FedLoomError(f"{run.path}: no run that has finished; {shortened(near)}")
+    return run
 
 
 def output_seeds(settings: Settings, output: Output) -> tuple[int, ...]:
