@@ -134,6 +134,13 @@ def test_a_model_that_memorises_is_found_out():
     assert privacy.attack(pd.Series(member), pd.Series(10.0 * member), 0.01) == (100, 100)
 
 
+def test_the_attacker_may_take_as_many_non_members_as_the_rate_says():
+    member = np.arange(40) < 20
+    score = pd.Series(1.0 * (np.arange(40) < 21))  # of 20 non-members, one looks like a member
+    assert privacy.attack(pd.Series(member), score, 0.05)[1] == 100
+    assert privacy.attack(pd.Series(member), score, 0.04)[1] == 0
+
+
 def test_a_model_that_knows_nothing_tells_nothing(run):
     task, hooks = run("audit")
     table = membership(task, hooks, initial_state(task, hooks))  # a head of zeros
