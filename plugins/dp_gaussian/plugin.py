@@ -39,6 +39,7 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import Cohort, Task, Tree, Update
 
 ATTACKS = ("label_flip", "backdoor", "forged_update")  # each attacker acts by itself
+READERS = {"audit"}  # they leave updates as they are
 
 
 def expected_clients(task: Task) -> int:
@@ -145,7 +146,7 @@ def with_epsilon(task: Task, server: Tree) -> Tree:
 def init_server(task: Task) -> Generator[None, Tree, Tree]:
     names = [*task.wrappers]
     inside = names[: names.index("dp_gaussian")]  # what they send is clipped
-    others = sorted({*names} - {"dp_gaussian"} - {*inside}.intersection(ATTACKS))
+    others = sorted({*names} - {"dp_gaussian"} - READERS - {*inside}.intersection(ATTACKS))
     if others:
         raise fl.FedLoomError(
             f"dp_gaussian: the wrapper {others[0]} may change a clipped update, or make a client's "

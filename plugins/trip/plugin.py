@@ -7,8 +7,8 @@ mean of the experts', weighted by their patches (`routing`). The loss adds the c
 the probabilities of hand-written texts. We could read the abstract and the released code, and
 follow the code:
 
-- A cluster takes at most T / E patches in training and twice as many in tests; what is left over
-  counts nowhere.
+- A cluster takes at most T / E patches in training and twice as many in tests; others count
+  nowhere.
 - Keys are orthogonal, drawn once, and never trained; contexts are drawn from N(0, 0.02²).
 - Clients are weighed by their training images. Tested is a mean of the server's contexts over
   rounds, weighted by the density of Beta(0.2, 0.2) at (t + 0.5) / (rounds + 1), with the initial

@@ -71,7 +71,7 @@ def resolve_methods(
             wrappers=wrappers,
             families=plugin.families,
             needs=plugin.needs,
-            artefacts=plugin.all_artefacts(options),
+            artefacts=plugin.all_artefacts(options) + _audits(wrappers),
             look=plugin.look.plain,
             own_training=entry.training.given,
             rounds=entry.rounds,
@@ -107,6 +107,11 @@ def _wrappers(
     return tuple(plugins), tuple(wrappers)
 
 
+def _audits(wrappers: Iterable[Wrapper]) -> tuple[str, ...]:
+    """Return the tables that a label's wrappers give."""
+    return tuple(name for w in wrappers for name in find(w.plugin).artefacts_with(w.options))
+
+
 def grid_of(method: Method, axes: dict[str, list], plugin: Plugin, where: str) -> Grid:
     """Return the grid around a method, once its axes are checked."""
     every = dict.fromkeys(Training.model_fields) | method.training
@@ -132,7 +137,7 @@ def _varied(method: Method, label: str, title: str, options: dict[str, Any], whe
         options=checked,
         training=method.training | swept,
         own_training=method.own_training | swept,
-        artefacts=plugin.all_artefacts(checked),
+        artefacts=plugin.all_artefacts(checked) + _audits(method.wrappers),
     )
 
 

@@ -1,11 +1,11 @@
 """The arguments and results of hooks: the task (the fixed part), the cohort, and the update."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import Tree, stack, tensor_map
 from fedloom.config.settings import NOTHING_FIXED, FixedSeeds
-from fedloom.data.federation import Federation, to_device
+from fedloom.data.federation import Batch, Federation, to_device
 from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
@@ -270,3 +270,6 @@ class Update:
     wrapper_state: Tree = field(default_factory=dict)
     received: Tree = field(default_factory=dict)
     client: int = -1
+
+
+Answers: TypeAlias = Callable[[Sequence[np.ndarray]], Iterator[tuple[Cohort, Batch, Tensor]]]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedloom.common.tensors import Tree
     from fedloom.data.federation import Batch, Federation
     from fedloom.federated.state import PersonalStates
-    from fedloom.federated.task import Cohort, History, Task, Update
+    from fedloom.federated.task import Answers, Cohort, History, Task, Update
 
 hookspec = pluggy.HookspecMarker("fedloom")
 hookimpl = pluggy.HookimplMarker("fedloom")
@@ -236,4 +236,16 @@ def artefact(
     Args:
         server: the state after the last round.
         cohorts: yields (received, clients, batch) over all clients' test images.
+    """
+
+
+@hookspec(firstresult=True)
+def audit(task: "Task", answers: "Answers", name: str) -> dict[str, list] | None:
+    """Return a wrapper's table `name`, of those that its method.toml lists in `artefacts`.
+
+    For wrappers. Default: None, of another name too.
+
+    Args:
+        answers: yields (clients, batch, logits [K, B, C]) of each client's model, not personalised,
+            on its own of the rows of images that are given by client id.
     """

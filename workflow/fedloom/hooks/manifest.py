@@ -26,7 +26,7 @@ NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of t
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
 OF_WRAPPERS = ("preserves", "updates")  # keys that only a wrapper declares
-OF_BOTH = ("kind", "name", "title", "paper", "look", "options")  # all others are a method's
+OF_BOTH = ("kind", "name", "title", "paper", "look", "options", "artefacts")  # others: a method's
 
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
@@ -43,7 +43,7 @@ class Paper(Keys):
 
 
 class Artefact(Keys):
-    """A table of a method's artefact hook."""
+    """A table of a method's hook artefact, or of a wrapper's hook audit."""
 
     description: str
     options: dict[str, Any] = Field({})
@@ -107,7 +107,7 @@ class Plugin(Located):
     texts. [] if it reads caches alone. How many clients train, and how many images are evaluated,
     at once follows from it."""
     artefacts: dict[Identifier, Artefact] = Field({})
-    """Named tables that its artefact hook gives."""
+    """Named tables that its hook artefact gives, or a wrapper's hook audit."""
     trains: str = ""
     """What clients train, as "prompts + head", which tables say where it is not the same for all
     methods; known without it where cost.trains_weights names an option."""

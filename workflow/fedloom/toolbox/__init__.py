@@ -21,6 +21,7 @@ from fedloom.federated.local_training import Trained as Trained
 from fedloom.federated.local_training import learning_rate as learning_rate
 from fedloom.federated.local_training import train_locally as train_locally
 from fedloom.federated.state import PersonalStates as PersonalStates
+from fedloom.federated.task import Answers as Answers
 from fedloom.federated.task import CLIPTask as CLIPTask
 from fedloom.federated.task import Cohort as Cohort
 from fedloom.federated.task import History as History

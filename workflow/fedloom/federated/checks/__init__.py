@@ -276,9 +276,9 @@ def check_scores(
             raise NotFiniteError(f"{where}: predictions are {fault}; {CURE}")
 
 
-def check_artefact(task: Task, name: str, table: object) -> None:
-    """Check the table that artefact returns, a dict of equally long lists."""
-    where = call_of(task, "artefact")
+def check_artefact(task: Task, hook: str, name: str, table: object) -> None:
+    """Check the table that artefact or audit (`hook`) returns, a dict of equally long lists."""
+    where = call_of(task, hook)
     if table is None:
         raise FedLoomError(f"{where}: the method gives no '{name}' with these options")
     if not isinstance(table, dict) or not table:

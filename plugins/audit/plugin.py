@@ -1,0 +1,144 @@
+"""An audit: what the model tells of its training images, and uploads of a client's classes.
+
+Every client withholds a share of its training images, drawn by the seed: nobody trains on them.
+An attacker who sees the loss of an image says whether it was trained on (Yeom et al., "Privacy Risk
+in Machine Learning", CSF 2018). Members and non-members come from one pool of one client, so that
+nothing but membership tells them apart. The artefact `membership` has the loss of each, and the
+logit-scaled confidence of LiRA (Carlini et al., IEEE S&P 2022). A server that is curious reads the
+shares of a client's classes out of the change of its head (Wainakh et al., PoPETs 2022);
+`class_distance` is the total variation distance of its guess to the truth. Choices:
+
+- Wainakh et al. sum the last layer's gradient over features that are never negative. Those of a ViT
+  are: here the change of a class's row is projected on the mean feature of public images, which are
+  test images. The class with the lowest projection is guessed absent, and shares are proportional
+  to what the others have above it: scaling an upload changes nothing.
+- Of an upload without a head of the server's shape, the guess is equal shares; the distance of that
+  guess is `class_distance_blind`.
+- A client's model answers before `personalize`, which would train on withheld images. Prototypes
+  that a study computes before round 1 are of all images, withheld ones too.
+- Listed last, it reads the uploads as they are sent; dp_gaussian adds its noise later, on the
+  server.
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Answers, Cohort, Federation, Task, Tree, Update
+
+NAMES = ("class_distance", "class_distance_blind")
+
+
+def members_of(task: Task, client: int) -> np.ndarray:
+    """Return the rows of a client's images that it trains on, ascending; one at least."""
+    rows, generator = task.data.train[client], task.at(0).generator("audit: members", client)
+    count = max(1, round((1 - task.wrappers["audit"].withheld) * len(rows)))
+    return np.sort(rows[torch.randperm(len(rows), generator=generator).numpy()[:count]])
+
+
+@fl.hookimpl(wrapper=True)
+def training_data(task: Task) -> Generator[None, Federation, Federation]:
+    data = yield
+    kept = [
+        np.intersect1d(rows, members_of(task, k)) if k in task.data.participating else rows
+        for k, rows in enumerate(data.train)
+    ]
+    return fl.relabelled(replace(data, train=kept), np.array([], np.int64), 0)
+
+
+def scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return losses -log p_y and confidences log p_y / (1 - p_y) [n] of logits [n, C], float64."""
+    logits = logits.double()
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+    return logits.logsumexp(1) - own, own - others
+
+
+@fl.hookimpl(wrapper=True)
+def audit(task: Task, answers: Answers, name: str) -> Generator[None, dict | None, dict | None]:
+    table = yield
+    if name != "membership":
+        return table
+    members = {k: {*members_of(task, k).tolist()} for k in task.data.participating}
+    found = []
+    for clients, batch, logits in answers(task.data.train):
+        for k, client in enumerate(clients.ids):
+            if client not in members:
+                continue
+            mask = batch.mask[k]
+            losses, confidences = scores(logits[k][mask], batch.labels[k][mask])
+            rows = batch.rows[k][mask].tolist()
+            trained = [row in members[client] for row in rows]
+            clients_of_rows = [client] * len(rows)
+            found += zip(
+                clients_of_rows, rows, trained, losses.tolist(), confidences.tolist(), strict=True
+            )
+    columns = zip(*sorted(found), strict=True)
+    names = ("client_id", "image", "member", "loss", "confidence")
+    return {name: list(values) for name, values in zip(names, columns, strict=True)}
+
+
+def guessed_shares(change: Tensor, direction: Tensor) -> Tensor:
+    """Return the guessed share of every class [C] of a head's change [C, d], float64.
+
+    `direction` is the mean feature [d] of public images.
+    """
+    sums = change.double() @ direction.double()
+    above = sums - sums.min()
+    equal = torch.full_like(above, 1 / len(above))
+    return above / above.sum() if above.sum() > 0 else equal
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Return the total variation distance of two distributions [C]."""
+    return float((one.double() - other.double()).abs().sum() / 2)
+
+
+def public_feature(task: Task) -> Tensor:
+    """Return the mean feature [d] of public images, by the frozen backbone."""
+    rows = np.unique(np.concatenate(task.data.test))
+    generator = task.at(0).generator("audit: public images")
+    order = torch.randperm(len(rows), generator=generator).numpy()
+    public = np.sort(rows[order[: task.wrappers["audit"].public]])
+    with torch.no_grad():
+        return task.backbone.features(task.data.batch([public]).images)[0].mean(0)
+
+
+def head_of(tree: Tree) -> Tensor | None:
+    """Return the head [C, d] of a payload or a download; None if it has no such head."""
+    head = tree.get("params", {}).get("head")
+    return head if isinstance(head, Tensor) and head.ndim == 2 else None
+
+
+@fl.hookimpl(wrapper=True)
+def client_update(
+    task: Task, received: Tree, clients: Cohort
+) -> Generator[None, list[Update], list[Update]]:
+    updates, direction = [*(yield)], None
+    for k, update in enumerate(updates):
+        truth = clients.priors[k]
+        equal = torch.full_like(truth, 1 / len(truth))
+        before, after, guess = head_of(fl.unstack(received, k)), head_of(update.payload), equal
+        if before is not None and after is not None and before.shape == after.shape:
+            direction = public_feature(task) if direction is None else direction
+            guess = guessed_shares(after - before, direction)
+        numbers = dict(zip(NAMES, (distance(guess, truth), distance(equal, truth)), strict=True))
+        updates[k] = replace(update, metrics=update.metrics | numbers)
+    return updates
+
+
+@fl.hookimpl(wrapper=True)
+def init_server() -> Generator[None, Tree, Tree]:
+    server = yield
+    return {**server, "metrics": {**server.get("metrics", {}), **dict.fromkeys(NAMES, 0.0)}}
+
+
+@fl.hookimpl(wrapper=True)
+def aggregate(updates: list[Update]) -> Generator[None, Tree, Tree]:
+    server = yield
+    means = {name: float(np.mean([u.metrics[name] for u in updates])) for name in NAMES}
+    return {**server, "metrics": {**server.get("metrics", {}), **means}}
