@@ -109,5 +109,5 @@ def artefact(task, server, cohorts, name):
 
 
 @hookimpl
-def audit(task, answers, name):
-    return changed("audit", task, None)
+def audit_table(task, answers, name):
+    return changed("audit_table", task, None)

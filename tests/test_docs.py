@@ -35,6 +35,7 @@ from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, History, Task, Update, WarmStart
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import Plugin, discover
+from fedloom.study import runs
 from pretraining.__main__ import MODELS
 
 pytestmark = pytest.mark.slow
@@ -153,6 +154,7 @@ def _fedloom(words: list[str], folder: Path, monkeypatch) -> None:
     defaults = (folder / "plugins",)
     monkeypatch.setattr(manifest.discover.__wrapped__, "__defaults__", defaults)
     manifest.discover.cache_clear()
+    monkeypatch.setattr(runs, "finished", lambda name: name)  # no run of a page has been made
     context = command_line.parsed(*words)
     if method := context.params.get("method"):
         manifest.find(method)

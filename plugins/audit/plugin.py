@@ -59,7 +59,9 @@ def scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @fl.hookimpl(wrapper=True)
-def audit(task: Task, answers: Answers, name: str) -> Generator[None, dict | None, dict | None]:
+def audit_table(
+    task: Task, answers: Answers, name: str
+) -> Generator[None, dict | None, dict | None]:
     table = yield
     if name != "membership":
         return table

@@ -68,7 +68,7 @@ OWN = {
 class KindPlugin(Located):
     """A plugin that brings a kind of source, scheme, table or figure."""
 
-    def check(self, content: dict[str, Any]) -> None:
+    def check_name(self) -> None:
         """Check that FedLoom does not have the name."""
         if self.name in OWN[self.kind]:
             raise FedLoomError(f"name: FedLoom has its own {self.kind} '{self.name}'; rename this")
@@ -94,7 +94,7 @@ class DataPlugin(KindPlugin):
 
     def check(self, content: dict[str, Any]) -> None:
         """Check the options, and that FedLoom does not have the name or an option's key."""
-        super().check(content)
+        self.check_name()
         if self.kind == "source" and self.by_domain:
             raise FedLoomError("by_domain: only a scheme declares it; remove it")
         check_schemas(self.option_schemas, "options")

@@ -26,7 +26,14 @@ class OutputPlugin(KindPlugin):
     """A kind of table or figure of a plugin: the keys of table.toml or figure.toml."""
 
     def keys(self) -> type[Keys]:
-        """Return the class in plugin.py, which holds the kind's keys and draws or builds it."""
+        """Return the class in plugin.py, which holds the kind's keys and draws or builds it.
+
+        A name that FedLoom has is refused here, since its own classes take a second to import.
+        """
+        try:
+            self.check_name()
+        except FedLoomError as error:
+            raise FedLoomError(f"{self._toml}: {error}") from None
         base = OWN[self.kind].base
         found = derived(import_plugin(self), base)
         if len(found) != 1:
@@ -77,10 +84,10 @@ class WithPlugins(Kinds):
         self.kind, self.own = kind, OWN[kind]
 
     def __getitem__(self, name: str) -> type[Keys]:
-        if name in self.own:
-            return self.own[name]
         if name in discover(self.kind):
             return discover(self.kind)[name].keys()
+        if name in self.own:
+            return self.own[name]
         raise broken().get(name, KeyError(name))
 
     def __iter__(self) -> Iterator[str]:

@@ -186,7 +186,7 @@ def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, lis
                 logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
                 yield clients, batch, checks.check_logits(task, clients, batch.labels, logits)
 
-    hook, table = "audit", hooks.audit(task=task, answers=answers, name=name)
+    hook, table = "audit_table", hooks.audit_table(task=task, answers=answers, name=name)
     if table is None:
         hook = "artefact"
         table = hooks.artefact(task=task, server=state.server, cohorts=batches(), name=name)

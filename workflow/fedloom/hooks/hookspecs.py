@@ -240,7 +240,7 @@ def artefact(
 
 
 @hookspec(firstresult=True)
-def audit(task: "Task", answers: "Answers", name: str) -> dict[str, list] | None:
+def audit_table(task: "Task", answers: "Answers", name: str) -> dict[str, list] | None:
     """Return a wrapper's table `name`, of those that its method.toml lists in `artefacts`.
 
     For wrappers. Default: None, of another name too.
