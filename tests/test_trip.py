@@ -99,7 +99,8 @@ def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
     assert torch.equal(plugin.keys(task.at(2)), keys), "drawn once"
     written = task.backbone.zero_shot(names, ["one {}", "the {}"])
     if role == "trains":
-        known = {"params": params, "written": written.expand(3, -1, -1)}
+        shares = plugin.training_shares(task, clients).expand(3, -1, -1)
+        known = {"params": params, "written": written.expand(3, -1, -1), "shares": shares}
         found = plugin.loss(task, params, known, clients, batch)
     else:
         found = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)

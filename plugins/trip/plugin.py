@@ -74,22 +74,20 @@ def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
     return {"params": params, "averaged": averaged}
 
 
-def mixed(task: CLIPTask, experts: Tensor, batch: Batch, factor: float) -> Tensor:
-    """Return the context [K, B, L, d] of every image, of the clients' experts [K, E, L, d]."""
+def expert_shares(task: CLIPTask, batch: Batch, factor: float) -> Tensor:
+    """Return the experts' shares [K, B, E] in the images of a batch."""
     patches = batch.patches.flatten(0, 1)  # [K B, T, d']
     generator = task.at(0).generator("first centroids")  # the same in all rounds
     first = torch.randperm(patches.shape[1], generator=generator)[: task.options.experts]
-    shares = routing.expert_shares(
-        patches, keys(task), first.to(patches.device), factor
-    )  # [K B, E]
-    shares = shares.unflatten(0, batch.patches.shape[:2]).to(experts)
-    return torch.einsum("kbe,keld->kbld", shares, experts)
+    shares = routing.expert_shares(patches, keys(task), first.to(patches.device), factor)
+    return shares.unflatten(0, batch.patches.shape[:2])
 
 
-def logits(task: CLIPTask, params: Tree, batch: Batch, factor: float) -> Tensor:
-    """Compute logits [K, B, C] of images, each under its own context."""
+def logits(task: CLIPTask, params: Tree, batch: Batch, shares: Tensor) -> Tensor:
+    """Compute logits [K, B, C] of images, each under the experts' contexts by its shares."""
     clip, parts = task.backbone, []
-    contexts = mixed(task, params["experts"], batch, factor)
+    experts = params["experts"]  # [K, E, L, d]
+    contexts = torch.einsum("kbe,keld->kbld", shares.to(experts), experts)
     at_once = max(1, PROMPTS_AT_ONCE // (len(contexts) * len(task.data.classes)))
     pairs = zip(batch.features.split(at_once, 1), contexts.split(at_once, 1), strict=True)
     for images, own in pairs:
@@ -100,19 +98,32 @@ def logits(task: CLIPTask, params: Tree, batch: Batch, factor: float) -> Tensor:
 
 def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     """Compute the cross-entropy [K, B], plus alpha times that with hand-written texts' answers."""
-    scores = logits(task, params, batch, task.options.capacity_train)
+    scores = logits(task, params, batch, received["shares"][0][batch.rows])
     written = task.backbone.logits(batch.features, received["written"])
     guided = -(written.softmax(-1) * scores.log_softmax(-1)).sum(-1)
     return fl.cross_entropy(scores, batch.labels) + task.options.weight * guided
 
 
+def training_shares(task: CLIPTask, clients: Cohort) -> Tensor:
+    """Return the experts' shares [N, E] in the clients' training images; others' are zero.
+
+    They are computed before training, as a step on a GPU would wait for the matching.
+    """
+    known = torch.zeros(len(task.data.labels), task.options.experts, device=task.backbone.device)
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+        known[batch.rows] = expert_shares(task, batch, task.options.capacity_train)
+    return known
+
+
 @fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     written = task.backbone.zero_shot(task.data.classes, task.options.templates)  # [C, d']
-    known = {**received, "written": written.expand(len(clients), -1, -1)}
+    fixed = {"written": written, "shares": training_shares(task, clients)}
+    known = {**received, **{k: v.expand(len(clients), -1, -1) for k, v in fixed.items()}}
     return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
 
 
 @fl.hookimpl
 def predict(task: CLIPTask, received: Tree, batch: Batch) -> Tensor:
-    return logits(task, received["params"], batch, task.options.capacity_test)
+    shares = expert_shares(task, batch, task.options.capacity_test)
+    return logits(task, received["params"], batch, shares)
