@@ -1,8 +1,9 @@
 """Top-k (Stich et al., NeurIPS 2018): a client sends the largest entries of its update alone.
 
-The update is what training changed of each tensor in `params`. Of its n entries the ceil(share n)
-of the largest magnitude are sent, as values and positions; the server adds them to its own
-parameters. It keeps no memory of the rest.
+The update is the change that training made to each tensor in `params`. Of its n entries the
+ceil(share n) of the largest magnitude are sent, as values and positions; the server adds them to
+the parameters that the client had received. Tensors that the client had not received are sent
+whole. The client keeps no memory of the rest.
 """
 
 import math
@@ -22,15 +23,15 @@ def top(change: Tensor, share: float) -> Tree:
     return {"values": flat[positions], "positions": positions.int()}
 
 
-def dense(own: Tree, sparse: Tree) -> Tree:
-    """Return the server's parameters with the sent entries added to them."""
+def dense(start: Tree, sparse: Tree) -> Tree:
+    """Return the parameters with the sent entries added to them."""
     result = {}
     for name, sent in sparse.items():
         if "positions" in sent:
-            flat = own[name].flatten().index_add(0, sent["positions"], sent["values"])
-            result[name] = flat.view_as(own[name])
+            flat = start[name].flatten().index_add(0, sent["positions"], sent["values"])
+            result[name] = flat.view_as(start[name])
         else:
-            result[name] = dense(own[name], sent)
+            result[name] = dense(start[name], sent)
     return result
 
 
@@ -38,23 +39,21 @@ def dense(own: Tree, sparse: Tree) -> Tree:
 def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
-    updates, share = (yield), task.wrappers["topk"].share
-    packed = []
-    for k, update in enumerate(updates):
-        params, start = update.payload["params"], fl.unstack(received["params"], k)
-        if any(name not in start for name in params):
-            raise fl.FedLoomError(f"topk: {task.method} uploads parameters that it was not sent")
+    share, packed = task.wrappers["topk"].share, []
+    for k, update in enumerate((yield)):
+        sent = update.payload.get("params", {})
+        params, start, rest = fl.split_known(sent, fl.unstack(received, k).get("params", {}))
         sparse = fl.tensor_map(lambda new, old: top(new - old, share), params, start)
-        rest = {key: value for key, value in update.payload.items() if key != "params"}
-        packed.append(replace(update, payload=rest | {"sparse": sparse}))
+        packed.append(replace(update, payload=update.payload | {"params": rest, "sparse": sparse}))
     return packed
 
 
 @fl.hookimpl(wrapper=True)
-def receive(task: Task, server: Tree) -> Generator[None, list[Update], list[Update]]:
+def receive() -> Generator[None, list[Update], list[Update]]:
     unpacked = []
     for update in (yield):
-        rest = {key: value for key, value in update.payload.items() if key != "sparse"}
-        params = dense(server["params"], update.payload["sparse"])
-        unpacked.append(replace(update, payload=rest | {"params": params}))
+        payload = dict(update.payload)
+        known = dense(update.received.get("params", {}), payload.pop("sparse"))
+        payload["params"] = fl.merge(payload["params"], known)
+        unpacked.append(replace(update, payload=payload))
     return unpacked
