@@ -277,7 +277,7 @@ def check_scores(
 
 
 def check_artefact(task: Task, hook: str, name: str, table: object) -> None:
-    """Check the table that artefact or audit (`hook`) returns, a dict of equally long lists."""
+    """Check the table of `hook`, artefact or audit_table: a dict of equally long lists."""
     where = call_of(task, hook)
     if table is None:
         raise FedLoomError(f"{where}: the method gives no '{name}' with these options")
