@@ -16,7 +16,7 @@ from fedloom.config.rounds import Reported
 from fedloom.data import glyphs
 from fedloom.hooks import manifest
 from fedloom.report import tables
-from fedloom.report.metrics import accuracies, no_better_than_guessing
+from fedloom.report.metrics import accuracies, loss_not_below_guessing
 from fedloom.report.tables import layout, notes, summary
 from fedloom.report.tables.costs import until
 from refusals import refused
@@ -203,7 +203,7 @@ def _measured(tmp_path, name, losses=(1.0,), **more):
     return shown(method=name, title=name, **files, **more)
 
 
-def test_every_format_says_that_a_run_is_no_better_than_guessing(tmp_path):
+def test_every_format_says_that_a_loss_is_not_below_that_of_guessing(tmp_path):
     runs = [_measured(tmp_path, "good", [3.0, 2.0]), _measured(tmp_path, "bad", [2.0, 15.0, 19.0])]
     text, *frames = _written(tmp_path, runs)
     line = f"{notes.GUESSING.sign} {notes.GUESSING.text}."
@@ -226,9 +226,9 @@ def test_every_format_says_that_a_run_is_no_better_than_guessing(tmp_path):
         ([math.log(10)], True),
     ],
 )
-def test_the_last_half_of_the_rounds_says_what_is_no_better_than_guessing(losses, bad, tmp_path):
+def test_the_last_half_of_the_rounds_says_whether_a_loss_is_that_of_guessing(losses, bad, tmp_path):
     frame = pd.read_parquet(_rounds(tmp_path / "r.parquet", losses))
-    assert no_better_than_guessing(frame.sample(frac=1, random_state=0)) == bad
+    assert loss_not_below_guessing(frame.sample(frac=1, random_state=0)) == bad
 
 
 def test_held_out_clients_whose_images_a_server_has_are_no_strangers(tmp_path):

@@ -351,7 +351,7 @@ def test_a_trial_that_diverges_ranks_last(work):
         choose.run(job, 1)
 
 
-def test_a_run_no_better_than_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
+def test_a_loss_not_below_guessing_is_one_line_of_the_log_and_a_trial_is_none(work, caplog):
     plan = Plan(_settings({"values": {"training.lr": [1e-9]}, "trials": 1}, ["fedvpt"]))
     trial = _of("fedvpt.1e-09", 1000, partition="two.validation", end="0002")
     for labels in (trial, _of("fedvpt", 0, end="0003")):

@@ -91,8 +91,8 @@ def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> N
     write_table(out, table.replace_schema_metadata(facts))
 
 
-def no_better_than_guessing(rounds: pd.DataFrame) -> bool:
-    """Return True if the training loss in rounds.parquet is no lower than that of guessing.
+def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:
+    """Return True if the training loss in rounds.parquet is not below that of guessing.
 
     The median over the last half of the rounds decides.
     """

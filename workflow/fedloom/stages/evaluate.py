@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 def run(job: EvaluateJob, threads: int) -> None:
     """Write evaluation.parquet, rounds.parquet, clients.parquet; on request confusion.parquet.
 
-    The log names a run that is no better than guessing, unless it is a trial.
+    The log names a run whose training loss is not below that of guessing, unless it is a trial.
     """
     ends = [paths.end(number) for number in job.ends]
     made_by = provenance.facts_of_job(job.run, job.ends[-1])
@@ -23,10 +23,10 @@ def run(job: EvaluateJob, threads: int) -> None:
     if job.trial:
         return
     rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
-    if metrics.no_better_than_guessing(rounds):
+    if metrics.loss_not_below_guessing(rounds):
         log.info(
-            "%s: training loss %.2f after the last round, no better than guessing (%.2f, the log "
-            "of the classes); take another training.lr, or set training.clip",
+            "%s: training loss %.2f after the last round, not below that of guessing (%.2f); take "
+            "another training.lr, or set training.clip",
             job.run.path,
             rounds["train_loss"].iloc[-1],
             rounds["guessing_loss"].iloc[-1],

@@ -134,7 +134,7 @@ class EvaluateJob:
     run: Run
     ends: tuple[int, ...]
     confusion: bool
-    trial: bool  # of study.tune, which may be no better than guessing
+    trial: bool  # of study.tune, whose loss may stay that of guessing
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedloom.config.grids import TRAINING, text
-from fedloom.report.metrics import frame, grouped, no_better_than_guessing
+from fedloom.report.metrics import frame, grouped, loss_not_below_guessing
 from fedloom.report.tables.layout import Texts
 from fedloom.report.tables.summary import GROUP, metrics
 from fedloom.study import paths
@@ -22,9 +22,7 @@ class Mark(NamedTuple):
 
 
 STRANGERS = Mark("†", "the server trained on images of the held-out clients")
-GUESSING = Mark(
-    "‡", "no better than guessing: the training loss stays at the log of the classes or above"
-)
+GUESSING = Mark("‡", "the training loss is not below that of guessing")
 EDGE = Mark("§", "a chosen value is the lowest or highest that was tried, and others may do better")
 MARKS = (STRANGERS, GUESSING, EDGE)
 ROW = [*GROUP, "method"]
@@ -41,7 +39,7 @@ def marked(
         own = found.setdefault(tuple(getattr(row, key) for key in ROW), set())
         if held_out and run.sees_held_out:
             own.add(STRANGERS)
-        if run.artefact is None and no_better_than_guessing(frame(run.rounds)):
+        if run.artefact is None and loss_not_below_guessing(frame(run.rounds)):
             own.add(GUESSING)
         if run in tuned and at_edge(*tried(paths.at(paths.TRIALS, run))):
             own.add(EDGE)
