@@ -38,6 +38,9 @@ def in_bf16(study: str) -> Path:
     """Write the study in bfloat16, with the options that its trials chose, and return the file."""
     plan = load_plan([file_of(study)])
     settings, backbones, methods = plan.settings, {}, {}
+    scenarios = {(run.dataset, run.partition, run.backbone) for run in plan.runs}
+    if len(scenarios) > 1:
+        sys.exit(f"{study}: select must name one scenario, got {len(scenarios)}; take another")
     for label in settings.select.backbones:
         backbone = settings.backbones[label]
         backbones[label + SUFFIX] = {"library": backbone.library, **backbone.settings}
