@@ -112,9 +112,9 @@ def main() -> None:
     parser.add_argument("--cores", default="all")
     given = parser.parse_args()
     if given.command == "run":
-        launch = [sys.executable, "-m", "fedloom.commands.launch", "--cores", given.cores]
-        subprocess.run([*launch, "--configfile", str(file_of(given.study))], check=True)
-        subprocess.run([*launch, "--configfile", str(in_bf16(given.study))], check=True)
+        fedloom = [sys.executable, "-m", "fedloom", "run", "--cores", given.cores]
+        subprocess.run([*fedloom, given.study], check=True)
+        subprocess.run([*fedloom, str(in_bf16(given.study))], check=True)
     print(table(given.study).to_markdown(index=False))
 
 
