@@ -38,8 +38,8 @@ def check_made(run: Run, plan: Plan) -> None:
     trained = int(metrics.frame(paths.at(paths.ROUNDS, run))["round"].max())
     if trained != rounds:  # the digest leaves them out: a run can be extended
         raise FedLoomError(
-            f"{run.path}: must have the {rounds} rounds that {plan.files[-1]} gives, got {trained}; "
-            "run the study, or name the same --set"
+            f"{run.path}: must have the {rounds} rounds that {plan.files[-1]} gives, got "
+            f"{trained}; run the study, or name the same --set"
         )
 
 
