@@ -29,7 +29,8 @@ PROSE := '*.md' '*.yaml' '*.yml' '*.rst' '*.toml' '*.py' containers profiles ':!
 STAMP := $(shell { cat constraints.txt; sed '/^\[tool/,$$d' pyproject.toml; echo $(CURDIR) $(TORCH); \
   } | sha256sum | cut -c1-12)
 
-HINT := $(if $(TORCH),; does PIP_EXTRA_INDEX_URL name the index of PyTorch for $(TORCH)?)
+HINT := $(if $(TORCH),; does the index that PIP_EXTRA_INDEX_URL names have \
+  $(shell sed -nE 's/^torch==[^ ]*/&+$(TORCH)/p' constraints.txt)?)
 PINS := .venvs/$(STAMP)/constraints.txt
 INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --editable
 
@@ -101,6 +102,6 @@ venv:
 	  { $(PYTHON) -m venv --clear .venvs/$(STAMP) && \
 	    sed -E '$(if $(TORCH),s/^torch(vision)?==.*/&+$(TORCH)/)' constraints.txt > $(PINS) && \
 	    .venvs/$(STAMP)/bin/python $(INSTALL) '.[clip,privacy,results,slurm,cluster-generic]' || \
-	    { rm -rf .venvs/$(STAMP); echo "error: .venv is as it was$(HINT)" >&2; exit 1; }; } && \
+	    { rm -rf .venvs/$(STAMP); echo "error: .venv is not changed$(HINT)" >&2; exit 1; }; } && \
 	  { test -L .venv || rm -rf .venv; } && ln -sfn .venvs/$(STAMP) .venv && \
 	  ls -dt .venvs/* | tail -n +3 | xargs rm -rf; }

@@ -119,6 +119,15 @@ def test_settings_that_a_run_was_not_made_with_are_not_shown_as_its_own(folder, 
         _said(capsys, *words, "--study", "mine.yaml", "--set", "training.epochs=3")
 
 
+def test_a_run_of_fewer_rounds_than_its_study_has_is_refused(capsys):
+    name = _run("fedvpt").path
+    for words in (["show", name], ["diff", name, _run("slow").path]):
+        line = r"fedvpt/seed0: must have the 6 rounds that mine\.yaml gives, got 4; .*--set"
+        with pytest.raises(FedLoomError, match=line):
+            invoked(*words, "--study", "mine.yaml", "--set", "rounds=6")
+        _said(capsys, *words, "--study", "mine.yaml")
+
+
 def test_settings_from_the_command_line_are_named_and_the_last_of_a_key_counts(capsys):
     words = ["--set", "training.epochs=7", "clients_per_round=5", "--set", "training.epochs=3"]
     shown = _said(capsys, "show", _run("fedvpt").path, "--study", "mine.yaml", *words)

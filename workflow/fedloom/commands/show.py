@@ -34,6 +34,13 @@ def check_made(run: Run, plan: Plan) -> None:
             f"{run.path}: made with other settings than {plan.files[-1]} gives; name its study "
             "with --study, or the same --set"
         )
+    rounds = plan.study(run).rounds
+    trained = int(metrics.frame(paths.at(paths.ROUNDS, run))["round"].max())
+    if trained != rounds:  # the digest leaves them out: a run can be extended
+        raise FedLoomError(
+            f"{run.path}: must have the {rounds} rounds that {plan.files[-1]} gives, got "
+            f"{trained}; run the study, or name the same --set"
+        )
 
 
 def accuracies(plan: Plan, run: Run) -> dict[str, float]:

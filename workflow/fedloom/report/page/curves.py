@@ -105,9 +105,10 @@ def _numbers(values: pd.Series) -> list[float | None]:
 def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Chart:
     """Return a chart of some lines; that of a loss has a logarithmic axis."""
     look, of_loss = {"gridcolor": "#e5e5e5", "zeroline": False}, name == LOSS
-    scale = {"type": "log", "dtick": "D2"} if of_loss else {}
+    scale = {"type": "log", "dtick": "D2", "minorloglabels": "complete"} if of_loss else {}
+    last = max(max(line["x"]) for line in lines)
     layout = {
-        "xaxis": look | {"title": {"text": "Round"}},
+        "xaxis": look | {"title": {"text": "Round"}, "nticks": min(last, 8)},  # none between two
         "yaxis": look | {"title": {"text": "Loss" if of_loss else "Accuracy (%)"}} | scale,
         "hovermode": "x unified",
         "showlegend": True,
