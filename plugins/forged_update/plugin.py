@@ -29,7 +29,7 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
     """Return parameters with another change of those that the client had received."""
     known, start, rest = fl.split_known(params, received)
-    statistics = {name: known.pop(name) for name in [*known] if name == "statistics"}
+    statistics = {"statistics": known.pop("statistics")} if "statistics" in known else {}
 
     def forge(new: Tensor, old: Tensor) -> Tensor:
         return old + gamma * (new - old) + sigma * torch.randn(new.shape, generator=g).to(new)
