@@ -184,6 +184,6 @@ class Course:
         return sum(estimates[file] for file in files) / len(files) if files else SMALL
 
     def seconds_left(self, now: float) -> float | None:
-        """Return how long the rest takes at the pace so far; None before a pace, or once stopped."""
+        """Return how long the rest takes at the pace so far; None without one, or once stopped."""
         share = self.share()
         return (now - self.begun) * (1 / share - 1) if share > 0.01 and not self.stopped else None
