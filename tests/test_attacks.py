@@ -181,6 +181,13 @@ def test_what_was_not_received_and_statistics_are_sent_as_they_are():
     assert found["statistics"]["var"].tolist() == [4, 4]
 
 
+def test_an_upload_that_is_packed_already_cannot_be_forged(run):
+    task, hooks = run("top_k", "forged_update")
+    with refused("forged_update: client ", "no change to forge; list it before wrappers that"):
+        uploads(task, hooks)
+    uploads(*run("forged_update", "top_k"))
+
+
 def test_the_first_wrapper_acts_first_on_the_client_and_a_robust_mean_sees_both(run):
     """Flipped labels, scaled, clipped; the server drops both attackers."""
     task, hooks = run("label_flip", "forged_update", "krum")

@@ -200,6 +200,7 @@ def test_templates_are_averaged_and_words_make_a_context():
     torch.testing.assert_close(
         backbone.zero_shot(NAMES, templates), F.normalize(each.sum(0), dim=-1)
     )
+    assert backbone.encode(["a cat"]) is backbone.encode(("a cat",)), "computed once"
     words = backbone.embed_text("a photo of a")
     ids = open_clip.tokenize("a photo of a")[0, 1:5]
     assert torch.equal(words, model.token_embedding.weight[ids])

@@ -106,6 +106,15 @@ def test_an_image_reads_the_attributes_of_the_clients_classes(tiny, role):
         torch.testing.assert_close(found[k].double(), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_class_without_attributes_is_described_by_its_name_in_words(tiny):
+    task, _ = tiny("fedmvp", heads=2, templates=["a {}.", "one {}."])
+    task.data.classes = ("polar_bear", "cat")
+    features, shares = module("fedmvp").descriptions(task)
+    texts = ["a polar bear.", "one polar bear.", "a cat.", "one cat."]
+    assert torch.equal(features, task.backbone.encode(texts))
+    assert shares.tolist() == [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]]
+
+
 def test_the_server_and_every_client_predict_alike(tiny):
     task, hooks = tiny("fedmvp", heads=2)
     received, clients, batch = first_cohort(task, hooks)

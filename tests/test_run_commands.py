@@ -68,6 +68,12 @@ def _said(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
+def test_a_folder_with_an_equals_sign_is_no_setting(folder, capsys):
+    (folder / "lr=1").symlink_to(folder)
+    name = f"results/runs/{_run('slow').path}"
+    assert _said(capsys, "show", f"lr=1/{name}", "--study", "mine.yaml").startswith(name)
+
+
 def test_a_run_is_shown_with_its_curve_and_with_the_origin_of_each_setting(capsys):
     name = f"results/runs/{_run('slow').path}"
     lines = _said(capsys, "show", name, "--study", "mine.yaml").splitlines()

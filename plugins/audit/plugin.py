@@ -35,7 +35,9 @@ NAMES = ("class_distance", "class_distance_blind")
 
 def members_of(task: Task, client: int) -> np.ndarray:
     """Return the rows of a client's images that it trains on, ascending; one at least."""
-    rows, generator = task.data.train[client], task.at(0).generator("audit: members", client)
+    # by the run's seed, though a study may fix that of round 0: other seeds are references
+    own = replace(task, round=0, fixed=type(task.fixed)())
+    rows, generator = task.data.train[client], own.generator("audit: members", client)
     count = max(1, round((1 - task.wrappers["audit"].withheld) * len(rows)))
     return np.sort(rows[torch.randperm(len(rows), generator=generator).numpy()[:count]])
 

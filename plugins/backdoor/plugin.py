@@ -55,10 +55,8 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data, options, chosen = (yield), task.wrappers["backdoor"], []
     for client in fl.draw_attackers(task, options.share):
-        rows, generator = (
-            other_rows(task, data.train[client]),
-            task.at(0).generator("trigger", client),
-        )
+        rows = other_rows(task, data.train[client])
+        generator = task.at(0).generator("trigger", client)
         order = torch.randperm(len(rows), generator=generator).numpy()
         chosen.append(rows[order[: round(options.poisoned * len(rows))]])
     poisoned = np.sort(np.concatenate(chosen))

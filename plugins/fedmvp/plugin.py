@@ -27,9 +27,6 @@ Choices that differ from the code:
 - A client starts each round with a fresh optimiser.
 """
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -48,22 +45,17 @@ def descriptions(task: CLIPTask) -> tuple[Tensor, Tensor]:
     for name in task.data.classes:
         own = task.options.attributes.get(name)
         if own is None:
-            own = [template.replace("{}", name) for template in task.options.templates]
+            words = name.replace("_", " ")
+            own = [template.replace("{}", words) for template in task.options.templates]
         if not isinstance(own, list) or not own or not all(isinstance(t, str) for t in own):
             raise fl.FedLoomError(
                 f"fedmvp: options.attributes.{name} must be a list of texts, got {own!r}"
             )
         texts += own
         counts.append(len(own))
-    features = encode(task.backbone, tuple(texts))
+    features = task.backbone.encode(texts)
     rows = [torch.full((1, n), 1 / n) for n in counts]
     return features, torch.block_diag(*rows).to(features)
-
-
-@lru_cache(maxsize=2)
-def encode(clip: Any, texts: tuple[str, ...]) -> Tensor:
-    """Return the features [M, d'] of texts; every batch that is predicted asks for the same."""
-    return clip.encode(texts)
 
 
 @fl.hookimpl

@@ -12,6 +12,8 @@ Choices:
   behind an attack on its data.
 - Parameters that the client had not received, what it uploads beside parameters and running
   statistics of batch norm, of which a variance must not be negative, are sent as they are.
+- An upload of which nothing can be forged is refused: behind a compression, or of a method whose
+  clients receive none of the parameters that they send.
 - `scale: 1` without noise changes nothing, but leaves the attackers out of evaluations: the row
   without an attack that is measured on the same honest clients.
 """
@@ -29,7 +31,7 @@ from fedloom.toolbox import Cohort, Task, Tree, Update
 def forged(params: Tree, received: Tree, gamma: float, sigma: float, g: torch.Generator) -> Tree:
     """Return parameters with another change of those that the client had received."""
     known, start, rest = fl.split_known(params, received)
-    statistics = {name: known.pop(name) for name in [*known] if name == "statistics"}
+    statistics = {"statistics": known.pop("statistics")} if "statistics" in known else {}
 
     def forge(new: Tensor, old: Tensor) -> Tensor:
         return old + gamma * (new - old) + sigma * torch.randn(new.shape, generator=g).to(new)
@@ -51,6 +53,11 @@ def client_update(
     attacking = fl.draw_attackers(task, options.share)
     for k in (k for k, client in enumerate(clients.ids) if client in attacking):
         sent, start = updates[k].payload, fl.unstack(received, k).get("params", {})
+        if [*fl.leaves(sent)] and not fl.split_known(sent.get("params", {}), start)[0]:
+            raise fl.FedLoomError(
+                f"forged_update: client {clients.ids[k]} sends no parameter that it had received, "
+                "so that there is no change to forge; list it before wrappers that compress"
+            )
         noise = task.generator("forged_update", clients.ids[k])
         params = forged(sent.get("params", {}), start, options.scale, options.noise, noise)
         updates[k] = replace(updates[k], payload=sent | {"params": params})

@@ -61,19 +61,15 @@ def init_client(task: CLIPTask, client: int) -> Tree:
     }
 
 
-def apply(layer: Tree, x: Tensor) -> Tensor:
-    """Return a linear layer, weight [K, o, i] and bias [K, o], of tokens [K, n, T, i]."""
-    product = torch.bmm(x.flatten(1, -2), layer["weight"].mT).unflatten(1, x.shape[1:-1])
-    return product + layer["bias"][:, None, None]
-
-
 def around(scale: float, down: Tree, shared: Tree, up: Tree) -> dict:
     """Return the inserts of a block: one reads norm1(x), the other adds what came of it."""
     waiting: list[Tensor] = []
 
     def read(given: Tensor, out: Tensor) -> Tensor:
-        hidden = apply(shared, apply(down, given).relu()).relu()
-        waiting.append(scale * apply(up, hidden))
+        x = given.flatten(1, -2)  # [K, n T, d]
+        for layer in (down, shared):
+            x = fl.apply_linear(x, layer).relu()
+        waiting.append(scale * fl.apply_linear(x, up).view_as(given))
         return out
 
     return {"attention": read, "mlp": lambda given, out: out + waiting.pop()}

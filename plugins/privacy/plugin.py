@@ -55,7 +55,7 @@ class Privacy(RunsTable):
     `audit`). An AUC of 50 % is that of guessing.
     """
 
-    artefact_name, reads = "membership", "rounds"
+    artefact_name = "membership"
     column: ClassVar = COLUMNS.__getitem__
 
     false_rate: Annotated[float, Field(gt=0, lt=1)] = 0.05

@@ -18,6 +18,7 @@ Choices:
 
 - Patches are those of the joint space, of unit length, where the code has the image tower's tokens
   before the projection.
+- With `training.augment`, an image keeps the experts' shares that it has as it is.
 - First centroids are the same E positions in every image; the code draws them for each image, once
   and for all rounds. There are no more clusters than patches.
 """

@@ -5,7 +5,6 @@ What a command needs is imported when it runs, so that help and a mistyped name 
 
 import json
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -51,7 +50,7 @@ class Changing(click.Command):
         """Parse the words, with `--set` before every KEY=VALUE."""
         words = list[str]()
         for word in args:
-            if "=" in word and not word.startswith("-") and not Path(word).is_file():
+            if "=" in word and not word.startswith("-") and not Path(word).exists():
                 words += ["--set"] if words[-1:] != ["--set"] else []
             words.append(word)
         return super().parse_args(ctx, words)
@@ -266,8 +265,7 @@ def check(method: str | None, threads: int) -> None:
 
     known = manifest.discover()
     names = [method] if method else sorted(known.keys() | known.broken.keys())
-    every = known.keys() | known.broken.keys()
-    if names[0] not in every and not get_close_matches(names[0], every):
+    if names[0] not in known.keys() | known.broken.keys():
         _refuse_other_kinds(names[0])
     manifest.find(names[0])  # before torch, which takes seconds
     from fedloom.common.device import prepare_torch

@@ -48,7 +48,7 @@ def begin(plan: Plan, arguments: Sequence[str]) -> None:
 
 
 def note(line: str) -> None:
-    """Note STOP when a signal ends the run, END when it has ended, though its process may not."""
+    """Add an event: STOP when a signal ends the run, END when its jobs have ended."""
     with EVENTS.open("a", encoding="utf-8") as file:
         file.write(line)
 
@@ -184,6 +184,6 @@ class Course:
         return sum(estimates[file] for file in files) / len(files) if files else SMALL
 
     def seconds_left(self, now: float) -> float | None:
-        """Return how long the rest takes at the pace so far; None before and after that pace."""
+        """Return how long the rest takes at the pace so far; None without one, or once stopped."""
         share = self.share()
         return (now - self.begun) * (1 / share - 1) if share > 0.01 and not self.stopped else None

@@ -1,9 +1,8 @@
 """Locks that keep two processes out of one folder, on file systems that have them."""
 
 import errno
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,8 +14,6 @@ NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[None]:
     """Hold a lock file, after the process that holds it now; `say` the line `waiting` before.
 
-    The line names that process, unless it runs on another machine or in another container.
-
     A file system without locks, as NFS may be, is no error: files are renamed into place, and a
     job's carry a digest of their inputs, so that two writers cost time and no result.
     """
@@ -25,7 +22,7 @@ def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[Non
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        say(waiting + _holder(file))
+        say(waiting)
         lock.acquire()
     except OSError as error:
         if error.errno not in NONE_HERE:
@@ -35,12 +32,3 @@ def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[Non
         yield
     finally:
         lock.release()
-
-
-def _holder(file: Path) -> str:
-    """Return " (process 123)" of the lock's holder, as Linux tells; "" where it does not."""
-    with suppress(OSError):
-        held_by = rf"FLOCK +ADVISORY +WRITE (\d+) [0-9a-f:]+:{file.stat().st_ino} "
-        if (found := re.search(held_by, Path("/proc/locks").read_text())) and found[1] != "0":
-            return f" (process {found[1]})"
-    return ""

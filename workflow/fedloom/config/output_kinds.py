@@ -25,11 +25,10 @@ class OutputKind(Keys):
 
     # members of one grid or of several: grid, grids; settings need no run
     shows: ClassVar[Literal["runs", "grid", "grids", "backbones", "datasets", "settings"]] = "runs"
-    # the method's table that it is made of; None: evaluations
+    # the method's table that it reads beside evaluations
     artefact_name: ClassVar[str | None] = None
-    # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes,
-    # and rounds, if it reads evaluations and rounds beside an artefact
-    reads: ClassVar[Literal["accuracy", "features", "names", "rounds"]] = "accuracy"
+    # of a backbone: accuracy by block, or features; of runs: names, if it reads those of classes
+    reads: ClassVar[Literal["accuracy", "features", "names"]] = "accuracy"
     partition_key: ClassVar[str | None] = None  # it shows partitions that set this key
     first_seed: ClassVar[bool] = False  # True if it shows that seed alone
     requires: ClassVar[Requirements] = ()  # checks of the study, of report/requirements.py

@@ -67,8 +67,8 @@ def evaluate(
     rows, answers = list[dict](), list[list[Score]]()
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
     everyone = ids is None or len(ids) == task.data.num_clients
-    # clients that a method cannot tell apart have given the answers of the server's model
     triggered = attacks.triggered(task, hooks)
+    # clients that a method cannot tell apart have given the answers of the server's model
     one_model = global_test and everyone and not hooks.takes("predict", "clients")
     for received, clients in cohorts(task, hooks, state, ids):
         images = [task.data.test[k] for k in clients.ids]

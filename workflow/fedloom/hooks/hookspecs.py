@@ -111,7 +111,7 @@ def local_work(task: "Task", client: int) -> float:
 def attackers(task: "Task") -> list[int]:
     """Return the ids of the clients that attack, the same in every round: they are not evaluated.
 
-    For wrappers: add yours (`draw_attackers`) to those that you yield for. Default: none.
+    For wrappers: add yours (`draw_attackers`) to those that `yield` returns. Default: none.
     """
 
 
@@ -119,8 +119,8 @@ def attackers(task: "Task") -> list[int]:
 def training_data(task: "Task") -> "Federation":
     """Return the data that clients train on in round `task.round`, as `task.data`.
 
-    For wrappers: attackers with poisoned images or labels (`relabelled`). `client_update` alone
-    sees them, and class priors in its cohorts are theirs. Default: `task.data`.
+    For wrappers that poison or withhold images (`relabelled`). `client_update` alone sees this
+    data, and class priors in its cohorts are those of this data. Default: `task.data`.
     """
 
 
@@ -246,6 +246,6 @@ def audit_table(task: "Task", answers: "Answers", name: str) -> dict[str, list] 
     For wrappers. Default: None, of another name too.
 
     Args:
-        answers: yields (clients, batch, logits [K, B, C]) of each client's model, not personalised,
-            on its own of the rows of images that are given by client id.
+        answers: given rows of images by client id, yields (clients, batch, logits [K, B, C]): how
+            each client's model, not personalised, answers its own.
     """

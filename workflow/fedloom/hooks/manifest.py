@@ -43,7 +43,7 @@ class Paper(Keys):
 
 
 class Artefact(Keys):
-    """A table of a method's hook artefact, or of a wrapper's hook audit."""
+    """A table of a method's hook artefact, or of a wrapper's hook audit_table."""
 
     description: str
     options: dict[str, Any] = Field({})
@@ -107,7 +107,7 @@ class Plugin(Located):
     texts. [] if it reads caches alone. How many clients train, and how many images are evaluated,
     at once follows from it."""
     artefacts: dict[Identifier, Artefact] = Field({})
-    """Named tables that its hook artefact gives, or a wrapper's hook audit."""
+    """Named tables that its hook artefact gives, or a wrapper's hook audit_table."""
     trains: str = ""
     """What clients train, as "prompts + head", which tables say where it is not the same for all
     methods; known without it where cost.trains_weights names an option."""

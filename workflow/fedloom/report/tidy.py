@@ -48,11 +48,7 @@ COLUMNS = {
 }
 OF_RUNS = ("title", "method", "options", "dataset", "partition", "backbone", "split")  # as labels
 GROUPS = ("participating", "held_out", "participating_before", "held_out_before", "global")
-RENAMED = {
-    "client": "client_id",
-    "correct": "num_correct",
-    "total": "num_test",
-}  # as runs have them
+RENAMED = {"client": "client_id", "correct": "num_correct", "total": "num_test"}  # in runs' files
 READ = ("round", "client_id", "domain", "participating", "personalized")
 READ += ("num_correct", "num_test", "loss", "test_set")
 SQL = f"""

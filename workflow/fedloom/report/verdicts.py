@@ -195,7 +195,7 @@ def decide(
     same = [each.low == each.high for each in plain]  # as worst clients that are all at 0 %
     if min(agrees) > 0 and not any(same):
         return Verdict(HOLDS, weakest, plain[weakest])
-    decisive = [-math.inf if no else by for no, by in zip(same, contradicts, strict=True)]
+    decisive = [-math.inf if s else c for s, c in zip(same, contradicts, strict=True)]
     if max(decisive) > 0:
         worst = decisive.index(max(decisive))
         return Verdict(FAILS, worst, plain[worst])

@@ -110,8 +110,7 @@ def files(job: TableJob | FigureJob, kind: OutputKind) -> list[str]:
         found += [paths.at(paths.receipt(paths.STORE), dataset=name) for name in datasets]
     runs = plotted_runs(job.shown)
     for run in runs:
-        found += [run.artefact] if run.artefact else []
-        found += [run.evaluation, run.rounds] if not run.artefact or kind.reads == "rounds" else []
+        found += [run.evaluation, run.rounds, *([run.artefact] if run.artefact else [])]
     if isinstance(job, TableJob):
         found += [paths.at(paths.TRIALS, run) for run in tuned_runs(runs, job.tuned)]
     return [str(path) for path in found]

@@ -268,10 +268,10 @@ class Workload:
         # where the server has no model, each of these clients' models answers all images
         served = self.plugin.has_server_model(dict(self.method.options))
         models = 1 if served else self.all_clients() * share
-        passes = share + models if self.study.global_test else share
+        times = share + models if self.study.global_test else share
         read = "images" in self.plugin.forward_inputs  # else their features are cached
         megabytes = read * images_at_once(self.size.image_floats) * self.size.passing
-        return megabytes, self.encoding(passes * self.data.test)
+        return megabytes, self.encoding(times * self.data.test)
 
 
 def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:

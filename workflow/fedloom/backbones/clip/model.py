@@ -58,6 +58,7 @@ class FrozenCLIP:
         self.gradient_checkpointing = gradient_checkpointing
         self._text = TextTower(model, tokenizer, name, precision)
         self._text_prefix = "text." if hasattr(model, "text") else ""
+        self._encoded: dict[tuple[str, ...], Tensor] = {}
         self.width: int = self._text.width
         self.text_depth: int = self._text.depth
         blocks, self.image_width, self.image_floats = clip_image.shape(visual)
@@ -210,9 +211,11 @@ class FrozenCLIP:
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return the features [N, d_joint] of N whole texts."""
-        nothing = torch.zeros(1, 0, self.width, device=self.device)
-        return F.normalize(self._text(nothing, tuple(texts))[0], dim=-1)
+        """Return the features [N, d_joint] of N whole texts, computed once."""
+        if (key := tuple(texts)) not in self._encoded:
+            nothing = torch.zeros(1, 0, self.width, device=self.device)
+            self._encoded[key] = F.normalize(self._text(nothing, key)[0], dim=-1)
+        return self._encoded[key]
 
     def zero_shot(self, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
         """Return the features [C, d_joint] of classes, averaged over hand-written templates.
