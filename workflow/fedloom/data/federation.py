@@ -96,7 +96,7 @@ class Federation:
     @property
     def resident(self) -> torch.Tensor | None:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
-        # a copy of the images is made once, of those as they are
+        # not of a wrapper's changed images: a copy for every round would push this one out
         return _resident(self.store, self.device) if type(self.store) is ImageStore else None
 
     @property
