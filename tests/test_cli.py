@@ -222,4 +222,4 @@ def test_two_runs_of_a_folder_take_turns(monkeypatch, tmp_path, capsys):
         assert other.stdout.readline() == "held\n"
         with launch.alone():
             assert other.wait(0.5) == 0, "half of what it sleeps"
-    assert capsys.readouterr().err == f"{launch.WAITING} (process {other.pid})\n"
+    assert capsys.readouterr().err == f"{launch.WAITING}\n"
