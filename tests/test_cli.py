@@ -46,7 +46,7 @@ TYPOS = {  # a command line, and what its error holds
     "show styles/domains/micro_vit/fedvpt/seed0": "no run that has finished; known: none",
     "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
     "export defaultt": "study 'defaultt' must have finished; run it",
-    "run a b": "must be one study, got a and b",
+    "run micro/micro_vit b": "unexpected extra argument (b)",
     "plan --rate=nan": "--rate: must be a number above 0, got 'nan'",
 }
 NAMED = f"""

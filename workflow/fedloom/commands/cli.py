@@ -79,13 +79,11 @@ def fedloom() -> None:
 # ---- studies -------------------------------------------------------------------------------------
 
 
-def launch(studies: tuple[str, ...], changes: tuple[str, ...], **given: Any) -> int:
+def launch(study: Path | None, changes: tuple[str, ...], **given: Any) -> int:
     """Run Snakemake on a study."""
-    if len(studies) > 1:
-        raise FedLoomError(f"must be one study, got {' and '.join(studies)}; run one at a time")
-    files = [Study().convert(name, None, None) for name in studies]
     from fedloom.commands import launch
 
+    files = [study] if study else []
     context = click.get_current_context()
     reporting = context.info_name == "report"
     return launch.run(files, changes, options=context.obj, reporting=reporting, **given)
@@ -93,7 +91,9 @@ def launch(studies: tuple[str, ...], changes: tuple[str, ...], **given: Any) -> 
 
 SET = {"multiple": True, "metavar": "KEY=VALUE ..."}
 LAUNCHING = [
-    click.Argument(["studies"], nargs=-1, metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"),
+    click.Argument(
+        ["study"], required=False, type=Study(), metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"
+    ),
     click.Option(["--cores"], type=PLENTY, help="Default: all of this machine."),
     click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
     click.Option(
