@@ -187,7 +187,7 @@ class PlotInputs:
     scenarios: tuple[str, ...]  # "dataset/partition/backbone"
     methods: tuple[PlottedMethod, ...]
     seeds: tuple[int, ...]
-    artefact: str | None  # the method's table to read; None: evaluations
+    artefact: str | None  # the table to read beside evaluations
     # by partition, and by "partition/method" where a method has other rounds
     reported: dict[str, Reported]
 
