@@ -81,7 +81,7 @@ def test_an_image_reads_the_attributes_of_the_clients_classes(tiny, role):
     if role == "trains":
         described = (x.expand(3, -1, -1) for x in module("fedmvp").descriptions(task))
         known = dict(zip(("features", "shares"), described, strict=True))
-        found = module("fedmvp").loss(task, params, known, clients, batch)
+        found, extras = module("fedmvp").loss(task, params, known, clients, batch)
     else:
         found = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)
     for k in range(3):
@@ -102,7 +102,10 @@ def test_an_image_reads_the_attributes_of_the_clients_classes(tiny, role):
             labels = torch.tensor([given.index(y) for y in batch.labels[k].tolist()])
             apart = 1 - (images * batch.features[k].double()).sum(-1)
             assert apart.max() > 0.001, "the prompts would be seen"
-            expected = F.cross_entropy(expected, labels, reduction="none") + 4.0 * apart
+            entropy = F.cross_entropy(expected, labels, reduction="none")
+            reported = extras["reported_loss"][k].double()
+            torch.testing.assert_close(reported, entropy, atol=1e-4, rtol=1e-4)
+            expected = entropy + 4.0 * apart
         torch.testing.assert_close(found[k].double(), expected, atol=1e-4, rtol=1e-4)
 
 

@@ -101,7 +101,7 @@ def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
     if role == "trains":
         shares = plugin.training_shares(task, clients).expand(3, -1, -1)
         known = {"params": params, "written": written.expand(3, -1, -1), "shares": shares}
-        found = plugin.loss(task, params, known, clients, batch)
+        found, extras = plugin.loss(task, params, known, clients, batch)
     else:
         found = hooks.predict(task=task, received={"params": params}, clients=clients, batch=batch)
     for k in range(3):
@@ -115,7 +115,10 @@ def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
             if role == "trains":
                 wanted = clip_by_hand.logits(model, image, written)[0].softmax(-1)
                 guided = -(wanted * expected.log_softmax(-1)).sum()
-                expected = F.cross_entropy(expected, batch.labels[k, b]) + 2.0 * guided
+                entropy = F.cross_entropy(expected, batch.labels[k, b])
+                reported = extras["reported_loss"][k, b]
+                torch.testing.assert_close(reported, entropy, atol=1e-3, rtol=1e-3)
+                expected = entropy + 2.0 * guided
             torch.testing.assert_close(found[k, b], expected, atol=1e-3, rtol=1e-3)
 
 

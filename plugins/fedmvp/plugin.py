@@ -104,13 +104,19 @@ def prompted(
     return images, clip.logits(images, shares @ features)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the cross-entropy among the client's classes, plus alpha (1 - cosine) [K, B]."""
+def loss(
+    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
+    """Compute the cross-entropy among the client's classes [K, B], plus alpha (1 - cosine).
+
+    The former alone is reported.
+    """
     own = clients.priors > 0  # [K, C]
     described = received["features"][0], received["shares"][0]
     images, scores = prompted(task, params, described, own, batch)
     entropy = fl.cross_entropy(scores.masked_fill(~own[:, None], float("-inf")), batch.labels)
-    return entropy + task.options.weight * (1 - (images * batch.features).sum(-1))
+    apart = 1 - (images * batch.features).sum(-1)
+    return entropy + task.options.weight * apart, {"reported_loss": entropy}
 
 
 @fl.hookimpl

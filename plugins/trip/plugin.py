@@ -97,12 +97,18 @@ def logits(task: CLIPTask, params: Tree, batch: Batch, shares: Tensor) -> Tensor
     return torch.cat(parts, 1)
 
 
-def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
-    """Compute the cross-entropy [K, B], plus alpha times that with hand-written texts' answers."""
+def loss(
+    task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: Batch
+) -> tuple[Tensor, Tree]:
+    """Compute the cross-entropy [K, B], which alone is reported, plus the guided term.
+
+    The latter is alpha times the cross-entropy with hand-written texts' answers.
+    """
     scores = logits(task, params, batch, received["shares"][0][batch.rows])
     written = task.backbone.logits(batch.features, received["written"])
     guided = -(written.softmax(-1) * scores.log_softmax(-1)).sum(-1)
-    return fl.cross_entropy(scores, batch.labels) + task.options.weight * guided
+    entropy = fl.cross_entropy(scores, batch.labels)
+    return entropy + task.options.weight * guided, {"reported_loss": entropy}
 
 
 def training_shares(task: CLIPTask, clients: Cohort) -> Tensor:
