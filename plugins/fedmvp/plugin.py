@@ -27,6 +27,8 @@ Choices that differ from the code:
 - A client starts each round with a fresh optimiser.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -123,7 +125,10 @@ def loss(
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     features, shares = (x.expand(len(clients), -1, -1) for x in descriptions(task))
     known = {**received, "features": features, "shares": shares}
-    return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+    updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+    for update, priors in zip(updates, clients.priors, strict=True):
+        update.metrics["guessing_loss"] = math.log(int((priors > 0).sum()))
+    return updates
 
 
 @fl.hookimpl

@@ -18,6 +18,8 @@ Choices, by the released code where the paper leaves one open:
 - With `names: all`, clients train among all classes, with the context of all names.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -74,7 +76,11 @@ def loss(task: CLIPTask, params: Tree, received: Tree, clients: Cohort, batch: B
 @fl.hookimpl
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known = {**received, "names": name_features(task).expand(len(clients), -1, -1)}
-    return fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+    updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
+    if task.options.names == "own":
+        for update, priors in zip(updates, clients.priors, strict=True):
+            update.metrics["guessing_loss"] = math.log(int((priors > 0).sum()))
+    return updates
 
 
 @fl.hookimpl
