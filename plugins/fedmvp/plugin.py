@@ -126,8 +126,9 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
     features, shares = (x.expand(len(clients), -1, -1) for x in descriptions(task))
     known = {**received, "features": features, "shares": shares}
     updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
-    for update, priors in zip(updates, clients.priors, strict=True):
-        update.metrics["guessing_loss"] = math.log(int((priors > 0).sum()))
+    counts = (clients.priors > 0).sum(-1).tolist()
+    for update, count in zip(updates, counts, strict=True):
+        update.metrics["guessing_loss"] = math.log(count)
     return updates
 
 

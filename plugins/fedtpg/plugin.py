@@ -78,8 +78,9 @@ def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Updat
     known = {**received, "names": name_features(task).expand(len(clients), -1, -1)}
     updates = fl.make_updates(fl.train_locally(task, loss, known, clients), clients)
     if task.options.names == "own":
-        for update, priors in zip(updates, clients.priors, strict=True):
-            update.metrics["guessing_loss"] = math.log(int((priors > 0).sum()))
+        counts = (clients.priors > 0).sum(-1).tolist()
+        for update, count in zip(updates, counts, strict=True):
+            update.metrics["guessing_loss"] = math.log(count)
     return updates
 
 
