@@ -183,7 +183,7 @@ def test_what_was_not_received_and_statistics_are_sent_as_they_are():
 
 def test_an_upload_that_is_packed_already_cannot_be_forged(run):
     task, hooks = run("top_k", "forged_update")
-    with refused("forged_update: client ", "no change to forge; list it before wrappers that"):
+    with refused("forged_update: client ", "list forged_update before wrappers"):
         uploads(task, hooks)
     uploads(*run("forged_update", "top_k"))
 

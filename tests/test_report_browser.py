@@ -213,7 +213,7 @@ def test_a_curve_is_hidden_by_its_name_and_shows_numbers_under_the_pointer(page)
     names = [text.text for text in chart.find_elements(By.CSS_SELECTOR, ".legendtext")]
     assert names == ["FedVPT", SCRIPT], "names are shown as they are written"
     ticks = [text.text for text in chart.find_elements(By.CSS_SELECTOR, ".xtick")]
-    assert ticks == ["1", "2"], "there is no round between two"
+    assert ticks == ["1", "2"], "no tick lies between two rounds"
     page.execute_script("Plotly.Fx.hover(arguments[0], [{curveNumber: 2, pointNumber: 1}])", chart)
     assert " ± " in chart.find_element(By.CSS_SELECTOR, ".hoverlayer").text
     toggle = chart.find_elements(By.CSS_SELECTOR, ".legendtoggle")[0]

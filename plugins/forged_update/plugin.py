@@ -12,8 +12,8 @@ Choices:
   behind an attack on its data.
 - Parameters that the client had not received, what it uploads beside parameters and running
   statistics of batch norm, of which a variance must not be negative, are sent as they are.
-- An upload of which nothing can be forged is refused: behind a compression, or of a method whose
-  clients receive none of the parameters that they send.
+- The wrapper refuses an upload in which it can forge nothing: one that is compressed already, or
+  one of a method whose clients receive none of the parameters that they send.
 - `scale: 1` without noise changes nothing, but leaves the attackers out of evaluations: the row
   without an attack that is measured on the same honest clients.
 """
@@ -55,8 +55,8 @@ def client_update(
         sent, start = updates[k].payload, fl.unstack(received, k).get("params", {})
         if [*fl.leaves(sent)] and not fl.split_known(sent.get("params", {}), start)[0]:
             raise fl.FedLoomError(
-                f"forged_update: client {clients.ids[k]} sends no parameter that it had received, "
-                "so that there is no change to forge; list it before wrappers that compress"
+                f"forged_update: client {clients.ids[k]} must send a parameter that it had received, "
+                "got none; list forged_update before wrappers that compress"
             )
         noise = task.generator("forged_update", clients.ids[k])
         params = forged(sent.get("params", {}), start, options.scale, options.noise, noise)
