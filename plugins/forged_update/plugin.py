@@ -55,8 +55,8 @@ def client_update(
         sent, start = updates[k].payload, fl.unstack(received, k).get("params", {})
         if [*fl.leaves(sent)] and not fl.split_known(sent.get("params", {}), start)[0]:
             raise fl.FedLoomError(
-                f"forged_update: client {clients.ids[k]} must send a parameter that it had received, "
-                "got none; list forged_update before wrappers that compress"
+                f"forged_update: client {clients.ids[k]} must send a parameter that it had "
+                "received, got none; list forged_update before wrappers that compress"
             )
         noise = task.generator("forged_update", clients.ids[k])
         params = forged(sent.get("params", {}), start, options.scale, options.noise, noise)
