@@ -1,6 +1,7 @@
 """A study on a real Slurm: jobs are cancelled, stopped and orphaned, and nothing is lost."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ GENERIC = (
 def log_of(folder: Path, seed: int) -> str:
     """What the job that trains a run has written to its log."""
     run = tiny_study.RUN.format(seed).replace("results/runs", "results/logs/train")
-    path = folder / run / f"rounds/{ROUNDS:04}.log"
-    return path.read_text() if path.exists() else ""
+    with suppress(FileNotFoundError):  # not there yet, or removed by Snakemake before a new attempt
+        return (folder / run / f"rounds/{ROUNDS:04}.log").read_text()
+    return ""
 
 
 def rounds_done(folder: Path, seed: int) -> bool:
