@@ -26,7 +26,6 @@ from fedloom.study.selected import chosen_options
 
 FOLDER = Path("results/bf16")
 SUFFIX = "_bf16"
-KEYS = ["partition", "method"]
 
 
 def file_of(study: str) -> Path:
@@ -79,22 +78,22 @@ def accuracies(plan: Plan) -> pd.DataFrame:
         last = sorted(evaluation["round"].unique())[-plan.settings.study.report.last_evaluations :]
         shown = evaluation[evaluation["participating"] & evaluation["round"].isin(last)]
         title = plan.settings.methods[run.method].title
-        rows.append([run.partition, title, run.seed, metrics.percent(shown).mean()])
-    return pd.DataFrame(rows, columns=[*KEYS, "seed", "accuracy"])
+        rows.append([title, run.seed, metrics.percent(shown).mean()])
+    return pd.DataFrame(rows, columns=["method", "seed", "accuracy"])
 
 
 def table(study: str) -> pd.DataFrame:
-    """Return a row per method and partition: both accuracies and their difference, paired."""
+    """Return a row per method: both accuracies and their difference, paired."""
     plans = load_plan([file_of(study)]), load_plan([FOLDER / f"{Path(study).name}.yaml"])
     full, half = map(accuracies, plans)
-    both = full.merge(half, on=[*KEYS, "seed"], suffixes=("", SUFFIX), validate="1:1")
+    both = full.merge(half, on=["method", "seed"], suffixes=("", SUFFIX), validate="1:1")
     rows = []
-    for key, seeds in both.groupby(KEYS, sort=False):
+    for method, seeds in both.groupby("method", sort=False):
         difference = seeds["accuracy" + SUFFIX] - seeds["accuracy"]
         low, high = stats.ttest_1samp(difference, 0).confidence_interval()
         rows.append(
             {
-                **dict(zip(KEYS, key, strict=True)),
+                "method": method,
                 "float32": f"{seeds['accuracy'].mean():.1f} ± {seeds['accuracy'].std():.1f}",
                 "bf16": f"{seeds['accuracy' + SUFFIX].mean():.1f}",
                 "difference [95 %]": f"{difference.mean():+.2f} [{low:+.2f}, {high:+.2f}]",

@@ -1,7 +1,7 @@
 """Keep the results of `make real` in docs/results, and set their tables into pages.
 
     real_results.py keep cifar10   copy a finished study's tables, figures and rows from results/
-    real_results.py write          set the kept tables into README.md and docs/results.md
+    real_results.py write          set the kept tables into the pages
 
 Their marks are as `<!-- table cifar10/main -->`. The text between the tables is written by hand. A
 test checks that the pages have the kept tables.
@@ -25,7 +25,10 @@ from fedloom.study import paths
 from fedloom.study.runs import trial_runs
 
 KEPT = ROOT / "docs/results"
-PAGES = (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/claims.md")
+PAGES = [
+    ROOT / page
+    for page in ("README.md", "docs/results.md", "docs/claims.md", "docs/performance.md")
+]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(?=<!-- end -->)", re.S)
 
 
