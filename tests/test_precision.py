@@ -113,3 +113,21 @@ def test_training_in_bf16_on_a_cpu_uses_no_fused_attention(tiny, bf16, name, mon
     monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
     task, hooks = tiny(name)
     train_round(task.at(1), hooks, initial_state(task, hooks))
+
+
+def test_on_a_cpu_bf16_passes_no_attention_of_open_clip(monkeypatch):
+    """Its transposed inputs take ten times as long in bf16 as in float32."""
+    plain = tiny_clip()
+    half = FrozenCLIP(plain.model, plain._text._tokenizer, "tiny", precision="bf16")
+    context, images = torch.randn(2, 2, plain.width), torch.zeros(3, 16, 16, 3).byte()
+
+    def slow(*args, **kwargs):
+        raise AssertionError("the attention of open_clip")
+
+    def features(clip):
+        return clip.text_features(context, ("a", "b")), clip.compute_cache(images, "features")["final"]
+
+    near = features(plain)
+    monkeypatch.setattr(torch.nn.MultiheadAttention, "forward", slow)
+    for ours, other in zip(features(half), near, strict=True):
+        assert F.cosine_similarity(ours.float(), other.float(), dim=-1).min() > 0.99

@@ -15,6 +15,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 
 from fedloom.backbones.blocks import (
+    EVERY,
     Inserts,
     Parts,
     Weights,
@@ -22,6 +23,7 @@ from fedloom.backbones.blocks import (
     known_parts,
     layer,
     per_client,
+    read_block,
     run_blocks,
 )
 from fedloom.common.errors import FedLoomError
@@ -48,7 +50,10 @@ def _(block: ResidualAttentionBlock) -> Parts:
 def tokens(tower: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return class tokens [N, d_joint] and T patches [N, T, d_joint] of images [N, 3, H, W]."""
     if isinstance(tower, VisionTransformer):
-        x = tower.ln_post(tower.transformer(tower._embeds(x)))  # [N, 1 + T, d]
+        x = tower._embeds(x)  # [N, 1 + T, d]
+        for block in tower.transformer.resblocks:
+            x = read_block(block, x, EVERY)
+        x = tower.ln_post(x)
         x = x if tower.proj is None else x @ tower.proj
         return x[:, 0], x[:, 1:]
     if isinstance(tower, ModifiedResNet):

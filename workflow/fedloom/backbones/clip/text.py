@@ -188,7 +188,7 @@ class TextTower:
         if own is None:
             *earlier, last = self._text.transformer.resblocks
             for block in earlier:
-                x = block(x, attn_mask=mask)
+                x = read_block(block, x, EVERY, mask)
             return read_block(last, x, read, mask)
         if mask.dim() == 3:
             mask = mask.unflatten(0, (len(x), -1))  # [N, heads, S, S]
