@@ -125,7 +125,8 @@ def test_on_a_cpu_bf16_passes_no_attention_of_open_clip(monkeypatch):
         raise AssertionError("the attention of open_clip")
 
     def features(clip):
-        return clip.text_features(context, ("a", "b")), clip.compute_cache(images, "features")["final"]
+        final = clip.compute_cache(images, "features")["final"]
+        return clip.text_features(context, ("a", "b")), final
 
     near = features(plain)
     monkeypatch.setattr(torch.nn.MultiheadAttention, "forward", slow)
