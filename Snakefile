@@ -16,9 +16,8 @@ from fedloom.common.checkout import in_shell
 from fedloom.common.exits import one_line_errors
 from fedloom.commands.job import VARIABLE
 from fedloom.study import paths
-from fedloom.study.endings import failures, summary
 from fedloom.study.jobs import to_json
-from fedloom.study.records import write_record
+from fedloom.study.records import failures, summary, write_record
 
 STARTED = time.time()
 with one_line_errors():

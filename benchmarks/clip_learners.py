@@ -9,7 +9,7 @@ on the `Baseline`:
 - `careful`: image features come from a cache, one call of the text tower computes all contexts up
   to the longest EOT, and the projection is computed once a round.
 
-Sinkhorn's iterations are those of `fedloom.toolbox.transport_plan` in all cases: they are not
+Sinkhorn's iterations are those of `plugins/fedotp/transport.py` in all cases: they are not
 the subject of the comparison.
 
 Shapes: B images, M patches, n contexts, L tokens of a context, C classes, d width.
@@ -26,10 +26,12 @@ import torch.nn.functional as F
 from clip_text import PLACES, padded_text, tokenized
 from torch import Tensor
 
-from fedloom.backbones.clip import image as clip_image
+from fedloom.backbones.clip.image import ImageTower
 from fedloom.data.federation import shuffled_batches
 from fedloom.federated.task import Task
-from fedloom.toolbox import transport_plan
+from fedloom.hooks import loader, manifest
+
+transport_plan = loader.import_plugin(manifest.find("fedotp")).transport_plan
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def usual(task: Task, learner: Learner, received: Tensor) -> Baseline:
         pixels = task.backbone.pixels(torch.from_numpy(data.store.images(rows).copy()))
         if learner.cache == "features":
             return model.encode_image(pixels, normalize=True)
-        return F.normalize(clip_image.tokens(model.visual, pixels)[1], dim=-1)
+        return F.normalize(ImageTower(model.visual, "")(pixels, {}, None, False)[1], dim=-1)
 
     def texts(contexts: list[Tensor]) -> Tensor:
         each = [padded_text(model, context[None], data.classes, PLACES) for context in contexts]

@@ -45,7 +45,7 @@ from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
 
 MICRO = {"name": "micro_clip", "weights": "workflow/resources/micro_clip.safetensors"}
 LARGE = "ViT-B-16-quickgelu"

@@ -35,7 +35,6 @@ from fedloom.common import memory
 from fedloom.common.device import prepare_torch
 from fedloom.data.federation import Federation
 from fedloom.data.store import Example, ImageStore, write
-from fedloom.federated import evaluate as evaluate_module
 from fedloom.federated import groups
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
@@ -138,11 +137,9 @@ def eight_clients() -> Any:
     """Evaluate eight clients at once, whatever number of images they have, 256 images at once."""
     stack = ExitStack()
     stack.enter_context(all_clients())
-    stack.enter_context(
-        patch.object(evaluate_module, "clients_evaluated_at_once", lambda *given: 8)
-    )
-    fixed = lambda sizes, width, images: groups.groups(len(sizes), width)  # noqa: E731
-    stack.enter_context(patch.object(evaluate_module, "groups_by_images", fixed))
+    stack.enter_context(patch.object(groups, "clients_evaluated_at_once", lambda *given: 8))
+    fixed = lambda sizes, width, images: groups.divide(len(sizes), width)  # noqa: E731
+    stack.enter_context(patch.object(groups, "groups_by_images", fixed))
     return stack
 
 

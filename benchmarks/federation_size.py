@@ -40,7 +40,7 @@ from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import Task
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
 
 CLASSES, TRAIN, TEST, SAMPLED = 10, 4, 2, 10
 COLUMNS = (

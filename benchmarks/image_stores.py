@@ -91,7 +91,7 @@ def build(spec: dict, images: Path) -> tuple[float, int]:
     if spec.get("name") == "CIFAR10":
         trust_cifar(Path(spec["root"]))
     start = time.perf_counter()
-    settings: dict[str, Any] = {"class_per_domain": False} | spec
+    settings: dict[str, Any] = dict(spec)
     sources.build(settings.pop("source"), settings, images)
     return time.perf_counter() - start, memory("VmHWM")
 

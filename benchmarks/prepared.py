@@ -15,7 +15,7 @@ from fedloom.commands.planning import load_plan
 from fedloom.common.device import prepare_torch
 from fedloom.federated.build_task import build_task
 from fedloom.federated.task import Task
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 

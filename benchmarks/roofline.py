@@ -24,7 +24,7 @@ from fedloom.common.checkout import ROOT
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.task import Task
 from fedloom.hooks import manifest
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
 
 METHODS = """head_tuning fedvpt fedvpt_deep pep_fedpt sgpt pfedpg pfpt fedlora fedavg_adapter
 fedavg promptfl fedotp fedpha""".split()  # noqa: SIM905

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from fedloom.backbones.clip import model as clip
 from fedloom.common.device import prepare_torch
-from fedloom.hooks import importing, manifest
+from fedloom.hooks import loader, manifest
 
 MODEL = "ViT-B-16-quickgelu"
 CLASSES, LENGTH, BATCH, STEPS = 100, 16, 32, 5
@@ -44,7 +44,7 @@ def main() -> None:
     steps = parser.parse_args().steps
     prepare_torch(1)
     method = manifest.find("fedpha")
-    plugin = importing.import_plugin(method)
+    plugin = loader.import_plugin(method)
     torch.manual_seed(0)
     backbone = clip.FrozenCLIP(open_clip.create_model(MODEL), open_clip.get_tokenizer(MODEL), MODEL)
     options = SimpleNamespace(**method.options({}, method.name))

@@ -11,7 +11,6 @@ from mkdocs.exceptions import PluginError
 from schema_pages import about, cell, type_of
 from source_pages import source_link
 
-from fedloom.commands.config_schema import schema_of
 from fedloom.common.checkout import ROOT
 from fedloom.hooks.training import Training
 
@@ -25,6 +24,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 ARGUMENTS = {
     "task": ("federated/task.py", "Task"),
     "task.data": ("data/federation.py", "Federation"),
+    "task.backbone of every method": ("backbones/base.py", "Backbone"),
     "task.backbone of a ViT method": ("backbones/vit.py", "FrozenViT"),
     "task.backbone of a CLIP method": ("backbones/clip/model.py", "FrozenCLIP"),
     "task.backbone of a method that trains a ResNet": ("backbones/resnet.py", "FrozenResNet"),
@@ -163,7 +163,7 @@ def arguments_page() -> str:
         for item in methods(node):
             if not is_property(item):
                 parts.append(chapter(item, LIBRARY / path).replace("## ", "### ", 1))
-    keys = schema_of(Training)["properties"]
+    keys = Training.model_json_schema()["properties"]
     parts += [
         "## task.training",
         "The study's training options over the method's own (`[training]` in method.toml), and"

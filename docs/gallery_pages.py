@@ -7,9 +7,9 @@ import yaml
 from schema_pages import sentence
 from source_pages import source_link
 
-from fedloom.commands.config_schema import ROOMS
 from fedloom.common.checkout import ROOT
 from fedloom.common.schema import read_yaml
+from fedloom.config.kinds import KINDS
 
 FOLDER = ROOT / "docs/gallery"
 INTRO = (
@@ -21,7 +21,7 @@ INTRO = (
 
 def kinds(section: str) -> dict[str, type]:
     """Return the kinds of `tables` or `figures` by name."""
-    return ROOMS[section]
+    return KINDS[section]
 
 
 def entry(section: str, kind: type, study: str, label: str, keys: dict) -> str:

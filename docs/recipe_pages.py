@@ -4,14 +4,13 @@ from typing import Any
 
 from schema_pages import cell, table
 
-from fedloom.commands.config_schema import schema_of
 from fedloom.config import recipes
 from fedloom.config.recipes import Recipe, RecipeKeys
 
 
 def recipes_page() -> str:
     """Return a paragraph per recipe, and the keys of a recipe's file."""
-    root = schema_of(RecipeKeys)
+    root = RecipeKeys.model_json_schema()
     intro = (
         "# Recipes\n\nEach is one file, `workflow/datasets/<name>.yaml`: the origin of a data"
         " set, the layout of its files, how they are read and the expected counts. [Data]"

@@ -2,8 +2,8 @@
 
 import json
 
-from fedloom.commands.config_schema import ROOMS, kind_schema, schema_of, whole
-from fedloom.config.kinds import NAMED_BY
+from fedloom.commands.config_schema import kind_schema, whole
+from fedloom.config.kinds import KINDS, NAMED_BY
 from fedloom.config.study import Config
 from fedloom.hooks.manifest import Plugin
 from fedloom.hooks.training import Training
@@ -100,7 +100,7 @@ def kinds(section: str) -> str:
             " An entry may have a `recipe` instead, the name of one [that ships](recipes.md) or the"
             " path of a .yaml file, and any keys of the recipe's source beside it."
         )
-    for name in ROOMS[section]:
+    for name in KINDS[section]:
         sub = kind_schema(section, name)
         parts.append(f"### {key}: {name}\n\n{sentence(sub)}\n\n{table(sub, sub)}")
     return "\n\n".join(parts)
@@ -108,7 +108,7 @@ def kinds(section: str) -> str:
 
 def config_page() -> str:
     """Return the reference of config.yaml, a chapter per section."""
-    root = schema_of(Config)
+    root = Config.model_json_schema()
     chapters = [
         "# config.yaml",
         "Every key of `config.yaml` and of a study. A key that is not listed here is an error that "
@@ -116,21 +116,21 @@ def config_page() -> str:
         "and checks keys.",
     ]
     for name, sub in root["properties"].items():
-        if name in ROOMS:
+        if name in KINDS:
             chapters.append(kinds(name))
             continue
         meant = whole(sub, root)
         (shape,) = meant.get("patternProperties", {"": None}).values()
         keys = table(meant, root) if shape is None else table(whole(shape, root), root, "<label>.")
         chapters.append(f"## {name}\n\n{sentence(meant)}\n\n{keys}")
-    training = schema_of(Training)
+    training = Training.model_json_schema()
     chapters.append(f"## training\n\n{sentence(training)}\n\n{table(training, training)}")
     return "\n\n".join(chapters)
 
 
 def method_page() -> str:
     """Return the reference of method.toml, from the model of its keys."""
-    root = schema_of(Plugin)
+    root = Plugin.model_json_schema()
     return (
         "# method.toml\n\nWhat a plugin says of itself, from `workflow/fedloom/hooks/manifest.py`;"
         " the keys of `[training]` are those of [config.yaml](config.md#training). A condition is"

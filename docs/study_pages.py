@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from fedloom.commands import bundled_studies
-from fedloom.commands.describe import header
-from fedloom.commands.plan import hours, megabytes
+from fedloom.commands.describe import header, hours
 from fedloom.commands.planning import load_plan
 from fedloom.config.reading import read_all
 from fedloom.study.cost import RATES, study_cost
@@ -34,7 +35,7 @@ def price(plan: Plan) -> str:
     """Return the cost of a study, from the first job to the last, in a sentence."""
     cost, rate = study_cost(plan), RATES[plan.settings.study.precision]
     jobs = sum(cost.jobs.values())
-    disk = megabytes(sum(cost.disk.values()))
+    disk = decimal(int(1e6 * sum(cost.disk.values())))
     if not cost.operations:
         return f"{jobs} jobs."
     return (

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedloom.common import checkout
-from fedloom.config import kind_plugins
+from fedloom.config import kinds
 from fedloom.contract.tiny import tiny_task
 from fedloom.hooks import loader, manifest
 
@@ -53,7 +53,7 @@ def tiny(tmp_path):
     return make
 
 
-FINDERS = (manifest.discover, kind_plugins.discover)
+FINDERS = (manifest.discover, kinds.discover)
 
 
 def forget_plugins() -> None:

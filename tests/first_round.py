@@ -3,19 +3,21 @@
 import sys
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
+from fedloom.backbones.blocks import Insert
 from fedloom.data.federation import Batch
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import Cohort, Task, Update, cohort
-from fedloom.hooks import importing, manifest
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks import loader, manifest
+from fedloom.hooks.loader import Hooks
 from fedloom.toolbox import Tree, stack
 
 
 def module(method: str, name: str = "plugin") -> ModuleType:
     """Return a module of a plugin's folder; every `load_hooks` makes another."""
-    importing.import_plugin(manifest.find(method))
+    loader.import_plugin(manifest.find(method))
     return sys.modules[f"fedloom_plugins.{method}.{name}"]
 
 
@@ -37,3 +39,9 @@ def first_cohort(
 def upload(params: Tree, examples: int = 1, client: int = -1, **more: Tensor) -> Update:
     """Return what a client sends: its parameters and, beside them, other tensors by name."""
     return Update({"params": params, **more}, {}, examples, {}, client=client)
+
+
+def prefix(tokens: Tensor) -> Insert:
+    """Return an insert of tokens [K, P, d] in front of keys or values, as a plugin may write it."""
+    shared = tokens.unsqueeze(1)  # [K, 1, P, d]
+    return lambda given, out: torch.cat([shared.expand(-1, out.shape[1], -1, -1), out], -2)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from fedloom.config.recipes import dataset_entry
 from fedloom.data import sources
-from fedloom.data.entries import dataset_entry
 from fedloom.data.store import ImageStore
 
 

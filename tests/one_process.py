@@ -12,10 +12,10 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 
-from fedloom.commands import launch
 from fedloom.commands.planning import load_plan
-from fedloom.config.rounds import job_ends
+from fedloom.config.protocols import job_ends
 from fedloom.config.settings import VALIDATION
+from fedloom.report import page
 from fedloom.study import paths
 from fedloom.study.plan import Plan
 
@@ -85,4 +85,4 @@ if __name__ == "__main__":
     files = sys.argv[1:]
     plan = load_plan([Path(file) for file in files])
     run_all(plan)
-    launch.report(plan)
+    print(f"report  {page.write(plan)}")

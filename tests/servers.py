@@ -15,7 +15,7 @@ class Files(BaseHTTPRequestHandler):
 
     `server.cuts` are numbers of bytes after which the next answers break off, and `server.status`
     an error that is answered instead; without `server.ranges`, all of a file is sent each time.
-    `server.moved` has addresses to which paths send on. `server.asked` has the Range of every GET.
+    `server.asked` has the Range of every GET.
     """
 
     protocol_version = "HTTP/1.1"
@@ -27,8 +27,6 @@ class Files(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.asked.append(self.headers.get("Range"))
-        if path in self.server.moved:
-            return self.answer(302, b"", {"Location": self.server.moved[path]})
         content = self.server.files.get(path)
         if self.server.status or content is None:
             return self.answer(self.server.status or 404, b"")
@@ -118,7 +116,7 @@ def serving(handler: type[Files], files: dict[str, bytes]) -> Iterator[Any]:
     """Run a server of files; its attribute `address` is where."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.files, server.cuts, server.status, server.asked, server.lies = files, [], None, [], set()
-    server.ranges, server.moved = True, {}
+    server.ranges = True
     server.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.rounds import Reported
+from fedloom.config.settings import Reported
 from fedloom.report import figures, tables
 from fedloom.report.figures import style
 from fedloom.study import paths

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from fedloom.common.io import read_table
-from fedloom.config.rounds import Reported
+from fedloom.config.settings import Reported
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.data import federation
 from fedloom.federated import training_job
-from fedloom.federated.evaluate import evaluate
+from fedloom.federated.evaluate import answer_test_sets, evaluate
 from fedloom.federated.round import initial_state
-from fedloom.federated.unseen import answers
 from fedloom.hooks import loader, manifest
 from fedloom.report.metrics import accuracies
 from fedloom.toolbox import draw_attackers
@@ -116,7 +115,7 @@ def test_a_job_that_is_stopped_under_an_attack_resumes(run, tmp_path):
 
 def test_attackers_do_not_answer_images_of_other_data_either(run):
     task, hooks = run("label_flip", method="zero_shot_clip")
-    rows = answers(task.at(1), hooks, initial_state(task, hooks))
+    rows = answer_test_sets(task.at(1), hooks, initial_state(task, hooks))
     assert {row["client_id"] for row in rows} == set(IDS) - set(draw_attackers(task, 0.4))
 
 

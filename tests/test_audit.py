@@ -9,19 +9,18 @@ import pandas as pd
 import pytest
 import torch
 
+from fedloom.config.kinds import KINDS
 from fedloom.config.settings import FixedSeeds
 from fedloom.contract import checks
 from fedloom.contract.tiny import tiny_task
-from fedloom.federated import attacks
 from fedloom.federated.evaluate import artefact
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
-from fedloom.report.tables import KINDS
 from first_round import module
 
 IDS = [1, 2, 3, 4, 5]  # the participating clients of the tiny task
 audit = module("audit", "plugin")
-PRIVACY = KINDS["privacy"]
+PRIVACY = KINDS["tables"]["privacy"]
 privacy = sys.modules[PRIVACY.__module__]
 
 
@@ -48,7 +47,7 @@ def membership(task, hooks, state):
 @pytest.mark.parametrize(("withheld", "kept"), [(0.5, 0.5), (0.25, 0.75), (0.999, 0.0)])
 def test_a_client_trains_on_the_share_that_it_does_not_withhold(run, withheld, kept):
     task, hooks = run("audit", withheld=withheld)
-    data = attacks.training_data(task.at(3), hooks)
+    data = hooks.training_data(task=task.at(3))
     for k, rows in enumerate(task.data.train):
         members = data.train[k]
         expected = max(1, round(kept * len(rows))) if k in IDS else len(rows)
@@ -60,19 +59,19 @@ def test_a_client_trains_on_the_share_that_it_does_not_withhold(run, withheld, k
 
 def test_members_follow_from_the_seed_alone(run):
     task, hooks = run("audit")
-    first, later = (attacks.training_data(task.at(n), hooks).train for n in (1, 7))
+    first, later = (hooks.training_data(task=task.at(n)).train for n in (1, 7))
     assert all(map(np.array_equal, first, later))
     other, _ = run("audit", seed=1)
     alike = FixedSeeds(initialisation=5)
     for one, two in ((task, other), (replace(task, fixed=alike), replace(other, fixed=alike))):
-        first, again = (attacks.training_data(each, hooks).train for each in (one, two))
+        first, again = (hooks.training_data(task=each).train for each in (one, two))
         assert not all(map(np.array_equal, first, again))
 
 
 def test_the_artefact_has_every_training_image_and_marks_the_members(run):
     task, hooks = run("audit")
     state = initial_state(task, hooks)
-    table, members = membership(task, hooks, state), attacks.training_data(task, hooks).train
+    table, members = membership(task, hooks, state), hooks.training_data(task=task).train
     for client, rows in table.groupby("client_id"):
         assert set(rows["image"]) == set(task.data.train[client])
         assert set(rows["image"][rows["member"]]) == set(members[client])
@@ -201,7 +200,7 @@ def test_distances_are_those_of_the_trained_images_and_columns_of_the_rounds(run
     task, hooks = run("audit")
     state = initial_state(task, hooks)
     state, row = train_round(task.at(1), hooks, state)
-    members = attacks.training_data(task, hooks).train
+    members = hooks.training_data(task=task).train
     blind = []
     for update in row["updates"]:
         labels = task.data.labels.numpy()[members[update["client_id"]]]
@@ -223,7 +222,7 @@ def test_of_an_upload_without_a_head_the_guess_is_blind(run):
 
 def test_an_audit_leaves_updates_as_they_are(run):
     task, hooks = run("audit")
-    members = attacks.training_data(task, hooks)
+    members = hooks.training_data(task=task)
     plain = loader.load_hooks(manifest.find("head_tuning"))
     state = initial_state(task, plain)
     alone = checks.upload(replace(task, data=members), plain, 1, state, IDS)[1]

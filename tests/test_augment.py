@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from torchvision.transforms import v2
 
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks
-from fedloom.federated.augmentation import BICUBIC, cropped, flipped, shifted, training_batch
+from fedloom.federated.augmentation import training_batch
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import manifest
@@ -123,20 +122,3 @@ def test_resumed_stacked_and_alone_are_alike(name, tmp_path, monkeypatch):
     for number, check in enumerate((checks.resumes, checks.stacks)):
         (tmp_path / str(number)).mkdir()
         check(method, tmp_path / str(number))
-
-
-@pytest.mark.parametrize("size", [(16, 16), (7, 7), (40, 40)])
-@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 5, 90), (3, 90, 5)])
-def test_draws_are_those_of_torchvision_to_the_bit(shape, size):
-    """Of an image so long that no crop of ten may fit, too."""
-    image = torch.randint(0, 256, shape, dtype=torch.uint8)
-    shift = [v2.Resize(size, BICUBIC), v2.RandomCrop(size, padding=size[0] // 8)]
-    ways = {cropped: [v2.RandomResizedCrop(size, interpolation=BICUBIC)], shifted: shift}
-    for drawn, crop in ways.items():
-        transform = v2.Compose([*crop, v2.RandomHorizontalFlip()])
-        for seed in range(20):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                theirs = transform(image)
-            generator = torch.Generator().manual_seed(seed)
-            assert torch.equal(flipped(drawn(image, size, generator), generator), theirs)

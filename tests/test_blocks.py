@@ -14,8 +14,8 @@ from fedloom.backbones import blocks
 from fedloom.backbones.blocks import PLACES
 from fedloom.backbones.clip import text
 from fedloom.backbones.vit import FrozenViT
-from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter, prefix
-from first_round import first_cohort
+from fedloom.toolbox import adapter, deep_prompts, lora, parallel_adapter
+from first_round import first_cohort, prefix
 from refusals import refused
 
 K, B, T, D, HEADS, HIDDEN, P, R = 3, 2, 5, 16, 2, 32, 2, 4
@@ -258,7 +258,7 @@ def test_tokens_that_are_read_equal_those_of_whole_blocks(kind, count):
     expected = x.unflatten(0, (K, B))[:, :, :count]
     actual = vit.blocks(tokens, read=count)
     torch.testing.assert_close(actual, expected, **CLOSE)
-    assert vit.blocks(tokens, last=2, read=count).shape == (K, B, T, D), "not the last block"
+    assert vit.block(2, tokens, read=count).shape == (K, B, T, D), "not the last block"
     for ours, theirs in zip(_gradients(actual, tokens), _gradients(expected, tokens), strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
 
@@ -335,7 +335,7 @@ def test_attention_in_products_equals_the_fused_one(monkeypatch):
     mask = torch.full((T, T), -math.inf, dtype=torch.float64).triu(1)
     both = []
     for products in (False, True):
-        monkeypatch.setattr(blocks, "_slow_if_fused", lambda x, products=products: products)
+        monkeypatch.setattr(blocks, "_bf16_on_cpu", lambda x, products=products: products)
         out = blocks.run_block(block, tokens, {}, {}, mask)
         both.append((out, *torch.autograd.grad(out.square().sum(), tokens)))
     for fused, product in zip(*both, strict=True):

@@ -2,15 +2,15 @@
 
 import pytest
 
-from fedloom.commands import planning
+from fedloom.config.kinds import KINDS
 
 SHOWS = ("runs", "grid", "grids", "backbones", "datasets", "settings")
-KINDS = [(section, name) for section in ("tables", "figures") for name in planning.KINDS[section]]
+NAMES = [(section, name) for section in ("tables", "figures") for name in KINDS[section]]
 
 
-@pytest.mark.parametrize(("section", "name"), KINDS)
+@pytest.mark.parametrize(("section", "name"), NAMES)
 def test_every_kind_has_a_description(section, name):
-    kind = planning.KINDS[section][name]
+    kind = KINDS[section][name]
     assert kind.__doc__.rstrip().endswith(".")
     assert kind.shows in SHOWS
     assert kind.shows not in ("grid", "grids") or "methods" in kind.model_fields
@@ -29,6 +29,6 @@ def test_every_kind_has_a_description(section, name):
     ],
 )
 def test_a_caption_shows_the_values_other_than_defaults_as_in_yaml(section, keys, shown):
-    kind = planning.KINDS[section][keys.pop("kind")]
+    kind = KINDS[section][keys.pop("kind")]
     text = f"{kind.__doc__} Here {shown}." if shown else kind.__doc__
     assert kind(**keys).caption == text

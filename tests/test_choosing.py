@@ -41,8 +41,6 @@ def test_classes_to_keep_are_numbered_in_the_order_that_is_asked_for():
     assert ready.test.tolist() == [False, False, True, True]
     with refused("keep_classes", "'d'", "a, b, c"):
         prepared(listed([0, 1, 2]), {"keep_classes": ["d"]})
-    with refused("keep_classes", "'b'"):
-        prepared(listed([0, 2, 2]), {"keep_classes": ["b", "c"]})
 
 
 @pytest.mark.parametrize("settings", [{}, {"keep_classes": ["crane"]}])
@@ -104,7 +102,7 @@ def test_caps_are_in_proportion_to_the_classes_and_the_same_in_every_run():
     assert of_first_class != list(range(0, 24, 2)), "drawn at random"
     whole = prepared(listed(labels, test=test), {"max_train": 50, "max_test": 99})
     assert len(whole.labels) == 100, "a cap that is large enough changes nothing"
-    with refused("max_train: 2", "class 2"):
+    with refused("max_train", "class 'c'"):
         prepared(listed(labels, test=test), {"max_train": 2})
 
 
@@ -129,7 +127,7 @@ def test_the_long_tail_leaves_the_test_images():
     ready = prepared(listed(labels, test=test), {"long_tail": {"factor": 9}})
     assert np.bincount(ready.labels[~ready.test]).tolist() == [9, 3, 1]
     assert np.bincount(ready.labels[ready.test]).tolist() == [9, 9, 9]
-    with refused("factor 20", "class 2"):
+    with refused("long_tail", "class 'c'"):
         prepared(listed(labels, test=test), {"long_tail": {"factor": 20}})
 
 

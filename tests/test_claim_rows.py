@@ -121,10 +121,10 @@ PAIR = {"above": "A", "below": "B"}
         (PAIR | {"in": {"far": []}}, ["'far'"]),
         (PAIR | {"from": {"near": [], "wide": []}}, ["from"]),
         (PAIR | {"within": 2}, ["claims[0]", "bound"]),
-        (PAIR | {"within": [2, 1], "bound": "ours"}, ["within"]),
+        (PAIR | {"within": [2], "bound": "ours"}, ["within"]),
         (PAIR | {"times": 9}, ["claims[0]", "bound"]),
         (PAIR | {"saying": 1}, ["claims[0].saying"]),
-        (PAIR | {"table": 1, "in": {"near": ["No"]}}, ["Table 1", "'No'"]),
+        (PAIR | {"table": 1, "in": {"near": ["No"]}}, ["claims[0]", "'No'"]),
     ],
 )
 def test_a_file_of_claims_that_is_wrong_is_one_line(change, words, tmp_path, monkeypatch):
@@ -144,7 +144,10 @@ def _resolved(**entry):
     config["methods"]["deep"] = {"plugin": "fedvpt_deep", "options": {"prompts": 2}}
     config["methods"]["no_ccmp"] = {"plugin": "pep_fedpt", "options": {"ccmp": False}}
     config["select"]["methods"] = ["fedvpt", "deep", "pep_fedpt", "pep_5", "no_ccmp"]
-    config["tables"] = {"t": {"kind": "claims", "paper": "pep_fedpt"} | entry}
+    stands_for = {"styles/domains": "domains"}
+    config["tables"] = {
+        "t": {"kind": "claims", "paper": "pep_fedpt", "stands_for": stands_for} | entry
+    }
     config["select"] |= {"tables": ["t"], "figures": []}
     return resolve(config).tables["t"]
 
@@ -217,7 +220,7 @@ def test_rows_of_shipped_studies():
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"paper": "pep"}, ["tables.t.paper", "'pep'", "pep_fedpt"]),
+        ({"paper": "pep"}, ["tables.t.paper", "'pep'"]),
         ({"rows": {"pep_6": "PEP-FedPT"}}, ["rows", "'pep_6'", "'pep_5'"]),
         ({"rows": {"pep_5": "PEP"}}, ["rows.pep_5", "'PEP'"]),
         ({"stands_for": {"a/b": "domains"}}, ["stands_for", "'a/b'"]),

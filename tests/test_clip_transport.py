@@ -6,8 +6,10 @@ import torch
 
 import clip_by_hand
 from fedloom.common.errors import FedLoomError
-from fedloom.toolbox import transport, transport_plan
-from first_round import first_cohort
+from first_round import first_cohort, module
+
+transport = module("fedotp", "transport")
+transport_plan = transport.transport_plan
 
 SHAPE = (2, 3, 2, 6, 2)  # [K, B, C, M, N]
 

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 import three_blocks
-from fedloom.commands.new import new_method
+from fedloom.commands.templates import new_method
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.contract import checks, driver
@@ -59,9 +59,7 @@ def quick(name, check):
     return {} if (name, check) == ("creff", checks.learns) else QUICK.get(name, {})
 
 
-@pytest.mark.parametrize(
-    "check", checks.CHECKS + driver.VARIATIONS, ids=lambda check: check.__name__
-)
+@pytest.mark.parametrize("check", driver.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", METHODS)
 def test_contract(name, check, tmp_path, monkeypatch):
     three_blocks.check_on(monkeypatch, name)
@@ -127,7 +125,7 @@ def test_a_new_method_is_made_of_the_template_and_keeps_the_contract(tmp_path, m
     new_method("my_method")
     method = manifest.discover(tmp_path / "plugins")["my_method"]
     assert method.title == "My method"
-    assert driver.check(method, [method]) == "12 checks"
+    assert driver.check(method, [method]) == "11 checks"
     for taken in ("my_method", "fedvpt"):
         with refused(f"'{taken}' is there already"):
             new_method(taken)
@@ -176,13 +174,13 @@ def _plugin(tmp_path, old, new):
         ("predict(task: ViTTask, received:", "predict(task: ViTTask, recieved:",
          "has no argument 'recieved'; did you mean 'received'?"),
         ("@fl.hookimpl\ndef predict", "@fl.hookimpl(wrapper=True)\ndef predict",
-         "'predict' of a method needs plain @hookimpl above it"),
+         "'predict' of a method must have a plain @hookimpl, and return"),
         ("def init_server(task: ViTTask) -> Tree:", "def init_server(task=None):",
          "gives 'task' a default"),
         ("@fl.hookimpl\ndef predict", "@fl.hookimpl(trylast=True)\ndef predict",
-         "'predict' of a method needs plain @hookimpl above it"),
+         "'predict' of a method must have a plain @hookimpl, and return"),
         ("    return fl.linear(batch", "    yield fl.linear(batch",
-         "'predict' of a method must return, not yield"),
+         "'predict' of a method must have a plain @hookimpl, and return"),
     ],
 )  # fmt: skip
 def test_a_broken_plugin_is_named(tmp_path, old, new, line):
@@ -239,9 +237,11 @@ def test_a_resumed_state_lies_in_memory_as_the_uninterrupted_one(tmp_path):
 @pytest.mark.parametrize(
     "line", ["from ..fedvpt import plugin", "import fedloom_plugins.fedvpt.plugin"]
 )
-def test_a_plugin_that_imports_another_is_refused(tmp_path, line):
+def test_a_plugin_that_imports_another_is_refused(tmp_path, line, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fedloom_plugins.")]:
+        monkeypatch.delitem(sys.modules, name)  # as in a job, which imports the run's plugins alone
     method = _plugin(tmp_path, "from torch import Tensor\n", f"from torch import Tensor\n{line}\n")
-    with pytest.raises(FedLoomError, match=r"plugin.py: line \d+ imports another plugin"):
+    with pytest.raises(FedLoomError, match=r"plugin.py:\d+: (ModuleNotFoundError|ImportError): "):
         loader.load_hooks(method)
 
 
@@ -288,14 +288,6 @@ def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
     line = 'the method reads features, which its method.toml does not ask for; add "features"'
     with pytest.raises(FedLoomError, match=line):
         driver.check(method, [method])
-
-
-def test_what_a_family_has_not_cannot_be_needed(tmp_path):
-    toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
-    toml.write_text(toml.read_text().replace('["features"]', '["features", "patches"]'))
-    line = r"method.toml: needs\[1\]: must be 'features' or 'prototypes', got 'patches'$"
-    with pytest.raises(FedLoomError, match=line):
-        manifest.discover(tmp_path)["head_tuning"]
 
 
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
@@ -388,7 +380,7 @@ def test_a_value_that_the_method_refuses_is_passed_over(tmp_path):
 def test_a_refusal_that_is_a_wrong_result_is_none(tmp_path):
     """train_locally complains of the loss, not the plugin."""
     method = _plugin(tmp_path, OLD, "    if task.options.weighted: return batch.labels\n" + OLD)
-    with pytest.raises(FedLoomError, match=r"one number|gradient.*option weighted: True"):
+    with pytest.raises(FedLoomError, match=r"train_locally.*its loss.*option weighted: True"):
         driver.other_options(method, tmp_path)
 
 
@@ -406,9 +398,10 @@ def test_a_width_that_is_the_tiny_backbones_own_is_found_out(tmp_path):
         'import torch\n    return {"params": {"head": torch.zeros(task.num_classes, 16)}}',
     )
     checks.stacks(method, tmp_path)
-    line = r"head_tuning: client_update, round 1, .*RuntimeError: .*\(on the backbone micro_vit\)$"
+    (tmp_path / "other").mkdir()
+    line = r"head_tuning: client_update, round 1, .*RuntimeError: "
     with pytest.raises(FedLoomError, match=line):
-        driver.shipped_backbone(method, tmp_path)
+        checks.resumes(method, tmp_path / "other")
 
 
 def test_whatever_a_check_raises_is_one_line(tmp_path, monkeypatch):

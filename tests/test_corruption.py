@@ -88,7 +88,7 @@ def test_the_checkpoint_of_a_run(tiny, tmp_path):
     outputs, two = tiny_outputs(tmp_path, 2), tiny_job(manifest.find("head_tuning"), last=2)
     training_job.train(task, hooks, two, None, outputs, "same")
     flip(outputs.checkpoint, -3)  # of a tensor's last number
-    with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: .* after round 0\)$"):
+    with pytest.raises(FedLoomError, match=r"checkpoint.safetensors: .*delete it"):
         training_job.train(task, hooks, two, None, outputs, "same")
 
 
@@ -157,17 +157,14 @@ def described(tmp_path):
     return path, tmp_path / "images.json"
 
 
-def test_a_flipped_bit_of_a_receipt_or_of_its_file_is_refused(described):
-    """A letter of a class name would be another prompt."""
-    path, receipt = described
+def test_a_flipped_bit_of_a_file_with_a_receipt_is_refused(described):
+    path, _ = described
     flip(path, 0)
     refused(path, lambda: check_receipt(path))
-    flip(receipt, receipt.read_bytes().index(b"cat"))
-    refused(receipt, lambda: read_receipt(path))
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "", "\xff", '{"sha256":"","classes":[]}'])
-def test_what_is_no_receipt_of_this_version_is_refused(described, text):
+@pytest.mark.parametrize("text", ["[]", "{", "", "\xff"])
+def test_what_is_no_receipt_is_refused(described, text):
     path, receipt = described
     receipt.write_text(text, encoding="latin-1")
     refused(receipt, lambda: read_receipt(path))
@@ -200,19 +197,19 @@ def _writer(path, what):
     return process, process.stdout.readline().split()
 
 
-def test_what_a_killed_process_was_writing_is_swept_at_the_next_start(tmp_path):
-    """A file or a folder that a living process, or another machine's, is writing stays."""
-    process, (left, _) = _writer(tmp_path / "a.safetensors", "dies")
+def test_what_a_killed_process_was_writing_is_swept_a_day_later(tmp_path):
+    """A file or a folder that another process is writing stays."""
+    process, left = _writer(tmp_path / "a.safetensors", "dies")
     process.wait()
-    assert (tmp_path / left).read_text() == "half"
+    assert (tmp_path / left[0]).read_text() == "half"
+    for name in left:
+        os.utime(tmp_path / name, (0, 0))
     living, used = _writer(tmp_path / "b.safetensors", "lives")
-    foreign = tmp_path / f".c.safetensors.otherhost.{process.pid}.tmp"
-    foreign.write_text("half")
     mine = tmp_path / ".mine.tmp"
     mine.write_text("a user's")
+    os.utime(mine, (0, 0))
     io.write_text(tmp_path / "d.json", "{}")
-    left = {path.name for path in tmp_path.glob(".*")}
-    assert left == {*used, foreign.name, mine.name}
+    assert {path.name for path in tmp_path.glob(".*")} == {*used, mine.name}
     living.communicate("")
     assert (tmp_path / "b.safetensors").read_text() == "half"
     assert not any((tmp_path / name).exists() for name in used)

@@ -102,19 +102,15 @@ def test_domains_train_on_as_many_images_as_in_fedbn(capsys):
     """Before, on whole lists, sgpt/table2 was to take 25.9 days of a GPU."""
     invoked("plan", "sgpt/table2")
     printed = capsys.readouterr().out
-    assert re.search(r"^a client +training images: 62 of office.*, 105 of domainnet", printed, re.M)
     hours = re.search(r"^one GPU +([\d.]+) h at 40 tera", printed, re.M)
     assert hours is not None and float(hours[1]) < 24
 
 
-def test_a_study_is_printed_with_what_to_mend(tmp_path, monkeypatch, capsys):
+def test_a_study_is_printed_with_its_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.yaml"
     file.write_text("study: {name: mine, rounds: 12, rounds_per_job: 2}\n")
     invoked("plan", str(file), "--rate", "10")
     printed = capsys.readouterr().out
     assert re.search(r"^jobs +\d+: .*\b120 train", printed, re.M)
-    assert re.search(r"^a client +training images: \d+ of styles/domains", printed, re.M)
     assert "at 10 tera a second" in printed
-    assert "start-up; a larger study.rounds_per_job makes fewer" in printed
-    assert re.search(r"^sent +[\d.]+ MB by the servers to clients", printed, re.M)

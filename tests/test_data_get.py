@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import io
 import sys
-import zipfile
 
 import pytest
 from PIL import Image
@@ -86,24 +85,13 @@ def test_steps_for_a_person_are_printed_with_the_root(tmp_path, monkeypatch, cap
     assert f"3. See whether all is there: fedloom data check {file} --root {tmp_path}/data" in said
 
 
-def test_steps_that_were_done_are_not_asked_for_again(letters, tmp_path, monkeypatch, capsys):
-    file = recipe(
-        tmp_path,
-        "get: {manual: ['Unpack it into {root}.']}\n"
-        'source: folder\nroot: "{root}/letters"\nimage_size: 32\ncounts: {train: 2, test: 2}\n',
-    )
-    with zipfile.ZipFile(io.BytesIO(letters)) as archive:
-        archive.extractall(tmp_path / "data")
-    assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 0
-    assert "all is there" in capsys.readouterr().out
-
-
 def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
     with serving(Files, {"/one.zip": letters, "/two.zip": letters}) as server:
+        digest = hashlib.sha256(letters).hexdigest()
         parts = [
             recipe(
                 tmp_path,
-                f"get: {{archives: [{{url: '{server.address}/{name}.zip'}}]}}\n"
+                f"get: {{archives: [{{url: '{server.address}/{name}.zip', sha256: '{digest}'}}]}}\n"
                 'source: folder\nroot: "{root}/letters"\nimage_size: 32\n',
                 name,
             )
@@ -139,7 +127,7 @@ def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets.CIFAR10, "download", download_of)
     assert fedloom(monkeypatch, "data", "get", "cifar10", "--root", tmp_path) == 2
     assert asked == [str(tmp_path)]
-    assert "cannot be downloaded, or is damaged (no route to host)" in capsys.readouterr().err
+    assert "OSError: no route to host" in capsys.readouterr().err
 
 
 def test_the_hub_is_asked_for_what_the_recipe_names(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from fedloom.commands import describe
 from fedloom.commands.planning import load_plan, resolve
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.config import kind_plugins
+from fedloom.config import kinds
 from fedloom.config.datasets import listing
 from fedloom.config.reading import merge
 from fedloom.config.settings import Dataset
@@ -49,8 +49,8 @@ def drop(tmp_path, monkeypatch):
 
     def put(*names):
         folder = _drop(tmp_path, *names)
-        monkeypatch.setattr(kind_plugins.discover.__wrapped__, "__defaults__", (folder,))
-        kind_plugins.discover.cache_clear()
+        monkeypatch.setattr(kinds.discover.__wrapped__, "__defaults__", (folder,))
+        kinds.discover.cache_clear()
         return folder
 
     return put
@@ -144,16 +144,16 @@ def test_a_config_is_checked_against_the_options_of_plugins(drop, section, entry
 
 
 def test_fedloom_datasets_lists_them(drop):
-    before = describe.datasets()
+    before = describe.kinds(datasets="source", partitions="scheme")
     assert "source: folder" in before and "scheme: iid" in before
     assert "medmnist" not in before
     drop(*EXAMPLES)
-    text = describe.datasets()
+    text = describe.kinds(datasets="source", partitions="scheme")
     assert "source: medmnist" in text
     assert "  validation (boolean, default False)\n      train on val_images as well" in text
     assert "scheme: quantity_skew" in text
     assert "  beta (number, default 0.5)" in text
-    assert "  class_per_domain (boolean, default False)" in text
+    assert "  test_fraction (number, default 0.3)" in text
 
 
 def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
@@ -164,7 +164,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
     plan = Plan(resolve(config))
 
     def files(rule, job):
-        return {Path(f).resolve() for f in staleness.files_of(staleness.code_of(rule, job))}
+        return {Path(f).resolve() for f in staleness.files_of(*staleness.code_of(rule, job))}
 
     def of_dataset(name):
         return files("dataset", plan.job("dataset", Wildcards(dataset=name)))
@@ -184,7 +184,7 @@ def test_a_plugin_reruns_what_uses_it_and_nothing_else(drop, tmp_path):
 
 
 def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tmp_path):
-    paths = kind_plugins.discover("source", _drop(tmp_path / "a", "medmnist"))["medmnist"].paths
+    paths = kinds.discover("source", _drop(tmp_path / "a", "medmnist"))["medmnist"].paths
     entry = {"source": "medmnist", "file": str(tmp_path / "*.npz")}
     known = listing(entry, paths)
     assert known["files"] == 0, "a dry run does without the files"
@@ -230,10 +230,10 @@ LABELS = "the source's labels"
         ),
         (_source(n=7), ["8 labels", "fewer items"]),
         (_source(n=9), ["8 labels", "more items"]),
-        (_source(labels=[0, 1] * 3 + [0, 2]), ["i: label 2", "0..1"]),
+        (_source(labels=[0, 1] * 3 + [0, 2]), ["label 2 of image 7", "0..1"]),
         (_source(labels=[0.5] * 8), [LABELS, "[8]", "float64"]),
         (_source(labels=[[0, 1]] * 4), [LABELS, "[4, 2]", "int64"]),
-        (_source(load="np.zeros((4, 4))"), ["i: ", "ndarray"]),
+        (_source(load="np.zeros((4, 4))"), ["i: unreadable image"]),
         (_source(load="open('nowhere')"), ["i: unreadable image", "Errno 2"]),
         (_source(labels=[]), ["no images (me)"]),
     ],
@@ -254,35 +254,14 @@ def test_a_part_of_several_may_be_of_a_plugin(drop, tmp_path):
     assert about["classes"] == ["one/a", "one/b", "two/a", "two/b"]
     assert np.bincount(store.labels[store.test]).tolist() == [2] * 4
     job = DatasetJob(Dataset("mine", "several", dataset_spec(**spec)))
-    files = staleness.files_of(staleness.code_of("dataset", job))
+    files = staleness.files_of(*staleness.code_of("dataset", job))
     assert any(file.endswith("own/plugin.py") for file in files)
-
-
-GROUPS = """import numpy as np
-from fedloom.data.toolbox import Group
-def deal(labels, settings, rng):
-    return rng.permutation(np.arange(len(labels)) % settings["clients"])
-def groups(domains, settings):
-    a = domains == "a"
-    return [Group(" a", a, deal, {"clients": 2}), Group(" rest", REST, deal, {"clients": 3})]
-"""
-BY_DOMAIN = 'name = "own"\ndescription = "mine"\nby_domain = true\n'
 
 
 def _divide(**settings):
     labels, test = np.tile(np.arange(4), 60), np.arange(240) % 3 == 0
-    domains = np.repeat(list("abc"), 80)
     spec = {"scheme": "own", "held_out": 0, **settings}
-    return divide(labels, test, domains, spec, 0).to_pandas(), domains
-
-
-def test_a_scheme_may_divide_by_domains(drop):
-    _write(drop(), "scheme", GROUPS.replace("REST", "~a"), BY_DOMAIN)
-    assert "clients" not in _entry("partitions", scheme="own").partitions["mine"].settings
-    table, domains = _divide()
-    for client, own in table.groupby("client_id"):
-        assert set(domains[own.index]) == ({"a"} if client < 2 else {"b", "c"})
-    assert set(table["client_id"]) == set(range(5))
+    return divide(labels, test, np.full(240, "all"), spec, 0)
 
 
 DIVIDE = "def divide(labels, settings, rng):\n    return "
@@ -293,31 +272,15 @@ DIVIDE = "def divide(labels, settings, rng):\n    return "
     [
         ("x = 1", ["own/plugin.py", "divide(labels, settings, rng)"]),
         (f"{DIVIDE}settings['x']", ["plugin.py:2", "KeyError: 'x'"]),
-        (f"{DIVIDE}labels[:3]", ["divide", "[3]", "160"]),
-        (f"{DIVIDE}labels / 2", ["divide", "[160]", "float64"]),
-        (f"{DIVIDE}0 * labels + 5", ["divide", "client 5", "0..4"]),
+        (f"{DIVIDE}labels[:3]", ["divide", "[1 2 0]", "160"]),
+        (f"{DIVIDE}labels / 2", ["divide", "[0.5 "]),
+        (f"{DIVIDE}0 * labels + 5", ["divide", "[5 5", "0..4"]),
     ],
 )
 def test_a_scheme_that_misbehaves_is_one_line(drop, code, words):
     _write(drop(), "scheme", code)
     with refused(*words):
         _divide(clients=5)
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("x = 1", ["groups(domains, settings)"]),
-        ("def groups(domains, settings):\n    return 5", ["list of Group"]),
-        (GROUPS.replace("REST", 'domains == "b"'), ["image 160", "0 groups"]),
-        (GROUPS.replace("REST", "domains"), ["bool [240]"]),
-        (GROUPS.replace("REST", "~a").replace('{"clients": 2}', "{}"), ["`clients`"]),
-    ],
-)
-def test_groups_that_misbehave_are_one_line(drop, code, words):
-    _write(drop(), "scheme", code, BY_DOMAIN)
-    with refused("own/plugin.py", *words):
-        plugins.groups("own", np.repeat(list("abc"), 80), {})
 
 
 OWN = 'name = "own"\ndescription = "x"\n'
@@ -329,7 +292,6 @@ OPTION = 'type = "{type}"\ndescription = "y"\n{more}'
     [
         ("source", 'name = "own"', ["description"]),
         ("source", "name = ", []),
-        ("source", OWN.replace("own", "folder"), ["folder"]),
         ("source", f"{OWN}[options.image_size]\n{OPTION}", ["options.image_size"]),
         ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.type", "numeric"]),
         ("scheme", f"{OWN}[options.beta]\n{OPTION}", ["options.beta.default"]),
@@ -340,15 +302,8 @@ def test_a_toml_file_that_is_wrong_is_one_line(tmp_path, kind, toml, words):
     if "options.beta.default" in words:
         values["more"] = 'default = "z"'
     _write(tmp_path / "plugins", kind, "", toml.format(**values))
-    with refused(f"plugins/own{'' if 'folder' in words else f'/{kind}.toml'}", *words):
-        kind_plugins.discover(kind, tmp_path / "plugins")["own"]
-
-
-def test_a_folder_is_a_plugin_of_one_kind(tmp_path):
-    folder = _drop(tmp_path, "medmnist")
-    shutil.copy(ROOT / "plugins/fedvpt/method.toml", folder / "medmnist/method.toml")
-    with refused("medmnist", "source.toml", "method.toml"):
-        kind_plugins.discover("source", folder)["medmnist"]
+    with refused(f"plugins/own/{kind}.toml", *words):
+        kinds.discover(kind, tmp_path / "plugins")["own"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -363,14 +318,14 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[fedloom.{kind}s]\n{name} = {package}.{name}\n")
     monkeypatch.syspath_prepend(site)
-    plugin = kind_plugins.find(kind, name)
+    plugin = kinds.discover(kind)[name]
     assert (plugin.module, plugin.folder) == (f"{package}.{name}", site / package / name)
     module = plugins.import_plugin(plugin)
     assert module.__name__ == f"{package}.{name}.plugin"
     shutil.copytree(ROOT / f"examples/{kind}s/{name}", tmp_path / "plugins" / name)
-    kind_plugins.discover.cache_clear()
+    kinds.discover.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
-        kind_plugins.discover(kind, tmp_path / "plugins")[name]
+        kinds.discover(kind, tmp_path / "plugins")[name]
 
 
 def test_examples_import_a_toolbox_alone():
@@ -427,8 +382,6 @@ def test_writers_and_plugins_through_to_a_report(drop, tmp_path, monkeypatch, ca
     assert about.startswith("reach: The share of participating clients")
     for words in (
         "36 of 120 are test images: 0.3 of every class and 0.3 of every domain",
-        "10 of 10 classes, such as 'letter0', occur in more than one domain",
-        "class_per_domain: true",
         "shots is 50, but clients hold fewer training images of a class 29 times out of 29",
     ):
         assert words in caplog.text

@@ -12,7 +12,7 @@ import torch
 
 from fedloom.backbones import cache
 from fedloom.commands import launch
-from fedloom.commands.planning import LAUNCHER, load_plan
+from fedloom.commands.planning import load_plan
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
@@ -178,30 +178,27 @@ def test_a_log_on_a_full_disk_hides_no_error(full, monkeypatch, capsys):
     assert "Traceback" not in captured and "Logging error" not in captured
 
 
-@pytest.mark.parametrize("home", ["/dev/null", "/proc/nothing"])
-def test_a_home_that_cannot_be_written_is_no_problem(home, tmp_path, monkeypatch):
+def test_a_home_that_cannot_be_written_is_no_problem(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", home)
-    assert launch._cache() == {"XDG_CACHE_HOME": f"{tmp_path}/.snakemake/cache"}
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert launch._cache() == {}
+    script = tmp_path / "python"  # in place of Snakemake
+    script.write_text("#!/bin/sh\necho cache $XDG_CACHE_HOME\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    for home, printed in (("/proc/nothing", f"cache {tmp_path}/.snakemake/cache"), (".", "cache")):
+        monkeypatch.setenv("HOME", home)
+        assert launch.snakemake([]) == 0
+        assert capfd.readouterr().out.strip() == printed
 
 
-def test_a_snakemake_whose_launcher_was_killed_is_waited_for(tmp_path, monkeypatch, capsys):
+def test_a_lock_of_a_snakemake_at_work_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "snakemake"
-    script.write_text("#!/bin/sh\nsleep 2\n")
-    command = ["sh", str(script)]
-    with subprocess.Popen(command) as plain:
-        while (found := launch.running_snakemake()) is None:
+    script.write_text("#!/bin/sh\nsleep 20\n")
+    with subprocess.Popen(["sh", str(script)]) as plain:
+        while (found := launch.running_snakemake()) is None:  # one that starts has no words yet
             assert plain.poll() is None
         assert found.pid == plain.pid
-        assert not launch.of_a_launcher(launch.running_snakemake())
+        with pytest.raises(FedLoomError, match=f"process {plain.pid}.* works in this folder"):
+            launch.unlock([])
         plain.kill()
-    with subprocess.Popen(command, env=os.environ | {LAUNCHER: "1"}) as orphan:
-        while launch.running_snakemake() is None:  # a process that starts has no words yet
-            assert orphan.poll() is None
-        with launch.alone():
-            assert orphan.poll() is not None
-        assert launch.WAITING in capsys.readouterr().err

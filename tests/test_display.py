@@ -7,14 +7,13 @@ import pytest
 from rich.console import Console
 
 from fedloom.commands import display
-from fedloom.commands.course import STOP, Course
+from fedloom.commands.course import Course
 from fedloom.common.errors import FedLoomError
 from fedloom.common.logs import last_progress, log_to, progress
 
 BEGIN = {
     "event": "begin", "study": "mine", "process": 1, "time": 100.0,
-    "seconds": {"train": {"a/0002": 30.0, "a/0004": 10.0, "b/0002": 20.0}},
-    "missing": {"train": ["a/0004", "b/0002"]},
+    "seconds": {"a/0002": 30.0, "a/0004": 10.0, "b/0002": 20.0}, "means": {"train": 15.0},
 }  # fmt: skip
 
 
@@ -49,18 +48,12 @@ def log(tmp_path):
 def test_the_share_is_that_of_the_estimates(two_jobs):
     for number, file in enumerate(("a/0004", "b/0002")):
         two_jobs.take(_started(number, file))
-    assert (two_jobs.total, two_jobs.share(), two_jobs.seconds_left(105.0)) == (2, 0, None)
+    assert (two_jobs.jobs, two_jobs.share()) == ({"train": 2}, 0)
+    assert two_jobs.seconds_left(105.0) is None
     word, job = two_jobs.take({"event": "job_finished", "job_id": 0})
     assert (word, job.name, two_jobs.done) == ("finished", "a/seed0", 1)
     assert two_jobs.share() == pytest.approx(10 / 30)
     assert two_jobs.seconds_left(105.0) == pytest.approx(10)  # 5 s for a third of the work
-
-
-def test_jobs_that_are_made_again_count_as_all_of_their_rule_do(two_jobs):
-    two_jobs.take({"event": "run_info", "stats": {"train": 3}})
-    two_jobs.take(_started(0, "a/0002"))
-    two_jobs.take({"event": "job_finished", "job_id": 0})
-    assert two_jobs.share() == pytest.approx(30 / 60)
 
 
 def test_a_job_fails_once(two_jobs):
@@ -81,16 +74,16 @@ def test_rounds_are_counted_from_the_first_of_the_run(log):
 def test_a_job_at_work_counts_by_its_time(two_jobs, log):
     two_jobs.take(_started(0, "b/0002", log))
     log.write_text("b: 3/4 [01:00, 00:20 left, loss=1]\n")
-    two_jobs.look()
+    two_jobs.running[0].look()
     assert two_jobs.share() == pytest.approx(0.75 * 20 / 30)
     log.write_text("b: 0/4 [00:00, ? left]\n")
-    two_jobs.look()
+    two_jobs.running[0].look()
     assert two_jobs.share() == 0
 
 
 def test_the_log_of_an_earlier_attempt_tells_nothing(two_jobs, log):
     two_jobs.take(_started(0, "b/0002", log) | {"time": log.stat().st_mtime + 1})
-    two_jobs.look()
+    two_jobs.running[0].look()
     assert two_jobs.share() == 0
 
 
@@ -107,9 +100,9 @@ def test_an_event_that_is_half_written_is_read_when_it_is_whole(tmp_path, monkey
                 file.write(text[20:])
         return over
 
-    run = Course()
-    list(display._events(run, ended))
-    assert run.study == "mine"
+    out = io.StringIO()
+    display.follow(ended, Console(file=out))
+    assert "study mine" in out.getvalue()
 
 
 def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
@@ -122,21 +115,27 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
     display.EVENTS.write_text("".join(json.dumps(event) + "\n" for event in events))
     out = io.StringIO()
     display.follow(lambda: True, Console(file=out, width=200))
-    jobs, train, table = out.getvalue().splitlines()
-    assert jobs == "2 jobs: 1 train, 1 table"
+    train, table, whole = out.getvalue().splitlines()
     assert train.startswith("finished  train a/seed0: 23/40 loss=0.5, accuracy=81.2  (1 of 2 jobs")
     assert table.startswith("failed    table t/seed0") and "1 failed" in table
+    assert whole.startswith("study mine: 1 of 2 jobs, ")
 
 
-def test_jobs_that_a_signal_ends_are_stopped_and_there_is_no_time_left(two_jobs):
-    two_jobs.take(_started(0, "a/0004"))
-    two_jobs.take({"event": "job_finished", "job_id": 0})
-    two_jobs.take(_started(1, "b/0002"))
-    assert "left" in display._share(two_jobs)
-    two_jobs.take(json.loads(STOP))
-    end = two_jobs.take({"event": "job_error", "jobid": 1})
-    line = "stopped   train b/seed0  (1 of 2 jobs, 33% of the work)"
-    assert str(display._line(two_jobs, *end)) == line
+def test_jobs_that_a_signal_ends_are_not_shown_as_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
+    display.EVENTS.write_text(json.dumps(BEGIN) + "\n")
+    signals = list[int]()
+
+    def signal(_: float) -> None:
+        signals.append(2)
+        with display.EVENTS.open("a") as file:
+            for event in (_started(0, "a/0004"), {"event": "job_error", "jobid": 0}):
+                file.write(json.dumps(event) + "\n")
+
+    monkeypatch.setattr(display.time, "sleep", signal)
+    out = io.StringIO()
+    display.follow(lambda: False, Console(file=out), signals)
+    assert out.getvalue() == "study mine: no job was begun\n"
 
 
 def test_watching_needs_a_run(tmp_path, monkeypatch):

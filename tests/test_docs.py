@@ -22,11 +22,11 @@ import command_line
 from fedloom.backbones.clip.model import FrozenCLIP
 from fedloom.backbones.vit import FrozenViT
 from fedloom.commands import bundled_studies
-from fedloom.commands.config_schema import ROOMS
 from fedloom.commands.planning import resolve
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT
-from fedloom.config import data_plugins
+from fedloom.config import kinds
+from fedloom.config.kinds import KINDS
 from fedloom.config.reading import merge, read
 from fedloom.config.study import Config
 from fedloom.data.federation import Batch, Federation
@@ -95,13 +95,13 @@ def test_a_yaml_block_is_a_study_that_resolves(block, tmp_path):
 def test_a_toml_block_is_part_of_a_method_or_of_a_package(block):
     content = tomllib.loads(block.text)
     if "project" in content:
-        groups = {f"fedloom.{kind}s" for kind in ("method", "tracker", *data_plugins.OWN)}
+        groups = {f"fedloom.{kind}s" for kind in ("method", "tracker", *kinds.OF_PLUGINS)}
         assert set(content["project"]["entry-points"]) <= groups
         return
-    for kind in data_plugins.OWN:
+    for kind in kinds.OF_PLUGINS:
         if block.text.startswith(f"# {kind}.toml"):
             data = kind in ("source", "scheme")
-            model = data_plugins.DataPlugin if data else data_plugins.KindPlugin
+            model = kinds.DataPlugin if data else kinds.KindPlugin
             schema.checked(model, content, f"{_name(block)}: ")
             return
     template = tomllib.loads((ROOT / "plugins/_template/method.toml").read_text())
@@ -299,7 +299,7 @@ def test_links_to_source_lead_to_a_line(site):
 def test_the_gallery_shows_every_kind(site):
     page = (site / "reference/gallery.html").read_text()
     for section in ("tables", "figures"):
-        for kind in ROOMS[section]:
+        for kind in KINDS[section]:
             (entry,) = re.findall(rf'<h3 id="{kind}">.*?(?=<h[23])', page, re.DOTALL)
             assert ("<table>" if section == "tables" else "<img") in entry, kind
     kept = (ROOT / "docs/gallery").glob("*.png")
@@ -310,7 +310,7 @@ def test_the_gallery_shows_every_kind(site):
 
 def test_the_site_says_what_the_schemas_and_plugins_say(site):
     config = (site / "reference/config.html").read_text()
-    for room in ROOMS.values():
+    for room in KINDS.values():
         for kind in room:
             assert re.search(rf"<h3[^>]*>\w+: {kind}<", config), kind
     for name, plugin in discover().items():

@@ -46,8 +46,7 @@ def test_a_healthy_machine_is_well(look):
     assert mend == []
     assert well[0].startswith(f"Python {sys.version.split()[0]}, fedloom ")
     assert re.search(", torch .*, open_clip_torch ", well[0])
-    assert "slurm" in well[1]
-    assert [line.split(":")[0] for line in well[2:]] == ["cores", "GPUs", "disk of results"]
+    assert [line.split(":")[0] for line in well[1:]] == ["cores", "GPUs", "disk of results"]
 
 
 def test_a_disk_that_is_full_or_cannot_be_written_to(look, monkeypatch):
@@ -66,13 +65,11 @@ def test_gpus(look, program, monkeypatch):
     assert "GPUs: 3; jobs may take 2; CUDA_VISIBLE_DEVICES is '0,2'" in look()[1]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     (line,) = look()[0]
-    assert line.startswith("GPU 0, 2: torch ")
+    assert line.startswith("GPU GPU-doctor-0, GPU-doctor-2: torch ")
     program("echo no driver >&2; exit 9")
     assert look()[0][0].startswith("nvidia-smi -L: no driver; ")
 
 
 def test_a_package_that_is_missing(look, monkeypatch):
     monkeypatch.setattr(packages, "PACKAGES", ("timm", "nosuchpackage"))
-    assert look()[0] == ["nosuchpackage: not installed; run: make venv"]
-    monkeypatch.setattr(doctor, "ROOT", Path())  # as of an installed package
-    assert look()[0] == ["nosuchpackage: not installed; run: pip install nosuchpackage"]
+    assert look()[0][0].startswith("nosuchpackage: not installed; run `make venv` in a clone")

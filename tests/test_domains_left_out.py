@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.rounds import Reported
+from fedloom.config.settings import Reported
 from fedloom.report import tables
 from partitioned import DOMAINS, make, with_domains
 from refusals import refused

@@ -152,9 +152,8 @@ def test_a_counter_that_was_not_given_is_named(tiny):
     def counting(*args):
         return _loss(*args), {"seen": torch.ones_like(args[-1].labels)}
 
-    with pytest.raises(
-        FedLoomError, match="head_tuning: its loss adds to 'seen', which train_locally"
-    ):
+    line = r"head_tuning: .* its loss adds to 'seen', which train_locally"
+    with pytest.raises(FedLoomError, match=line):
         _train(task, task.data.participating, batch_size=4, loss=counting)
 
 
@@ -320,5 +319,5 @@ def test_the_servers_model_has_uniform_priors_and_no_images(tiny):
 
 def test_prototypes_that_method_toml_does_not_ask_for_are_refused_by_name(tiny):
     task, _ = tiny("fedvpt")
-    with pytest.raises(FedLoomError, match=r'^method fedvpt reads prototypes.*"prototypes" to ne'):
+    with pytest.raises(FedLoomError, match=r'^the method reads prototypes.*"prototypes" to ne'):
         _ = task.prototypes

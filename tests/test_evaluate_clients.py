@@ -12,12 +12,12 @@ from fedloom.commands.planning import resolve
 from fedloom.common import io
 from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.rounds import evaluated_rounds, sampled_rounds
+from fedloom.config.protocols import evaluated_rounds, sampled_rounds
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.federated import training_job
 from fedloom.federated.training_job import evaluated_clients
 from fedloom.hooks import manifest
-from fedloom.study import estimates
+from fedloom.study import resources
 from fedloom.study.plan import Plan
 from shown_runs import draw, shown
 
@@ -151,7 +151,7 @@ def test_estimates_count_the_drawn_clients_alone():
         plan = _plan(rounds=100, evaluate_every=1, **study)
         run = next(run for run in plan.runs if run.method == "fedvpt")
         labels = SimpleNamespace(**vars(run), end="0004")
-        return estimates.of_job(plan.settings, "train", labels).operations
+        return resources.of_job(plan.settings, "train", labels).operations
 
     few, some, everyone = (operations(evaluate_clients=n) for n in (1, 5, None))
     assert few < some < everyone == operations(evaluate_clients=1000)
@@ -170,9 +170,9 @@ def test_a_figure_by_round_says_of_how_many_clients(tmp_path):
         frame = pd.DataFrame(rows).assign(num_test=10, num_correct=5, personalized=False)
         frame.to_parquet(tmp_path / f"{name}.parquet")
         runs.append(shown(evaluation=tmp_path / f"{name}.parquet", partition=name))
-    label = draw("convergence", runs).axes[0].get_ylabel()
+    label = draw("convergence", runs).get_supylabel()
     assert label == "Test accuracy (%)\n(2 of 4 clients; all in reported rounds)"
-    assert draw("convergence", runs[1:]).axes[0].get_ylabel() == "Test accuracy (%)"
+    assert draw("convergence", runs[1:]).get_supylabel() == "Test accuracy (%)"
 
 
 def test_a_table_that_looks_for_a_round_needs_all_clients():

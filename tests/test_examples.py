@@ -17,13 +17,13 @@ import torch
 import three_blocks
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
-from fedloom.contract import checks, driver
+from fedloom.contract import driver
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import download_to, initial_state, select, train_round
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import cohort
-from fedloom.hooks import importing, loader, manifest
+from fedloom.hooks import loader, manifest
 from fedloom.toolbox import Update, stack
 from images_on_disk import image_folder
 
@@ -57,7 +57,7 @@ def run(tmp_path):
 
 
 def module(name):
-    importing.import_plugin(plugin(name))
+    loader.import_plugin(plugin(name))
     return sys.modules[f"fedloom_plugins.{name}.plugin"]
 
 
@@ -83,7 +83,7 @@ def test_an_example_is_short_and_writes_to_none_of_its_arguments(name):
     assert any(word in described for word in ("Algorithm", "Section")) or name == "topk"
 
 
-@pytest.mark.parametrize("check", checks.CHECKS + driver.VARIATIONS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("check", driver.CHECKS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_keeps_the_contract(name, check, tmp_path, monkeypatch):
     three_blocks.check_on(monkeypatch, name)

@@ -9,7 +9,7 @@ import torch
 from fedloom.common import tensor_files
 from fedloom.common.io import write_table
 from fedloom.data import federation
-from fedloom.data.federation import Federation, read_ahead
+from fedloom.data.federation import Batch, read_ahead
 from fedloom.data.store import ImageStore
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import Participation, State
@@ -34,7 +34,7 @@ def test_batches_are_those_of_their_steps(tiny):
 
 def test_images_are_read_ahead_once_they_are_asked_for(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
-    monkeypatch.setattr(Federation, "streams", True)
+    monkeypatch.setattr(Batch, "is_read_ahead", True)
     steps, read = _steps(task), []
     plain = task.data.store.images
     monkeypatch.setattr(task.data.store, "images", lambda index: read.append(index) or plain(index))
@@ -46,7 +46,7 @@ def test_images_are_read_ahead_once_they_are_asked_for(tiny, monkeypatch):
 
 def test_images_that_nobody_asks_for_are_not_read(tiny, monkeypatch):
     task, _ = tiny("fedvpt")
-    monkeypatch.setattr(Federation, "streams", True)
+    monkeypatch.setattr(Batch, "is_read_ahead", True)
     monkeypatch.delattr(task.data.store.__class__, "images")
     assert len(list(read_ahead(task.data.batches(_steps(task))))) == 3
 

@@ -7,8 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fedloom.data import glyphs
-from fedloom.data.sources import glyphs as glyphs_source
+from fedloom.data.sources import glyphs
 from images_on_disk import build
 from pretraining import glyph_classes
 from pretraining.glyph_classes import ALIKE, ALIKE_TARGET, TARGETS
@@ -51,7 +50,7 @@ def test_smaller_sets_begin_larger_ones(split):
 def test_no_shape_is_two_classes(chosen, split):
     """Drawn in any face, no two classes come near each other, whatever their split."""
     _, chars, alike = chosen
-    rows = [chars.index(glyph.char) for glyph in split["source"] + split["target"]]
+    rows = [chars.index(glyph) for glyph in split["source"] + split["target"]]
     cosine = alike[np.ix_(rows, rows)]
     np.fill_diagonal(cosine, 0)
     assert cosine.max() < ALIKE
@@ -59,7 +58,7 @@ def test_no_shape_is_two_classes(chosen, split):
 
 
 def test_look_alikes_and_digits_are_left_out(split):
-    chars = {glyph.char for glyph in split["source"] + split["target"]}
+    chars = {glyph for glyph in split["source"] + split["target"]}
     assert not chars & set("0123456789\u0417\u2460\u00bd\u00b2\u2161")  # Ze looks like a 3
     assert not any(c.isnumeric() for c in chars)
     assert not any(c.isdigit() for char in chars for c in unicodedata.normalize("NFKD", char))
@@ -68,9 +67,9 @@ def test_look_alikes_and_digits_are_left_out(split):
 
 
 def test_no_compound_of_a_target_is_a_source_class(split):
-    targets = {glyph.char for glyph in split["target"]}
+    targets = {glyph for glyph in split["target"]}
     for glyph in split["source"]:
-        assert unicodedata.normalize("NFKD", glyph.char)[0] not in targets
+        assert unicodedata.normalize("NFKD", glyph)[0] not in targets
 
 
 def test_draw_is_centred_white_on_black_and_bounded(split):
@@ -84,7 +83,7 @@ def test_draw_is_centred_white_on_black_and_bounded(split):
 
 
 def test_affine_maps_output_to_input():
-    glyph = glyphs.Glyph("F")
+    glyph = "F"
     plain = glyphs.draw(glyph, "STIX")
     assert np.array_equal(glyphs.draw(glyph, "STIX", affine=[[1, 0, 0], [0, 1, 0]]), plain)
     right = glyphs.draw(
@@ -97,7 +96,7 @@ def test_affine_maps_output_to_input():
 
 def test_a_face_without_the_character_is_an_error():
     with pytest.raises(ValueError, match="U\\+10A0"):
-        glyphs.draw(glyphs.Glyph("\u10a0"), "STIX")
+        glyphs.draw("\u10a0", "STIX")
 
 
 def test_render_set_is_seeded_and_complete(split):
@@ -106,7 +105,7 @@ def test_render_set_is_seeded_and_complete(split):
     assert images.shape == (5 * 12 * 2, 32, 32, 1) and images.dtype == np.uint8
     assert np.array_equal(np.bincount(labels), [24] * 5)
     assert set(where) == set(glyphs.faces()) and len(set(glyphs.faces().values())) == 4
-    assert names[0] == unicodedata.name(some[0].char).lower() and len(set(names)) == 5
+    assert names[0] == unicodedata.name(some[0]).lower() and len(set(names)) == 5
     assert np.array_equal(images, glyphs.render_set(some, draws=2, seed=3)[0])
     assert not np.array_equal(images, glyphs.render_set(some, draws=2, seed=4)[0])
     # a class looks the same in a larger set
@@ -133,7 +132,7 @@ def test_glyphs_are_drawn_the_same_every_time(tmp_path):
 def test_no_drawing_of_a_style_is_on_both_sides_of_the_split(tmp_path):
     """A class in a face is tested in all styles or in none; no style is another, changed."""
     styles = ["plain", "outline", "noisy"]
-    listed = glyphs_source.read({"classes": 4, "draws": 2, "styles": styles, "test_fraction": 0.25})
+    listed = glyphs.read({"classes": 4, "draws": 2, "styles": styles, "test_fraction": 0.25})
     _, base, faces, _ = glyphs.render_set(glyphs.classes("target", 4), 2)
     groups = np.tile([f"{c} {f}" for c, f in zip(base, faces, strict=True)], 3)
     tested = {group for group, test in zip(groups, listed.test, strict=True) if test}
@@ -145,9 +144,9 @@ def test_no_drawing_of_a_style_is_on_both_sides_of_the_split(tmp_path):
     assert not np.array_equal(plain, glyphs.render_set(glyphs.classes("target", 4), 2)[0][..., 0])
 
 
-@pytest.mark.parametrize("style", get_args(glyphs_source.Style))
+@pytest.mark.parametrize("style", get_args(glyphs.Style))
 def test_a_style_changes_images_alike_every_time(style):
-    image = glyphs.draw(glyphs.Glyph("F"), "STIX")
+    image = glyphs.draw("F", "STIX")
     once, again = (glyphs.restyled(image[None], style, ord("F")) for _ in range(2))
     assert once.dtype == np.uint8 and once.shape == (1, 32, 32) and np.array_equal(once, again)
     assert np.array_equal(once[0], image) == (style == "plain")

@@ -101,7 +101,7 @@ def test_jobs_of_one_allocation_compete_and_those_of_two_do_not(start):
 
 def test_an_index_and_a_uuid_of_one_device_are_one(start, machine):
     machine(LISTING)
-    assert start("0").stdout.readline() == took("0")
+    assert start("0").stdout.readline() == took("GPU-aaaa1111-0000")
     assert "waiting" in start("GPU-aaaa1111-0000").stdout.readline()
 
 
@@ -122,7 +122,6 @@ def test_a_job_that_does_not_ask_changes_nothing(machine, monkeypatch, asked):
         (LISTING, "-1", []),
         (LISTING, "1, 0", ["MIG-cccc3333-0000", "GPU-aaaa1111-0000"]),
         (LISTING, "0,-1,1", ["GPU-aaaa1111-0000"]),
-        (LISTING, "0,2,1", ["GPU-aaaa1111-0000"]),
         (LISTING, "MIG-dddd4444-0000,MIG-x/1/0", ["MIG-dddd4444-0000", "MIG-x/1/0"]),
         (None, None, []),
         (None, "3,1", ["3", "1"]),
@@ -134,7 +133,7 @@ def test_visible_devices_are_those_that_cuda_would_use(
     machine(listing)
     if shown is not None:
         monkeypatch.setenv(gpus.VISIBLE, shown)
-    assert list(gpus.visible()) == devices
+    assert gpus.visible() == devices
 
 
 def test_a_machine_without_gpus_and_one_with_a_broken_driver(machine, monkeypatch):
@@ -144,7 +143,7 @@ def test_a_machine_without_gpus_and_one_with_a_broken_driver(machine, monkeypatc
     with refused("nvidia-smi -L", "driver", "CUDA_VISIBLE_DEVICES= "):
         gpus.installed()
     monkeypatch.setenv(gpus.VISIBLE, "")
-    assert gpus.visible() == {}, "as the error advises"
+    assert gpus.visible() == [], "as the error advises"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 from default_config import default_config
 from fedloom.commands.planning import resolve
 from fedloom.common.ids import entry_of
-from fedloom.config.rounds import Reported
-from fedloom.config.settings import FAMILIES, GridMember
+from fedloom.config.settings import FAMILIES, GridMember, Reported
 from fedloom.report.figures import grids as drawn
 from fedloom.study.jobs import from_json, to_json
 from fedloom.study.plan import Plan
@@ -157,13 +156,13 @@ def test_a_grid_may_sweep_training_options():
         ({"training.lr.0": [1]}, "grid.training.lr.0: option 'training.lr' must be a list"),
         ({"training": [1]}, "grid.training: no option 'training'"),
         ({"block.0": [1]}, "grid.block.0: no option 'block'; did you mean"),
-        ({"blocks.3": [1]}, "grid.blocks.3: no position '3' in the list of 3"),
-        ({"blocks.-1": [1]}, "no position '-1' in the list"),
-        ({"blocks.first": [1]}, "no position 'first' in the list"),
+        ({"blocks.3": [1]}, "grid.blocks.3: options.blocks has no position '3'"),
+        ({"blocks.-1": [1]}, "no position '-1'"),
+        ({"blocks.first": [1]}, "no position 'first'"),
         ({"tau.0": [1]}, "grid.tau.0: option 'tau' must be a list"),
         ({"blocks": [[1]], "blocks.0": [1]}, "grid.blocks.0: 'blocks' as a whole is an axis too"),
-        ({"blocks.0": [1, "two"]}, "grid.blocks.0[1]: must be"),
-        ({"tau": [0.5, 0]}, "grid.tau[1]: must be"),
+        ({"blocks.0": [1, "two"]}, "grid.blocks.0[1]: must have"),
+        ({"tau": [0.5, 0]}, "grid.tau[1]: must have"),
         ({"tau": 1}, "methods.g.grid.tau: must be a list"),
         ({"tau": []}, "methods.g.grid.tau: must have at least 1"),
         ({}, "methods.g.grid: must have at least 1"),
@@ -177,9 +176,8 @@ def test_what_is_no_grid_is_one_line(axes, line):
 
 
 def test_an_unknown_member_is_one_short_line():
-    with refused("no label 'g.7-1-3'; ") as error:
+    with refused("no label 'g.7-1-3'; did you mean 'g.7-1-2'?"):
         _resolved({"g": BLOCKS}, {"methods": ["g.7-1-3"]})
-    assert "g.7-1-2" not in str(error.value)
 
 
 OTHER = {"plugin": "fedvpt", "grid": {"prompts": [1, 2]}}
@@ -193,8 +191,8 @@ SHOTS = {f"shots_{n}": {"scheme": "iid", "clients": 20, "shots": n} for n in (1,
         ("grid", ["g", "h"], ["iid"], "are of the grids g, h; name one"),
         ("grid", ["h"], ["iid"], "the grid h has 1"),
         ("boxes", ["h"], ["iid"], "the grid h has prompts"),
-        ("shots", ["fedvpt"], ["shots_1", "iid"], "partitions.iid has no shots"),
-        ("shots", ["fedvpt"], ["shots_4", "again"], "shots_4 and partitions.again both have 4"),
+        ("shots", ["fedvpt"], ["shots_1", "iid"], "got partitions.shots_1 1, partitions.iid None"),
+        ("shots", ["fedvpt"], ["shots_4", "again"], "got partitions.shots_4 4, partitions.again 4"),
     ],
 )
 def test_a_figure_of_the_wrong_runs_is_one_line(kind, methods, partitions, line):
@@ -249,10 +247,11 @@ def three_axes(tmp_path):
     return items
 
 
-def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
+def test_heat_maps_show_every_members_mean_and_frame_first_entries_like_others(three_axes):
+    """As FedPHA's Fig. 4 and 8 have it: domain 1's length is that of domain 2 or of domain 3."""
     figure = draw("grid", _at(three_axes, 2, 3))
     panels, bar = figure.axes[:2], figure.axes[2:]
-    assert len(bar) == 1
+    assert len(bar) == 2
     assert [axis.get_title() for axis in panels] == ["list.0 = 1", "list.0 = 2"]
     for a, axis in zip((1, 2), panels, strict=True):
         assert (axis.get_xlabel(), axis.get_ylabel()) == ("list.1", "list.2")
@@ -261,18 +260,10 @@ def test_heat_maps_show_every_members_mean_and_frame_the_even_ones(three_axes):
         expected = [[51 + 10 * a + 3 * b + c for b in (1, 2, 3)] for c in (1, 2)]
         np.testing.assert_allclose(image.get_array(), expected)
         assert image.get_clim() == (51 + 10 + 3 + 1, 51 + 20 + 9 + 2), "one scale"
-        (frame,) = axis.patches
-        assert (frame.get_x() + 0.5, frame.get_y() + 0.5) == (a - 1, a - 1)
-        assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "3"]
-        assert axis.texts[0].get_text() == f"{expected[0][0]:.1f}"
-
-
-def test_cells_are_framed_whose_first_entry_is_that_of_another(three_axes):
-    """As FedPHA's Fig. 4 and 8 have it: domain 1's length is that of domain 2 or of domain 3."""
-    figure = draw("grid", _at(three_axes, 2, 3), frames="first")
-    for a, axis in zip((1, 2), figure.axes[:2], strict=True):
         framed = {(box.get_x() + 1.5, box.get_y() + 1.5) for box in axis.patches}
         assert framed == {(b, c) for b in (1, 2, 3) for c in (1, 2) if a in (b, c)}
+        assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "2", "3"]
+        assert axis.texts[0].get_text() == f"{expected[0][0]:.1f}"
 
 
 def test_a_grid_of_two_options_is_one_map_per_scenario(three_axes):

@@ -11,7 +11,7 @@ import pytest
 
 from fedloom.common.checkout import ROOT
 from fedloom.hooks.manifest import Look, discover
-from fedloom.report.figures import line_style
+from fedloom.report.figures import style
 
 LIBRARY = ROOT / "workflow/fedloom"
 
@@ -114,7 +114,7 @@ def _python_of_snakefile() -> str:
 
 def test_looks_of_the_plan_are_looks_that_figures_can_draw():
     markers, _ = get_args(Look.__annotations__["marker"])  # or none
-    assert set(get_args(markers)) == set(line_style.MARKERS)
+    assert set(get_args(markers)) == set(style.MARKERS)
 
 
 def test_the_floors_in_the_documentation_are_those_of_the_contract():

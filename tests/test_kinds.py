@@ -1,8 +1,5 @@
-"""The kinds that a package's modules have: names from classes, and no name twice."""
+"""The kinds that a package's modules have take their names from classes."""
 
-import pytest
-
-from fedloom.common.errors import FedLoomError
 from fedloom.config.kinds import Room
 from fedloom.config.output_kinds import TableKind
 
@@ -26,16 +23,10 @@ def _room(folder, monkeypatch, **classes):
     for module, name in classes.items():
         (package / f"{module}.py").write_text(CLASSES.format(name))
     monkeypatch.syspath_prepend(folder)
-    return Room(package.name, TableKind)
+    return Room("table", package.name, TableKind).own
 
 
 def test_the_name_of_a_kind_is_its_class_in_small_letters(tmp_path, monkeypatch):
     room = _room(tmp_path, monkeypatch, first="TwoWords", second="Word")
     assert list(room) == ["two_words", "word"], "neither the base nor other classes"
     assert room["two_words"].__module__.endswith(".first")
-
-
-def test_two_kinds_of_one_name_are_refused(tmp_path, monkeypatch):
-    room = _room(tmp_path, monkeypatch, first="TwoWords", second="TwoWords")
-    with pytest.raises(FedLoomError, match=r"second\.TwoWords: .*first\.TwoWords is the kind"):
-        list(room)

@@ -16,8 +16,8 @@ from fedloom.common.errors import FedLoomError
 from fedloom.contract.tiny import tiny_task
 from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
-from fedloom.toolbox import Update, init_moments, leaves, server_step, tensor_map
-from first_round import first_cohort
+from fedloom.toolbox import Update, leaves, tensor_map
+from first_round import first_cohort, module
 
 LAST = r"^blocks\.11\.mlp\.fc2\.|^norm\."
 
@@ -322,14 +322,15 @@ def test_the_server_steps_as_algorithm_2(kind, momentum):
     gradients = generator.normal(size=(4, 3)) * [1.0, 0.1, 3.0]
     params = {"a": {"b": torch.tensor(start)}, "c": torch.tensor(start[:1])}
     settings = {"lr": 0.3, "momentum": momentum, "betas": (0.8, 0.95), "eps": 0.02}
-    moments = init_moments(kind, params, momentum, settings["eps"])
+    stepping = module("fedopt_pt", "server_step")
+    moments = stepping.init_moments(kind, params, momentum, settings["eps"])
     before = [value.clone() for _, value in leaves(params)]
     now = params
     for number, g in enumerate(gradients, 1):
         slope = {"a": {"b": torch.tensor(g)}, "c": torch.tensor(g[:1])}
         old = [value.clone() for _, value in leaves(moments)]
         given = moments
-        now, moments = server_step(kind, now, slope, given, number=number, **settings)
+        now, moments = stepping.server_step(kind, now, slope, given, number=number, **settings)
         assert all(torch.equal(a, b) for a, (_, b) in zip(old, leaves(given), strict=True))
     expected = by_hand(kind, gradients, start, **settings)
     np.testing.assert_allclose(now["a"]["b"].numpy(), expected, rtol=1e-12)

@@ -18,7 +18,7 @@ from fedloom.backbones.clip import micro_clip
 from fedloom.backbones.clip.model import load as load_clip
 from fedloom.common.io import canonical
 from fedloom.common.receipts import sha256
-from fedloom.data import glyphs
+from fedloom.data.sources import glyphs
 from pretraining import clip as pretrain_clip
 from pretraining import loop as pretrain
 from pretraining import vit as pretrain_vit
@@ -172,17 +172,22 @@ def test_the_micro_clip_is_good_enough_and_the_card_says_what_it_is():
     order = ("zero_shot", "strangers", "random_context")
     assert said[:3] == pytest.approx([found[name] for name in order], abs=0.005)
     apart = pretrain_clip.strangers()
-    assert f"For {sum(g.name in apart for g in glyphs.classes('target', 100))} of the" in card
+    assert (
+        f"For {sum(glyphs.name_of(g) in apart for g in glyphs.classes('target', 100))} of the"
+        in card
+    )
     assert sha256(CLIP) in card
 
 
 def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relatives):
     """In any two faces, by Pillow's drawings: the correlation of every pair."""
     targets = glyphs.classes("target")
-    taboo = [*targets, *map(glyphs.Glyph, "0123456789")]
+    taboo = [*targets, *"0123456789"]
     assert len(relatives) > 1000 and not set(relatives) & {*taboo, *glyphs.classes("source")}
-    assert not {glyph.name for glyph in relatives} & {glyph.name for glyph in taboo}
-    assert all(unicodedata.numeric(glyph.char, None) is None for glyph in relatives)
+    assert not {glyphs.name_of(glyph) for glyph in relatives} & {
+        glyphs.name_of(glyph) for glyph in taboo
+    }
+    assert all(unicodedata.numeric(glyph, None) is None for glyph in relatives)
     drawn = [
         torch.stack([x for glyph in group for x in _drawings(glyph)])
         for group in (relatives, taboo)
@@ -194,14 +199,14 @@ def test_no_relative_is_or_resembles_a_class_of_the_data_set_or_a_digit(relative
 
 def test_a_stranger_is_a_letter_that_is_trained_on_in_no_style(relatives):
     apart, targets = pretrain_clip.strangers(), glyphs.classes("target")
-    known = [glyph for glyph in targets if glyph.name not in apart]
-    assert "latin small letter q" in {glyph.name for glyph in known}
+    known = [glyph for glyph in targets if glyphs.name_of(glyph) not in apart]
+    assert "latin small letter q" in {glyphs.name_of(glyph) for glyph in known}
     for glyph in known:
-        assert any(glyph.char in unicodedata.normalize("NFKD", r.char) for r in relatives)
-    strange = {glyph.char for glyph in targets if glyph.name in apart}
+        assert any(glyph in unicodedata.normalize("NFKD", r) for r in relatives)
+    strange = {glyph for glyph in targets if glyphs.name_of(glyph) in apart}
     assert len(strange) > 60
     for glyph in pretrain_clip.classes():
-        assert unicodedata.normalize("NFKD", glyph.char)[0] not in strange
+        assert unicodedata.normalize("NFKD", glyph)[0] not in strange
 
 
 def _drawings(glyph):
@@ -210,7 +215,7 @@ def _drawings(glyph):
 
 
 def test_texts_end_where_they_should():
-    names = [glyph.name for glyph in glyphs.classes("source", 8)]
+    names = [glyphs.name_of(glyph) for glyph in glyphs.classes("source", 8)]
     texts = pretrain_clip.Texts(names)
     tokenizer = open_clip.get_tokenizer("micro_clip")
     plain = pretrain_clip.Recipe(template=1.0)

@@ -103,11 +103,6 @@ def raising(error):
     return change
 
 
-class UnspeakableError(Exception):
-    def __str__(self):
-        raise ValueError
-
-
 ERRORS = [
     (ValueError("two\nlines"), "ValueError: two lines$"),
     (AssertionError(), "AssertionError$"),
@@ -115,7 +110,6 @@ ERRORS = [
     (torch.OutOfMemoryError("x" * 1000), r"OutOfMemoryError: x{300} \.\.\.$"),
     (SystemExit(3), "SystemExit: 3$"),
     (GeneratorExit(), "GeneratorExit$"),
-    (UnspeakableError(), "UnspeakableError: its text raises ValueError$"),
 ]
 
 
@@ -158,7 +152,7 @@ def test_the_line_is_the_plugins_own_where_it_calls_the_toolbox_wrongly(fickle):
 
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(
-    ("value", "name"), [((x for x in "ab"), "generator"), ([1.5], "list|1.5|another object")]
+    ("value", "name"), [((x for x in "ab"), "generator"), ([1.5], "list|1.5|got float")]
 )
 def test_a_result_of_another_type(fickle, hook, value, name):
     fickle.change[hook] = lambda task, _: value
@@ -225,11 +219,6 @@ def with_leaf(value):
     ]
 
 
-def holding_itself(task, updates):
-    updates[0].payload["me"] = updates[0].payload
-    return updates
-
-
 def first_call(value):
     """A change of one call alone: of one client among several."""
     left = [value]
@@ -250,13 +239,13 @@ MALFORMED = {
     # what the line must hold, by the change of the hook's result
     "init_server": [
         (with_head(lambda h: h * NAN), "params/head' is not finite"),
-        (with_head([1.0]), "'head' must be .* got list"),
-        (with_head(lambda h: h.to_sparse()), "'head' is sparse"),
-        (with_head(lambda h: h.to("meta")), "'head' is on the device meta"),
+        (with_head([1.0]), "'params/head' must be .* got list"),
+        (with_head(lambda h: h.to_sparse()), "'params/head' must be a dense tensor"),
+        (with_head(lambda h: h.to("meta")), "'params/head' must be a dense tensor .* on meta"),
         (lambda t, s: {**s, "a/b": 1}, "key 'a/b'"),
         (lambda t, s: {**s, 3: 1}, "key 3"),
         (lambda t, s: s | {"metrics": 1}, "'metrics' must be a dict .* got 1"),
-        (lambda t, s: s | {"metrics": {"train_loss": 1}}, "'train_loss'.* column of rounds"),
+        (lambda t, s: s | {"metrics": {"train_loss": 1}}, r"\['train_loss'\] .* column of rounds"),
         (lambda t, s: s | {"metrics": {"x": torch.ones(())}}, r"'x'\] .* got a tensor"),
     ],
     "init_client": [
@@ -271,12 +260,12 @@ MALFORMED = {
     ],
     "available_clients": [
         (lambda t, ids: [], "at least one client"),
-        (lambda t, ids: [0], "participating clients .* got 0"),
+        (lambda t, ids: [0], "participating clients, got 0"),
     ],
     "select_clients": [
         (lambda t, ids: [], "at least one client"),
-        (lambda t, ids: [ids[0], *ids], r"got \d twice"),
-        (lambda t, ids: [5], "available clients .* got 5"),
+        (lambda t, ids: [ids[0], *ids], "none twice"),
+        (lambda t, ids: [5], "available clients, got 5"),
         (lambda t, ids: [True], "list of client ids"),
         (lambda t, ids: torch.tensor(ids), r"got a tensor \[3\]"),
     ],
@@ -295,18 +284,17 @@ MALFORMED = {
     "deliver": [
         (first_call(lambda s: {}), r"client \d: .*'params/head' is new"),
         (with_head(lambda h: h * NAN), "delivery 'params/head' is not finite"),
-        (with_head(lambda h: h.to_sparse()), "'head' is sparse"),
+        (with_head(lambda h: h.to_sparse()), "'params/head' must be a dense tensor"),
     ],
     "client_update": [
         (lambda t, u: u[:-1], "one Update per client, got 2 for 3"),
-        (lambda t, u: [x.payload for x in u], "list of Updates, .* got dict"),
+        (lambda t, u: [x.payload for x in u], "list of Updates alone, got dict"),
         (with_update(payload=None), "upload must be a dict .* got None"),
         (with_leaf("a"), "'more' must be .* got 'a'"),
         (with_leaf(True), "'more' must be .* got True"),
-        (with_leaf(QUANTISED), "'more' is of torch.qint8"),
-        (holding_itself, "'me' .* holds itself"),
+        (with_leaf(QUANTISED), "'more' must be a dense tensor .* torch.qint8"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
-        (with_update(1, payload=of_head(torch.Tensor.double)), "float64, but the upload of"),
+        (with_update(1, payload=of_head(torch.Tensor.double)), "float64 .* but the upload of"),
         (with_update(1, payload=of_head(lambda h: h[:1])), r"'params/head' .*\[1, 16\]"),
         (with_update(2, payload=of_head(lambda h: h / 0)), "is not finite .* training.lr"),
         (with_update(client_state=None), "client_state must be a dict"),
@@ -320,15 +308,14 @@ MALFORMED = {
         (with_update(metrics={}), "metrics must be .*'train_loss'"),
         (with_update(metrics={"train_loss": torch.ones(())}), "'train_loss'.* got a tensor"),
         (with_update(metrics={"train_loss": NAN}), "'train_loss' is not finite"),
-        (with_update(metrics={"train_loss": 1.0, "n": 2**60}), "'n'.* beyond 2.53"),
-        (with_update(metrics={"train_loss": 1.0, "round": 3}), "key 'round'"),
-        (with_update(metrics={"train_loss": 1.0, 3: 3}), "key 3"),
+        (with_update(metrics={"train_loss": 1.0, "round": 3}), r"\['round'\] .* column of clients"),
+        (with_update(metrics={"train_loss": 1.0, 3: 3}), r"metrics\[3\] must be"),
     ],
     "receive": [
         (lambda t, u: [], "at least one Update"),
-        (lambda t, u: [x.payload for x in u], "list of Updates, .* got dict"),
-        (lambda t, u: [*u, u[0]], r"one too many of client \d"),
-        (with_update(client=-1), "one too many of client -1"),
+        (lambda t, u: [x.payload for x in u], "list of Updates alone, got dict"),
+        (lambda t, u: [*u, u[0]], "at most one of each client"),
+        (with_update(client=-1), r"each client of the round, got .*-1"),
         (with_update(1, payload={}), "upload 'params/head' is missing"),
         (with_update(payload=None), "upload must be a dict .* got None"),
         (with_update(2, payload=of_head(lambda h: NAN * h)), r"client \d: upload .* is not finite"),
@@ -348,23 +335,22 @@ MALFORMED = {
     "personalize": [
         (with_bias(lambda b: b[0]), "'bias' must lead with the 6 clients"),
         (with_bias(lambda b: NAN * b), "'bias' is not finite"),
-        (with_bias(lambda b: b.to_sparse()), "'bias' is sparse"),
+        (with_bias(lambda b: b.to_sparse()), "'bias' must be a dense tensor"),
     ],
     "predict": [
         (lambda t, x: x[..., :3], r"logits \[6, \d+, 4\] .* got a tensor \[6, \d+, 3\]"),
         (lambda t, x: x.argmax(-1), r"got a tensor \[6, \d+\]"),
-        (lambda t, x: x.long(), "floating-point logits on cpu, got torch.int64"),
-        (lambda t, x: x.to("meta"), "on cpu, got torch.float32 on meta"),
-        (lambda t, x: x / 0, r"round 1, client \d: predictions are not finite"),
-        (lambda t, x: 3e38 * x.sign(), "too large for a finite loss"),
+        (lambda t, x: x.long(), "floating-point on cpu, got .* torch.int64"),
+        (lambda t, x: x.to("meta"), "on cpu, got .* of torch.float32 on meta"),
+        (lambda t, x: x / 0, r"round 1, client \d: the loss .* is not finite"),
+        (lambda t, x: 3e38 * x.sign(), "the loss of its predictions is not finite"),
         (in_round_two(lambda x: x[..., :3]), "predict, round 2, clients 0, 1"),
     ],
     "artefact": [
-        (lambda t, a: {"x": [1], "y": [1, 2]}, "'norms' .*{'x': 1, 'y': 2}"),
-        (lambda t, a: {"x": 1}, "'x' of 'norms' must be a list, got 1"),
-        (lambda t, a: {3: [1]}, "3 of 'norms' must be"),
-        (lambda t, a: {}, "'norms' as a dict of lists"),
-        (lambda t, a: {"x": [1, "a"]}, "'x' of 'norms' cannot be written"),
+        (lambda t, a: {"x": [1], "y": [1, 2]}, "'norms' .*length 2"),
+        (lambda t, a: {"x": 1}, "'norms' as a dict of equally long lists"),
+        (lambda t, a: {3: [1]}, "'norms' as a dict of equally long lists"),
+        (lambda t, a: {"x": [1, "a"]}, "'norms' as a dict of equally long lists"),
     ],
 }
 
@@ -409,7 +395,7 @@ def test_a_loss_that_is_not_one_number_per_client_and_image(fickle, change, word
     [
         ("1 +", r"plugin.py:1: SyntaxError: "),
         ("\nimport nothing_of_the_kind", "plugin.py:2: ModuleNotFoundError: No module named"),
-        ("\n\nraise SystemExit('no')", "plugin.py:3: it ends the process with SystemExit: no"),
+        ("\n\nraise SystemExit('no')", "plugin.py:3: SystemExit: no"),
         ("from . import missing", "plugin.py:1: ImportError"),
     ],
 )
@@ -428,7 +414,7 @@ def test_a_wrapper_must_yield(tmp_path):
     (folder / "plugin.py").write_text(text.replace("result = yield", "result = updates"))
     wrapper = manifest.discover(tmp_path / "plugins")["dp_laplace"]
     method = manifest.find("pep_fedpt")
-    with pytest.raises(FedLoomError, match="'aggregate' of a wrapper must yield once"):
+    with pytest.raises(FedLoomError, match=r"'aggregate' of a wrapper must .*yield once"):
         loader.load_hooks(method, wrappers=[wrapper])
 
 
@@ -479,5 +465,4 @@ def test_a_traceback_is_in_the_log_file_alone_and_the_end_of_a_process_too(tmp_p
     assert "Traceback" not in done.stderr
     assert "Traceback (most recent call last)" in log and "\nIndexError: index 99" in log
     assert done.returncode not in (0, 1) and "Fatal Python error: Aborted" in log
-    *_, last = (line for line in log.splitlines() if line.startswith("fickle: "))
-    assert last.startswith("fickle: predict, round 1, clients 0, 1")
+    assert "plugin.py" in log.split("Fatal Python error")[1], "the stack names file and line"

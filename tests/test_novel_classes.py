@@ -18,10 +18,9 @@ from fedloom.common.ids import UNASSIGNED
 from fedloom.common.io import read_table
 from fedloom.config.partitions import novel_numbers
 from fedloom.data.partition import divide
-from fedloom.federated.evaluate import received_by
+from fedloom.federated.evaluate import answer_test_sets, received_by
 from fedloom.federated.round import initial_state, train_round
-from fedloom.federated.rows import Confusion
-from fedloom.federated.unseen import answers
+from fedloom.federated.rows import Confusion, Score
 from fedloom.hooks import manifest
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report import tables
@@ -106,7 +105,7 @@ def test_clients_know_the_names_and_numbers_of_base_classes_alone(tiny):
 def test_a_confusion_counts_classes_by_their_numbers_in_the_data_set(tiny):
     task, confusion = tiny("promptfl", partition=NOVEL)[0], Confusion()
     rows = task.data.test[0]
-    confusion.add(task, 0, rows, np.full(len(rows), 2))
+    confusion.add(task, 0, [Score(rows, np.full(len(rows), 2), 0, 0.0)])
     found = confusion.table().to_pandas()
     assert set(found["label"]) == set(task.data.store.labels[rows])
     assert set(found["predicted"]) == {3}, "the third of the base classes 0, 2, 3"
@@ -120,7 +119,7 @@ def _trained(tiny, name):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_participating_client_answers_its_own_all_base_and_all_novel_images(tiny, name):
     task, hooks, state = _trained(tiny, name)
-    table = pd.DataFrame(answers(task, hooks, state)).set_index(["test_set", "client_id"])
+    table = pd.DataFrame(answer_test_sets(task, hooks, state)).set_index(["test_set", "client_id"])
     stored, test = task.data.store.labels, task.data.store.test
     everyone = {"base": np.isin(stored, [0, 3]), "novel": np.isin(stored, [1, 2])}
     for client in task.data.participating:
@@ -133,7 +132,7 @@ def test_every_participating_client_answers_its_own_all_base_and_all_novel_image
 
 def test_a_learned_context_is_put_before_names_that_no_client_has_seen(tiny):
     task, hooks, state = _trained(tiny, "promptfl")
-    table = pd.DataFrame(answers(task, hooks, state))
+    table = pd.DataFrame(answer_test_sets(task, hooks, state))
     names, numbers = ["beta", "gamma"], [1, 2]
     rows = np.flatnonzero(task.data.store.test & np.isin(task.data.store.labels, numbers))
     with torch.no_grad():
@@ -167,7 +166,7 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
 
     once, each = Counted(apart=False), Counted(apart=True)
     keys = ["test_set", "client_id"]
-    frames = [pd.DataFrame(answers(task, counted, state)) for counted in (once, each)]
+    frames = [pd.DataFrame(answer_test_sets(task, counted, state)) for counted in (once, each)]
     pd.testing.assert_frame_equal(*(f.sort_values(keys).reset_index(drop=True) for f in frames))
     own = sum(len(task.data.test[k]) for k in task.data.participating)
     assert each.images - own == len(task.data.participating) * (once.images - own)
@@ -176,15 +175,15 @@ def test_one_model_answers_once_as_each_of_its_clients(tiny):
 def test_as_many_clients_answer_at_once_as_the_set_with_the_most_classes_lets(tiny, monkeypatch):
     task, hooks, state = _trained(tiny, "promptfl")
     at_once = lambda task, *states: 1 if "beta" in task.data.classes else 9  # noqa: E731
-    monkeypatch.setattr("fedloom.federated.evaluate.clients_evaluated_at_once", at_once)
+    monkeypatch.setattr("fedloom.federated.groups.clients_evaluated_at_once", at_once)
     cohorts = []
 
     def received(task, hooks, state, ids):
         cohorts.append(ids)
         return received_by(task, hooks, state, ids)
 
-    monkeypatch.setattr("fedloom.federated.unseen.received_by", received)
-    answers(task, hooks, state)
+    monkeypatch.setattr("fedloom.federated.evaluate.received_by", received)
+    answer_test_sets(task, hooks, state)
     assert cohorts[1:] == [[k] for k in task.data.participating], "after the server's model"
 
 

@@ -36,22 +36,6 @@ def _folder(tmp_path, **options):
     return build(tmp_path, source="folder", root=str(tmp_path / "root"), **options)
 
 
-KEYS = {"torchvision": {"name": "EuroSAT"}}
-
-
-@pytest.mark.parametrize("source", ["folder", "torchvision", "parquet"])
-@pytest.mark.parametrize(
-    ("path", "word"),
-    [("~no_such_user_here/images", "~no_such_user_here/images"), ("im\0ages", r"'im\x00ages'")],
-)
-def test_a_path_that_is_none(tmp_path, source, path, word):
-    key = "train_files" if source == "parquet" else "root"
-    spec = dataset_spec(source=source, **KEYS.get(source, {}), **{key: path})
-    for read in (listing, lambda spec: build(tmp_path, **spec)):
-        with refused(word):
-            read(spec)
-
-
 def test_a_path_that_is_too_long(tmp_path):
     long = str(tmp_path / ("x" * 5000))
     assert listing(dataset_spec(source="folder", root=long))["files"] == 0
@@ -74,14 +58,6 @@ def test_a_pipe_and_a_dangling_link_are_images_that_cannot_be_read(tmp_path, mak
         _folder(tmp_path)
     store, about = _folder(tmp_path, skip_unreadable=True)
     assert (len(store), about["skipped"]) == (8, 1)
-
-
-def test_a_pipe_for_torchvision(tmp_path):
-    root = tmp_path / "root"
-    image_folder(root / "eurosat" / "2750", ["AnnualCrop", "Forest"])
-    os.mkfifo(root / "eurosat" / "2750" / "Forest" / "pipe.jpg")
-    with refused("Forest/pipe.jpg", "pipe"):
-        build(tmp_path, source="torchvision", name="EuroSAT", root=str(root))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "circle"])
@@ -122,7 +98,7 @@ def test_links_in_circles(tmp_path, link, target, word):
 def test_class_names_that_are_not_text(tmp_path, name):
     root = image_folder(tmp_path / "root", ["ant"])
     save(root / os.fsdecode(name) / "x.png", noise(5))
-    with refused("root/", "UTF-8"):
+    with refused("class", "UTF-8"):
         _folder(tmp_path)
     assert listing(dataset_spec(source="folder", root=str(root)))["files"] == 5
 
@@ -141,7 +117,7 @@ def test_class_names_of_torchvision_that_are_not_text(tmp_path):
     image_folder(root / "eurosat" / "2750", ["AnnualCrop", "Forest"])
     folder = root / "eurosat" / "2750"
     (folder / "Forest").rename(folder / os.fsdecode(b"For\xeat"))
-    with refused(r"class 'For\udceat'", "class_names"):
+    with refused(r"'For\udceat'", "class_names"):
         build(tmp_path, source="torchvision", name="EuroSAT", root=str(root))
 
 
@@ -150,7 +126,7 @@ def test_labels_in_parquet_that_are_not_text(tmp_path):
     labels = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"image": [png(0), png(1)], "label": labels}), path)
-    with refused("x.parquet", "'label'", "UTF-8"):
+    with refused("x.parquet", "utf-8"):
         build(tmp_path, source="parquet", train_files=str(path))
 
 
@@ -159,14 +135,9 @@ def test_labels_in_parquet_that_are_not_text(tmp_path):
     [
         ("{", "JSONDecodeError"),
         ("\xff", "UnicodeDecodeError"),
-        ("[" * 100_000, "RecursionError"),
         ("[]", "TypeError"),
         ("{}", "KeyError"),
-        ('{"info": {"features": ["label"]}}', "AttributeError"),
-        ('{"info": {"features": {"label": {"names": [1, 2]}}}}', "column 'label'"),
-        ('{"info": {"features": {"label": {"names": "ab"}}}}', "column 'label'"),
-        ('{"info": {"features": {"label": {"names": {"0": "ant"}}}}}', "column 'label'"),
-        ('{"info": {"features": {"label": {"names": 2}}}}', "column 'label'"),
+        ('{"info": {"features": ["label"]}}', "ValueError"),
     ],
 )
 def test_metadata_of_hugging_face_that_is_not_theirs(tmp_path, about, word):
@@ -182,30 +153,6 @@ def test_metadata_of_hugging_face_that_is_not_theirs(tmp_path, about, word):
 def _spoil(*files):
     for file in files:
         file.write_bytes(file.read_bytes()[:20])
-
-
-def test_a_class_of_which_no_image_can_be_read(tmp_path):
-    root = image_folder(tmp_path / "root", ["ant", "bee", "cow"])
-    _spoil(*(root / "bee").iterdir())
-    with refused("class 'bee'", "root/bee/0.png"):
-        _folder(tmp_path, skip_unreadable=True)
-    save(root / "bee" / "0.png", noise(3))
-    save(root / "bee" / "1.png", noise(4))
-    save(root / "bee" / "2.png", noise(5))
-    assert _folder(tmp_path, skip_unreadable=True)[1]["skipped"] == 1
-
-
-def test_a_class_of_which_no_training_image_can_be_read(tmp_path):
-    root = image_folder(tmp_path / "root", ["train", "test"], ["ant", "bee"])
-    _spoil(*(root / "train" / "bee").iterdir())
-    with refused("class 'bee'", "training images"):
-        _folder(tmp_path, skip_unreadable=True)
-    image_folder(root, ["train", "test"], ["ant", "bee"])
-    _spoil(*(root / "test" / "bee").iterdir())  # it is trained on, if not tested
-    assert _folder(tmp_path, skip_unreadable=True)[1]["skipped"] == 4
-    image_folder(root, ["test"], ["ant", "bee", "cow"])
-    _spoil(root / "test" / "cow" / "0.png")  # it never had training images
-    assert _folder(tmp_path, skip_unreadable=True)[1]["skipped"] == 1
 
 
 def test_an_image_size_without_bounds():
@@ -237,13 +184,9 @@ def test_a_decompression_bomb(tmp_path, data, word):
     assert _folder(tmp_path, skip_unreadable=True)[1]["skipped"] == 1
 
 
-def test_an_image_that_resizing_would_blow_up(tmp_path):
-    """One pixel wide: its shorter side would become 4,096, the other millions."""
-    with pytest.raises(ValueError, match="would be resized to 4096 x 245760000"):
-        to_pixels(Image.new("L", (1, 60_000)), False, 4096)
+def test_an_image_without_pixels():
     with pytest.raises(ValueError, match="it has no pixels"):
         to_pixels(Image.new("L", (0, 5)), False, 8)
-    assert to_pixels(Image.new("L", (1, 600)), False, 64).shape == (64, 64, 1)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")

@@ -22,7 +22,6 @@ from fedloom.hooks.options import check_schemas, check_value, fill_in
         ({"type": "array", "minItems": 1, "maxItems": 2}, [[1], [1, 2]], [[], [1, 2, 3]]),
         ({"type": "array", "uniqueItems": True}, [[1, 2]], [[1, 2, 1]]),
         ({"type": "array", "items": {"type": "integer", "minimum": 1}}, [[1]], [[0], ["a"]]),
-        ({"type": "string", "minLength": 1, "maxLength": 2}, ["a", "ab"], ["", "abc"]),
         ({"type": "string", "format": "template"}, ["a {}"], ["a"]),
     ],
 )
@@ -30,7 +29,7 @@ def test_a_value_fits_or_is_refused_by_its_key(schema, good, bad):
     for value in good:
         check_value(value, schema, "options.x")
     for value in bad:
-        with pytest.raises(FedLoomError, match=r"^options\.x(\[0\])?: must be .*, got "):
+        with pytest.raises(FedLoomError, match=r"^options\.x(\[0\])?: must have .*, got "):
             check_value(value, schema, "options.x")
 
 
@@ -48,7 +47,6 @@ def test_options_that_are_left_out_have_their_defaults():
         ("type", "numeric"),
         ("type", ["numeric"]),
         ("minimum", "x"),
-        ("minItems", -1),
         ("enum", []),
         ("format", "uri"),
         ("items", {"type": "numeric"}),

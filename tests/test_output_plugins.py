@@ -13,7 +13,7 @@ from default_config import default_config
 from fedloom.commands import config_schema, describe
 from fedloom.commands.planning import resolve
 from fedloom.common.checkout import ROOT
-from fedloom.config.rounds import Reported
+from fedloom.config.settings import Reported
 from fedloom.report import figures, tables
 from fedloom.study import staleness
 from fedloom.study.plan import Plan
@@ -67,7 +67,7 @@ def test_a_config_is_checked_against_the_keys_of_plugins(folder, section, entry,
 
 
 def test_fedloom_kinds_and_the_schema_have_them(folder):
-    text = describe.outputs()
+    text = describe.kinds(tables="table", figures="figure")
     for words in (
         "table: spread",
         "  share (number, default 10.0)",
@@ -82,7 +82,7 @@ def test_fedloom_kinds_and_the_schema_have_them(folder):
 def test_an_edit_reruns_what_uses_the_plugin_and_nothing_else(folder):
     def files(entry):
         job = plan("figures", **entry).job("figure", Wildcards(label="mine"))
-        return {Path(f).resolve() for f in staleness.files_of(staleness.code_of("figure", job))}
+        return {Path(f).resolve() for f in staleness.files_of(*staleness.code_of("figure", job))}
 
     own = files({"kind": "reach"})
     assert {folder / "reach/plugin.py", folder / "reach/figure.toml"} <= own
@@ -141,13 +141,11 @@ def test_a_kind_of_a_package_is_found_and_a_table_of_it_that_misbehaves_is_one_l
         tables.build(table_job("own", share=10.0, personalized=True), [shown()])
 
 
-def test_the_contract_is_of_methods_and_what_reads_another_kind_is_named(folder, capsys):
+def test_the_command_of_its_kind_reads_a_plugin(folder, capsys):
     (folder / "spread/table.toml").write_text("name = 3")
-    with refused("reach: must be a method, got a figure; `fedloom kinds reach` reads its files"):
-        invoked("check", "--method", "reach")
     assert invoked("kinds", "reach") == 0
     with refused("spread/table.toml: name: "):
-        invoked("check", "--method", "spread")
+        invoked("kinds", "spread")
 
 
 # ---- the examples, by hand -----------------------------------------------------------------------

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedloom.commands.init import init
 from fedloom.commands.planning import load_plan
+from fedloom.commands.templates import new_folder
 from fedloom.common import extras
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError
@@ -75,15 +75,15 @@ def test_results_outlive_a_move_of_folder_or_environment(tmp_path, monkeypatch):
 
 
 def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monkeypatch):
-    init(Path("new"))
+    new_folder(Path("new"))
     assert {path.name for path in Path("new").iterdir()} == {
         *(".gitignore", "Snakefile", "config.yaml", "examples", "plugins", "profiles")
     }
     shipped = {file.relative_to(ROOT) for file in ROOT.glob("examples/*/*/*.*")}
     assert shipped == {file.relative_to("new") for file in Path("new").glob("examples/*/*/*")}
     (here / "new/Snakefile").write_text("mine")
-    with pytest.raises(FedLoomError, match=r"^new/\.gitignore: is there already"):
-        init(Path("new"))
+    with pytest.raises(FedLoomError, match=r"^new: is there already"):
+        new_folder(Path("new"))
     assert (here / "new/Snakefile").read_text() == "mine"
     monkeypatch.chdir(here / "new")
     assert load_plan().name == "mine"

@@ -228,7 +228,6 @@ def test_a_check_of_a_wrapper_says_how_many_methods_are_to_come(caplog):
     methods = [manifest.find(name) for name in ("head_tuning", "fedavg_pt")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "CHECKS", (checks.learns,))
-        patch.setattr(driver, "VARIATIONS", ())
         driver.check(fleeting, methods)
     assert caplog.messages == [
         "dropout around head_tuning: method 1/2",

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.commands import planning
 from fedloom.config.kinds import check_entry
 from partitioned import DOMAINS, make, with_domains
 from refusals import refused
@@ -99,10 +98,10 @@ def test_test_images_of_no_domain_go_to_clients_that_hold_their_class():
 def test_keys_of_imbalance_go_together():
     entry = {"scheme": "domain", "dominant_share": 0.9}
     with refused("mine", "dominant_classes"):
-        check_entry("partitions", "mine", entry, planning.KINDS["partitions"])
+        check_entry("partitions", "mine", entry)
     entry |= {"dominant_classes": 0.1, "alpha": 1.0, "kind": "class"}
     with refused("mine", "alpha", "dominant_share"):
-        check_entry("partitions", "mine", entry, planning.KINDS["partitions"])
+        check_entry("partitions", "mine", entry)
 
 
 @pytest.mark.parametrize(

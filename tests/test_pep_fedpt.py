@@ -13,7 +13,7 @@ from fedloom.federated.evaluate import artefact, received_by
 from fedloom.federated.round import initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import cohort
-from fedloom.toolbox.prototypes import class_means, warm_start
+from fedloom.toolbox.prototypes import warm_start
 from first_round import first_cohort, module, upload
 
 pep, forward = module("pep_fedpt"), module("pep_fedpt", "forward")
@@ -126,7 +126,7 @@ def test_class_means_of_ragged_clients(tiny):
     task, _ = tiny("head_tuning")
     ids = task.data.participating
     clients = cohort(task, ids, [{} for _ in ids])
-    actual, statistics = class_means(task, clients, lambda c, batch: batch.features[:, :, None])
+    actual, statistics = pep.class_means(task, clients, lambda c, batch: batch.features[:, :, None])
     for k, client in enumerate(ids):
         rows = task.data.train[client]
         for c in range(task.num_classes):

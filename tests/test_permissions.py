@@ -31,12 +31,3 @@ def test_permissions_follow_the_umask(kind, umask, tmp_path):
     for _ in range(2):  # new, and in place of an older file
         WRITERS[kind](path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
-
-
-def test_no_file_is_written_through_a_link(tmp_path):
-    victim, path = tmp_path / "victim", tmp_path / "copy.arrow"
-    victim.write_text("mine")
-    (tmp_path / f".copy.arrow.{io.host()}.{os.getpid()}.tmp").symlink_to(victim)
-    io.write_text(path, "theirs")
-    assert (victim.read_text(), path.read_text()) == ("mine", "theirs")
-    assert not path.is_symlink()

@@ -6,7 +6,6 @@ import pytest
 
 from fedloom.commands.planning import load_plan
 from fedloom.config import recipes, resolve
-from fedloom.data.entries import SOURCES
 from fedloom.study import resources, staleness
 from fedloom.study.overview import overview
 from images_on_disk import dataset_spec
@@ -61,12 +60,14 @@ def test_a_recipe_of_the_users_own(tmp_path):
         dataset_spec(recipe=str(file))
 
 
-def test_what_comes_by_plain_http_has_a_digest():
-    archives = [each for name in recipes.names() for each in recipes.find(name).get.archives or ()]
-    plain = [archive for archive in archives if not archive.url.startswith("https://")]
-    assert plain
-    for archive in plain:
-        assert archive.sha256 or archive.md5, archive.url
+def test_what_comes_by_plain_http_has_a_digest(tmp_path):
+    file = tmp_path / "birds.yaml"
+    file.write_text(
+        "title: Birds\npapers: []\nlicence: mine\ncitation: me\nsource: sklearn_digits\n"
+        "get: {archives: [{url: 'http://x.org/b.zip'}]}\n"
+    )
+    with refused("birds.yaml", "plain http", "sha256"):
+        recipes.find(str(file))
 
 
 @pytest.mark.parametrize("key", ["into", "name"])
@@ -109,7 +110,7 @@ def test_what_a_recipe_expects_serves_estimates(name, size):
 def test_training_and_test_images_are_estimated_each(name, first, train, test):
     """Of all test images, and of the training images those that `first_per_domain` keeps."""
     entry = {"recipe": name} | ({"first_per_domain": first} if first else {})
-    dataset = resolve._dataset("d", recipes.check_dataset("d", entry, SOURCES), entry, False)
+    dataset = resolve._dataset("d", recipes.check_dataset("d", entry), entry, False)
     found = resources.contents(dataset)
     assert (found.training, found.test) == (train, test)
     assert found.images == train + test
@@ -134,10 +135,10 @@ def test_a_study_names_recipes(tmp_path, monkeypatch):
     assert resources.contents(plan.settings.datasets["tiny"])[:2] == (110_000, 200)
     assert five.settings["parts"]["mnist"]["name"] == "MNIST"
     job = plan.job("dataset", SimpleNamespace(dataset="five"))
-    sources = " ".join(staleness.files_of(staleness.code_of("dataset", job)))
+    sources = " ".join(staleness.files_of(*staleness.code_of("dataset", job)))
     for part in ("several", "folder", "torchvision"):
         assert f"data/sources/{part}.py" in sources, "an edit of a part's source is noticed"
-    assert "data/sources/lists.py" not in sources
+    assert "data/sources/parquet.py" not in sources
     assert "config/recipes.py" not in sources
 
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom.commands import planning
 from fedloom.common import schema
 from fedloom.common.errors import FedLoomError
+from fedloom.config.kinds import KINDS
 from fedloom.data.federation import shuffled_batches
 from fedloom.data.schemes import dirichlet, disjoint
 from fedloom.hooks import manifest
@@ -92,7 +92,7 @@ def test_a_partition_with_a_seed_is_the_same_in_all_runs(scheme):
     assert fixed[0].equals(fixed[1])
     assert fixed[0].equals(make(spec, 7, data)) and not fixed[0].equals(make(spec, 0, data))
     keys = EVERY_SCHEME[scheme] | {"seed": 7}
-    assert schema.checked(planning.KINDS["partitions"][scheme], keys, "x").seed == 7
+    assert schema.checked(KINDS["partitions"][scheme], keys, "x").seed == 7
 
 
 # ---- dirichlet, kind class_capped -----------------------------------------------------------

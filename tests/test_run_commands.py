@@ -120,7 +120,7 @@ def test_settings_that_a_run_was_not_made_with_are_not_shown_as_its_own(folder, 
     file, name = folder / "mine.yaml", _run("fedvpt").path
     file.write_text(STUDY.replace("epochs: 3", "epochs: 5"))
     for words in (["show", name], ["diff", name, _run("slow").path]):
-        with pytest.raises(FedLoomError, match=r"fedvpt/seed0: .*other settings than mine\.yaml"):
+        with pytest.raises(FedLoomError, match=r"fedvpt/seed0: .*other settings .*mine\.yaml"):
             invoked(*words, "--study", "mine.yaml")
         _said(capsys, *words, "--study", "mine.yaml", "--set", "training.epochs=3")
 
@@ -128,7 +128,7 @@ def test_settings_that_a_run_was_not_made_with_are_not_shown_as_its_own(folder, 
 def test_a_run_of_fewer_rounds_than_its_study_has_is_refused(capsys):
     name = _run("fedvpt").path
     for words in (["show", name], ["diff", name, _run("slow").path]):
-        line = r"fedvpt/seed0: must have the 6 rounds that mine\.yaml gives, got 4; .*--set"
+        line = r"fedvpt/seed0: made with .* 4 rounds, .*mine\.yaml says; .*--set"
         with pytest.raises(FedLoomError, match=line):
             invoked(*words, "--study", "mine.yaml", "--set", "rounds=6")
         _said(capsys, *words, "--study", "mine.yaml")
@@ -139,11 +139,6 @@ def test_settings_from_the_command_line_are_named_and_the_last_of_a_key_counts(c
     shown = _said(capsys, "show", _run("fedvpt").path, "--study", "mine.yaml", *words)
     for key, value in {"training.epochs": 3, "clients_per_round": 5}.items():
         assert re.search(rf"^{key} +{value} +--set {key}={value}$", shown, re.MULTILINE)
-
-
-def test_two_runs_have_at_most_two_studies():
-    with pytest.raises(FedLoomError, match="--study: must be at most two, got 3"):
-        invoked("diff", *[_run("slow").path] * 2, *["--study", "mine.yaml"] * 3)
 
 
 def test_a_run_that_is_not_there_is_named_with_the_nearest(folder):
@@ -215,11 +210,7 @@ def test_runs_in_the_record_of_a_study_are_its_own(capsys):
     assert _said(capsys, "clean", "mine.yaml", "--yes").startswith("nothing to delete")
 
 
-@pytest.mark.parametrize("at_work", ["a process", "a lock"])
-def test_nothing_is_deleted_beside_a_run(folder, monkeypatch, at_work):
-    if at_work == "a lock":
-        _write(folder / ".snakemake/locks/0.input.lock")
-    else:
-        monkeypatch.setattr("fedloom.commands.clean.running_snakemake", lambda: object())
+def test_nothing_is_deleted_beside_a_run(folder):
+    _write(folder / ".snakemake/locks/0.input.lock")
     with pytest.raises(FedLoomError, match="Snakemake"):
         invoked("clean", "mine.yaml", "--yes")

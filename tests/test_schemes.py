@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedloom.commands import planning
 from fedloom.common.checkout import ROOT
+from fedloom.config.kinds import KINDS
 from fedloom.data.schemes import base, dirichlet, iid, imbalance, pathological
 from partitioned import CLASSES, make
 from refusals import refused
@@ -156,7 +156,7 @@ def test_an_imbalance_that_classes_do_not_allow_is_refused():
 
 
 def test_every_module_is_a_scheme():
-    known = set(planning.KINDS["partitions"])
+    known = set(KINDS["partitions"])
     folder = ROOT / "workflow/fedloom/data/schemes"
     assert known == {path.stem for path in folder.glob("[a-z]*.py")} - {"base"}
 

@@ -13,8 +13,8 @@ from fedloom.toolbox import (
     mean_of_picked,
     prompts_for_prediction,
     top_prompts,
+    train_picked,
 )
-from fedloom.toolbox.prompt_pool import pick
 
 
 def _pools(clients, size, width, seed=0):
@@ -89,8 +89,6 @@ def test_a_small_pool_is_taken_whole(tiny):
     clients = cohort(task, task.data.participating[:2], [{}, {}])
     pools = _pools(2, 3, task.backbone.width)
     assert top_prompts(task, clients, pools, 5).tolist() == [[0, 1, 2]] * 2
-    received = {"params": {"shared_prompts": pools}}
-    assert pick(task, received, clients, 3) == (received, {})
     batch = task.data.batch([task.data.test[k][:2] for k in clients.ids])
     assert torch.equal(prompts_for_prediction(task, clients, batch, pools, 3), pools)
 
@@ -119,11 +117,18 @@ def test_a_client_starts_from_the_prompts_it_picked(tiny):
     clients = cohort(task, task.data.participating[:2], [{}, {}])
     pools = _pools(1, 6, task.backbone.width).expand(2, -1, -1)
     received = {"params": {"head": torch.ones(2, 1), "shared_prompts": pools}, "more": 1}
-    started, sent = pick(task, received, clients, 2)
-    for k in range(2):
-        assert torch.equal(started["params"]["shared_prompts"][k], pools[k][sent["indices"][k]])
-    assert torch.equal(started["params"]["head"], received["params"]["head"])
-    assert started["more"] == 1
+    task.options.prompts, seen = 2, []
+
+    def loss(task, params, received, clients, batch):
+        seen.append(received)
+        return params["shared_prompts"].sum((1, 2))[:, None] + 0 * batch.mask
+
+    updates = train_picked(task, received, clients, loss)
+    for k, update in enumerate(updates):
+        started = seen[0]["params"]["shared_prompts"][k]
+        assert torch.equal(started, pools[k][update.payload["indices"]])
+        assert update.payload["params"]["shared_prompts"].shape == started.shape
+    assert seen[0]["more"] == 1
 
 
 def _upload(examples, head, indices, *prompts):

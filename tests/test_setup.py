@@ -127,7 +127,7 @@ def test_an_input_that_was_changed_is_named(files, pattern):
     *_, spec = files("promptfl")
     path = paths.at(pattern, spec.run, cache="features")
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(FedLoomError, match=f"^{path}: missing, truncated or changed"):
+    with pytest.raises(FedLoomError, match=f"^{path}: not what its receipt"):
         _built(spec)
 
 

@@ -40,7 +40,7 @@ def test_classes_give_their_share_and_what_others_cannot(sizes, fraction, domain
             fixed_test_split(labels, names, fraction)
         return
     test, rule = fixed_test_split(labels, names, fraction)
-    assert (test == fixed_test_split(labels, names, fraction).test).all()
+    assert (test == fixed_test_split(labels, names, fraction)[0]).all()
     taken = np.bincount(labels, test)
     assert (taken < sizes).all() and taken.sum() >= 1
     assert (np.abs(taken - fraction * sizes) <= 1 + 1e-9).all()
@@ -149,32 +149,8 @@ def test_what_was_done_is_in_the_log_and_in_the_receipt(tmp_path, caplog):
     assert "8 of 16 are test images: official" in caplog.text
 
 
-def test_classes_of_one_name_in_two_domains_are_one_class_unless_asked(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+def test_classes_of_one_name_in_two_domains_are_one_class(tmp_path):
     root = image_folder(tmp_path / "root", ["Greek", "Latin"], ["letter1", "letter2"])
     image_folder(root / "Greek", ["letter3"])
-    options = {"source": "folder", "root": str(root), "domains": True}
-    store, about = build(tmp_path, **options)
+    _, about = build(tmp_path, source="folder", root=str(root), domains=True)
     assert about["classes"] == ["letter1", "letter2", "letter3"]
-    assert "2 of 3 classes, such as 'letter1', occur in more than one domain" in caplog.text
-    caplog.clear()
-    apart, about = build(tmp_path, **options, class_per_domain=True)
-    names = ["Greek/letter1", "Greek/letter2", "Greek/letter3", "Latin/letter1", "Latin/letter2"]
-    assert about["classes"] == names
-    assert "more than one domain" not in caplog.text
-    assert len(apart) == len(store) == 20
-    for label, name in enumerate(names):
-        own = apart.labels == label
-        assert set(apart.domains[own]) == {name.split("/")[0]}
-        assert own.sum() == 4
-
-
-def test_class_per_domain_needs_domains(tmp_path):
-    root = image_folder(tmp_path / "root", ["ant", "bee"])
-    options = {"source": "folder", "root": str(root), "class_per_domain": True}
-    with refused("class_per_domain", "domains: true"):
-        build(tmp_path, **options)
-    root = image_folder(tmp_path / "one", ["ink"], ["ant", "bee"])
-    options |= {"root": str(root), "domains": True}
-    with refused("class_per_domain", "'ink'"):
-        build(tmp_path, **options)

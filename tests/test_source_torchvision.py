@@ -95,7 +95,7 @@ def test_omniglot_keeps_no_labels_and_is_read_for_them(tmp_path, monkeypatch):
         build(tmp_path, **options, class_names=["alpha", "beta", "gamma"])
     broken = next(root.rglob("0002_02.png"))
     broken.write_bytes(broken.read_bytes()[:100])
-    with refused("Omniglot: unreadable image"):
+    with refused("Omniglot", "labels cannot be listed"):
         build(tmp_path, **options)
 
 
@@ -113,17 +113,9 @@ def test_arguments_that_a_parent_class_takes():
     assert "download" not in test
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("CIFAR100", "data/cifar-100-python"),
-        ("MNIST", "data/MNIST/raw"),
-        ("Flowers102", "data/flowers-102"),
-        ("SVHN", "data"),
-    ],
-)
-def test_a_missing_dataset_says_what_to_put_where(name, place, tmp_path):
-    with refused(f"torchvision {name}", place, "download: true"):
+@pytest.mark.parametrize("name", ["CIFAR100", "MNIST", "Flowers102", "SVHN"])
+def test_a_missing_dataset_says_what_to_put_where(name, tmp_path):
+    with refused(f"torchvision {name}", tmp_path / "data", "download: true"):
         build(tmp_path, source="torchvision", name=name, root=str(tmp_path / "data"))
 
 

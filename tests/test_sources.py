@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 from fedloom.commands.planning import load_plan
 from fedloom.config.datasets import listing
+from fedloom.config.kinds import KINDS
 from fedloom.data import sources
-from fedloom.data.entries import SOURCES
 from images_on_disk import dataset_spec, image_folder, noise, save, write_parquet
 
 
 def test_every_module_is_a_source():
     known = {file.stem for file in Path(sources.__file__).parent.glob("[a-z]*.py")}
-    assert set(SOURCES) == known
+    assert set(KINDS["datasets"]) == known
 
 
 def _listing(root):

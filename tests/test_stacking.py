@@ -110,10 +110,6 @@ def test_a_sum_that_is_declared_and_not_all_that_is_used_is_told(name, declared,
 @pytest.mark.parametrize(
     ("name", "line", "told"),
     [
-        ("head_tuning", 'updates = "dropped"', "updates: only a wrapper declares it"),
-        ("head_tuning", 'preserves = "sum"', "preserves: only a wrapper declares it"),
-        ("dropout", 'aggregation = "plain"', "aggregation: only a method declares it"),
-        ("dropout", 'needs = ["features"]', "needs: only a method declares it"),
         ("head_tuning", "cost = {keeps_weight = true}", "cost.keeps_weight: unknown key; did you"),
         ("head_tuning", 'folder = "x"', "folder: unknown key"),
         (

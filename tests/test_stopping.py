@@ -76,10 +76,10 @@ def test_after_the_rounds_signals_mean_what_they_meant_before(tiny, tmp_path, si
 
 
 def test_the_command_says_so_in_a_line_and_with_a_status_of_its_own(monkeypatch, capsys):
-    def stopped(args):
+    def stopped(name):
         raise StoppedError("run: stopped by SIGTERM")
 
-    monkeypatch.setattr(stages, "stage", stopped)
+    monkeypatch.setattr(stages, "import_module", stopped)
     monkeypatch.setattr(sys, "argv", ["fedloom", "train", "--job", "{}"])
     with pytest.raises(SystemExit) as end:
         stages.main()

@@ -8,18 +8,19 @@ from types import SimpleNamespace as Wildcards
 
 import pytest
 
-from fedloom.commands import bundled_studies, describe, planning
+from fedloom.commands import bundled_studies, describe
 from fedloom.commands.planning import load_plan
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import read_json
 from fedloom.common.schema import read_yaml
-from fedloom.config.rounds import job_ends
-from fedloom.hooks.manifest import find
+from fedloom.config.kinds import KINDS
+from fedloom.config.protocols import job_ends
 from fedloom.report.tables.claims import COSTS, COUNTS, COURSE
 from fedloom.report.tables.paper_claims import EACH_DOMAIN, read_claims
 from fedloom.study import backbone_sizes, cost, jobs
 from fedloom.study.paths import end
-from fedloom.study.resources import Workload
+from fedloom.study.resources import workload
+from fedloom.study.runs import Run
 
 STUDIES = bundled_studies.studies()
 
@@ -88,7 +89,7 @@ def test_every_job_of_a_study_has_its_inputs_sources_and_limits(path):
         for label in labels:
             asked = Wildcards(label=label)
             job, files = plan.job(rule, asked), plan.shown_files(rule, asked)
-            of_files = planning.KINDS[section][job.kind].shows != "settings"
+            of_files = KINDS[section][job.kind].shows != "settings"
             assert _travels(job).label == label and len(files) == len(set(files))
             assert bool(files) == of_files
             assert plan.sources(rule, job) and plan.caption(rule, asked)
@@ -224,8 +225,7 @@ def test_the_list_of_studies_says_what_each_shows_and_needs():
     micro = describe.study(bundled_studies.FOLDER / "micro/pep_micro_domains.yaml")
     assert micro[1].startswith("Feature heterogeneity") and micro[2] == "glyphs"
     names = [_name_of(file) for file in STUDIES if file.parent.name == "pep_fedpt"]
-    assert names[8:10] == ["pep_fedpt_table9", "pep_fedpt_table10"], "in the order of the paper"
-    assert names.index("pep_fedpt_figure2") == names.index("pep_fedpt_table13") + 1
+    assert names.index("pep_fedpt_table10") == names.index("pep_fedpt_table9") + 1
 
 
 # ---- of papers ----------------------------------------------------------------------------------
@@ -337,16 +337,9 @@ def test_estimates_count_the_clients_of_a_partition_by_domains(name, dataset, cl
     """As many as the paper says: the recipe states the domains."""
     settings = _settings(bundled_studies.FOLDER / f"{name}.yaml")
     scenario = next(each for each in settings.select.scenarios if each.dataset == dataset)
-    method = settings.methods[settings.select.methods[0]]
-    work = Workload(
-        study=settings.study,
-        dataset=settings.datasets[dataset],
-        partition=settings.partitions[scenario.partition],
-        backbone=settings.backbones[settings.select.backbones[0]],
-        method=method,
-        plugin=find(method.plugin),
-    )
-    assert work.all_clients() == clients
+    (method, *_), (backbone, *_) = settings.select.methods, settings.select.backbones
+    run = Run(dataset, scenario.partition, backbone, method, 0)
+    assert workload(settings, run, method).all_clients == clients
 
 
 @pytest.mark.parametrize("paper", ARTEFACTS)

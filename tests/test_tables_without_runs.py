@@ -74,7 +74,7 @@ def test_a_papers_settings_stand_in_brackets_where_they_differ(tmp_path):
     published |= {"columns": {"digits/iid": "CIFAR-10 Dir(0.1)"}}
     job = _plan(kind="protocol", scenarios=["digits/iid"], published=published).job("table", T)
     caption, lines, _ = _cells(job, tmp_path)
-    assert "in brackets those of Weng et al." in caption
+    assert "Published, in brackets or a column: Weng et al." in caption
     assert lines[1] == ["FedAvg-PT", "7", "20", "6", "adam", "0.25", "2", "16"]
     assert lines[2] == [
         "Slow", "9 (200)", "20 (100)", "6 (10)", "sgd", "0.25 (0.0001)", "2 (5)", "16",
@@ -103,7 +103,7 @@ def test_sizes_count_images_classes_and_domains(tmp_path, monkeypatch):
         ["digits", "2", "3", "1", "2"],  # a class without images counts not
         ["other", "2 (31)", "3 (3292)", "1 (813)", "2 (3)"],
     ]
-    assert "those of Fang et al." in caption
+    assert "Published, in brackets or a column: Fang et al." in caption
     assert frame["train"].tolist() == [3, 3]
 
 

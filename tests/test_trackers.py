@@ -1,17 +1,17 @@
-"""Trackers: what their clients read back, and that a run is the same beside one that fails."""
+"""Trackers: what their clients read back, and what they are told of a study's runs."""
 
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
-import psutil
 import pyarrow as pa
 import pytest
 
 from command_line import invoked
-from fedloom.commands import course, launch, track, trackers
+from fedloom.commands import course, launch, track
 from fedloom.commands.planning import SET, load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
@@ -83,11 +83,11 @@ def _read_mlflow(folder: Path) -> dict:
     return {name: [(point.step, point.value) for point in points] for name, points in read.items()}
 
 
-@pytest.mark.parametrize("name", trackers.OWN)
+@pytest.mark.parametrize("name", track.OWN)
 def test_a_client_reads_what_was_told_and_nothing_twice(name, tmp_path, monkeypatch):
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(variable, raising=False)
-    tracker = trackers.find(name).load()
+    tracker = track.find(name).load()
     for number in VALUES:  # it is followed again, with a round more
         with tracker(tmp_path, "mine", RUN, SETTINGS) as log:
             for each in range(1, number + 1):
@@ -99,10 +99,10 @@ def test_a_client_reads_what_was_told_and_nothing_twice(name, tmp_path, monkeypa
     }
 
 
-def test_a_tracker_that_is_not_there_is_refused_before_a_run(monkeypatch, tmp_path):
+def test_a_tracker_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FedLoomError, match="no tracker 'wand'; did you mean 'wandb'"):
-        invoked("run", "--track", "wand")
+        invoked("track", "wand")
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(FedLoomError, match=r"wandb: not installed.*fedloom\[trackers\]"):
         invoked("track", "wandb")
@@ -225,55 +225,11 @@ def test_a_file_that_is_damaged_is_an_error(followed):
 
 # ---- beside a run --------------------------------------------------------------------------------
 
-FICKLE = {"raises": "raise ValueError('no server')", "hangs": "import time; time.sleep(600)"}
 
-
-def _installed(folder: Path, monkeypatch) -> None:
-    """Install trackers as a package does, for this process and those that it starts."""
-    (folder / "fickle-1.dist-info").mkdir(parents=True)
-    lines = ["[fedloom.trackers]", *(f"{name} = {name}:tracker" for name in FICKLE)]
-    (folder / "fickle-1.dist-info/entry_points.txt").write_text("\n".join(lines))
-    for name, code in FICKLE.items():
-        (folder / f"{name}.py").write_text(code)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-
-
-@pytest.fixture
-def run_beside(monkeypatch, tmp_path):
-    """run_beside(trackers, snakemake): run a study with a function in place of Snakemake."""
+def test_a_tracker_is_told_of_the_run_until_it_ends(monkeypatch, tmp_path, capsys):
+    """In a second terminal, or afterwards; the last look is after the end."""
     monkeypatch.chdir(tmp_path)
     _plan()
-
-    def run(names: list[str], snakemake) -> int:
-        monkeypatch.setattr(launch, "snakemake", snakemake)
-        return launch.run([Path("mine.yaml")], trackers=names)
-
-    return run
-
-
-def test_a_tracker_that_raises_or_hangs_changes_nothing(run_beside, tmp_path, monkeypatch, capsys):
-    _installed(tmp_path / "site", monkeypatch)
-    monkeypatch.setattr(launch, "PATIENCE", 0.1)
-    log = Path("results/tracked/raises.log")
-
-    def snakemake(*_, **__):
-        patience = time.monotonic() + 60
-        while "ValueError" not in log.read_text() and time.monotonic() < patience:
-            time.sleep(0.05)
-        return 3
-
-    assert run_beside(["raises", "hangs"], snakemake) == 3, "Snakemake's exit status"
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("warning: tracker raises failed") and str(log) in first
-    assert second.startswith("warning: tracker hangs failed, or took 0.1 s longer")
-    assert not psutil.Process().children(), "it was ended"
-    assert log.read_text().endswith("ValueError: no server\n")
-    assert [path.name for path in Path("results").iterdir()] == ["tracked"]
-
-
-def test_a_tracker_is_told_of_the_run_until_it_ends(run_beside, monkeypatch, capsys):
-    """In a second terminal, or afterwards; the last look is after the end."""
     told = Told()
     monkeypatch.setattr(track, "POLL", 0)
 
@@ -289,10 +245,12 @@ def test_a_tracker_is_told_of_the_run_until_it_ends(run_beside, monkeypatch, cap
             return next(ended)
 
         monkeypatch.setattr(course, "ended", now)
-        track.track("mine", tracker)
+        monkeypatch.setattr(track, "find", lambda _: SimpleNamespace(load=lambda: tracker))
+        track.track("mine")
         return 1
 
-    run_beside([], snakemake)
+    monkeypatch.setattr(launch, "snakemake", snakemake)
+    launch.run([Path("mine.yaml")])
     assert told == [("begin", RUN, 0.3), (1, 2.0), (2, 1.0), "end"]
     assert capsys.readouterr().out == "1 runs in results/tracked/mine\n"
 
@@ -302,6 +260,6 @@ def test_a_run_has_ended_when_it_says_so_or_its_process_is_gone(tmp_path, monkey
     course.begin(_plan(), [])
     first = course.last_begun()
     assert not course.ended(first)
-    assert course.ended(first | {"since": 0.0}), "another process has its number"
-    course.note(course.END)
+    assert course.ended(first | {"process": 2**22}), "beyond all numbers of processes"
+    course.end()
     assert course.ended(first)

@@ -9,7 +9,7 @@ from fedloom.federated.task import cohort
 from fedloom.hooks import manifest
 
 BY_IMAGES = [
-    *("cocoop", "fedmaple", "fedotp", "fedpgp", "fedpha", "kgcoop"),
+    *("cocoop", "fedmaple", "fedotp", "fedpgp", "fedpha", "fppl", "kgcoop"),
     *("pfedmma", "pfedmoap", "pfpt", "promptfl", "promptfolio", "sgpt", "trip"),
 ]
 ALIKE = ["centralised", "dp_fpl", "fedmgp", "fedmvp", "pep_fedpt", "scaffold_pt"]
@@ -22,11 +22,12 @@ NO_MEAN = [
 # whose server needs more than the mean of all uploads
 UNDECLARED = {
     *("centralised", "creff", "fedmix", "gmm_pt"),
-    *("pep_fedpt", "pfedmoap", "pfpt", "sgpt"),
+    *("fppl", "pep_fedpt", "pfedmoap", "pfpt", "sgpt"),
 }
 AVERAGED = {  # of which parameters the server's are plain means in round 1; default: all
     "creff": ["head"],  # norms hardly move without momentum
     "fedlora": ["head", "b/q", "b/v"],  # while B is near 0, A hardly moves
+    "fppl": ["prompts"],  # the server trains the head, and one part's key has no gradient
     "gmm_pt": ["head"],
     "pfpt": ["head"],
     "sgpt": ["head", "shared_prompts"],

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from fedloom.contract import checks
+from fedloom.contract import tiny
 from fedloom.contract.tiny import tiny_backbone, tiny_vit
 from fedloom.hooks import manifest
 
@@ -25,4 +25,4 @@ def backbone(name: str) -> Any:
 def check_on(monkeypatch, *names: str) -> None:
     """Let the contract check these methods on such backbones."""
     if not set(names) & set(DEEP):
-        monkeypatch.setattr(checks, "tiny_backbone", _shallow)
+        monkeypatch.setattr(tiny, "tiny_backbone", _shallow)

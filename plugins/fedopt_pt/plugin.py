@@ -27,12 +27,14 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
+from .server_step import init_moments, server_step
+
 
 @fl.hookimpl
 def init_server(task: ViTTask) -> Tree:
     params = fl.init_params(task)
     options = task.options
-    moments = fl.init_moments(
+    moments = init_moments(
         options.server_optimizer, params, options.server_momentum, options.server_eps
     )
     adapted = {"adapted": params} if task.options.variant == "released" else {}
@@ -57,7 +59,7 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
     mean = fl.mean_of_picked(server["params"], updates, options.weighted)
     own = server.get("adapted", server["params"])
     pseudo_gradient = fl.tensor_map(torch.sub, own, mean)
-    own, moments = fl.server_step(
+    own, moments = server_step(
         options.server_optimizer,
         own,
         pseudo_gradient,

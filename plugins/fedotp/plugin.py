@@ -25,6 +25,8 @@ from torch import Tensor
 import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, Cohort, Task, Tree, Update
 
+from .transport import transport_plan
+
 
 def fresh_context(task: Task, which: str) -> Tensor:
     """Return a fresh context [L, d], "global" or "local"."""
@@ -56,7 +58,7 @@ def logits(task: Task, params: Tree, batch: Batch) -> Tensor:
     text = clip.text_features(contexts, task.data.classes)  # [K, N, C, d_joint]
     similarity = torch.einsum("kbmd,kncd->kbcmn", batch.patches, text)  # [K, B, C, M, N]
     cost = 1 - similarity.detach()
-    plan = fl.transport_plan(cost, batch.mask, options.mass, options.eps, balanced=options.balanced)
+    plan = transport_plan(cost, batch.mask, options.mass, options.eps, balanced=options.balanced)
     return clip.logit_scale * (plan * similarity).sum((-2, -1))  # [K, B, C]
 
 

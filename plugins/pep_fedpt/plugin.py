@@ -27,6 +27,7 @@ from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
 
 from . import artefacts
 from .forward import forward
+from .prototypes import class_means
 
 
 @fl.hookimpl
@@ -78,7 +79,7 @@ def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update
 
     if not task.options.ccmp:
         return fl.make_updates(fl.train_locally(task, loss, received, clients), clients)
-    prototypes, statistics = fl.class_means(task, clients, class_tokens)  # Eq. 10: [K, S, C, d]
+    prototypes, statistics = class_means(task, clients, class_tokens)  # Eq. 10: [K, S, C, d]
     trained = fl.train_locally(task, loss, received, clients)
     updates = fl.make_updates(trained, clients, prototypes=prototypes)
     for k, update in enumerate(updates):

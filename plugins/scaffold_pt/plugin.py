@@ -92,7 +92,8 @@ def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
         *(update.payload["control"] for update in updates),
     )
     gradient = fl.tensor_map(torch.sub, server["params"], fl.mean(updates))
-    params, _ = fl.server_step("sgd", server["params"], gradient, {}, lr=task.options.server_lr)
+    lr = task.options.server_lr
+    params = fl.tensor_map(lambda x, g: x - lr * g, server["params"], gradient)
     return {"params": params, "constants": {"control": control}}
 
 

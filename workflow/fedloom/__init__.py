@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedloom.commands.export import export
-    from fedloom.commands.results import results, scan
+    from fedloom.commands.results import export, results, scan
     from fedloom.commands.start import run
     from fedloom.common.errors import FedLoomError
 
@@ -17,7 +16,7 @@ __all__ = ["FedLoomError", "export", "results", "run", "scan"]
 
 MODULES = {
     "FedLoomError": "fedloom.common.errors",
-    "export": "fedloom.commands.export",
+    "export": "fedloom.commands.results",
     "results": "fedloom.commands.results",
     "run": "fedloom.commands.start",
     "scan": "fedloom.commands.results",

@@ -33,7 +33,7 @@ from fedloom.backbones.clip import model as clip
 from fedloom.common.checkout import ROOT
 from fedloom.common.io import write_text
 from fedloom.common.receipts import sha256
-from fedloom.data import glyphs
+from fedloom.data.sources import glyphs
 from pretraining.loop import augment, descend, digest, write
 
 ZERO_SHOT_AT_LEAST = 0.5
@@ -88,13 +88,13 @@ def pretrain(weights: Path, card: Path, seed: int = 0, **changes: Any) -> dict[s
 # ---- the training set -------------------------------------------------------------------------
 
 
-def classes(limit: int | None = None) -> list[glyphs.Glyph]:
+def classes(limit: int | None = None) -> list[str]:
     """Return the first `limit` of the source classes and their relatives."""
     return [*glyphs.classes("source"), *relatives()][:limit]
 
 
 @cache
-def relatives() -> tuple[glyphs.Glyph, ...]:
+def relatives() -> tuple[str, ...]:
     """List more Latin, Greek and Cyrillic letters: accented, circled, mathematical, of any face.
 
     Characters of at least one face whose NFKD form is one letter of the three scripts and maybe
@@ -103,13 +103,13 @@ def relatives() -> tuple[glyphs.Glyph, ...]:
     """
     targets = glyphs.classes("target")
     known = {*glyphs.classes("source"), *targets}
-    letters = (glyphs.Glyph(char) for char in map(chr, range(0x20000)) if _is_letter(char))
+    letters = filter(_is_letter, map(chr, range(0x20000)))
     chosen = [
         glyph
         for glyph in letters
         if glyph not in known and any(glyphs.has(glyph, face) for face in glyphs.faces())
     ]
-    taboo = [*targets, *map(glyphs.Glyph, "0123456789")]
+    taboo = [*targets, *"0123456789"]
     near = _nearness(chosen, taboo)
     return tuple(glyph for glyph, cosine in zip(chosen, near, strict=True) if cosine < APART)
 
@@ -126,7 +126,7 @@ def _is_letter(char: str) -> bool:
     )
 
 
-def _nearness(some: Sequence[glyphs.Glyph], others: Sequence[glyphs.Glyph]) -> Tensor:
+def _nearness(some: Sequence[str], others: Sequence[str]) -> Tensor:
     """Compute the greatest cosine [N] of a drawing of each of `some` to any of `others`.
 
     1 for a glyph that some face maps to an empty drawing.
@@ -138,7 +138,7 @@ def _nearness(some: Sequence[glyphs.Glyph], others: Sequence[glyphs.Glyph]) -> T
     return torch.full((len(some),), -1.0).scatter_reduce(0, own, cosine, "amax")
 
 
-def _drawings(chosen: Sequence[glyphs.Glyph]) -> tuple[Tensor, Tensor]:
+def _drawings(chosen: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Draw glyphs in every face: the glyph [n] and centred unit-length pixels [n, 1024] of each."""
     images, labels, _, _ = glyphs.render_set(chosen, noise=0.0)
     looks = torch.from_numpy(images).flatten(1).float()
@@ -147,8 +147,8 @@ def _drawings(chosen: Sequence[glyphs.Glyph]) -> tuple[Tensor, Tensor]:
 
 def strangers() -> set[str]:
     """List the target classes of which no variant is trained on, in any style or with any mark."""
-    bases = {unicodedata.normalize("NFKD", glyph.char)[0] for glyph in classes()}
-    return {glyph.name for glyph in glyphs.classes("target") if glyph.char not in bases}
+    bases = {unicodedata.normalize("NFKD", glyph)[0] for glyph in classes()}
+    return {glyphs.name_of(glyph) for glyph in glyphs.classes("target") if glyph not in bases}
 
 
 class Texts:
@@ -289,7 +289,7 @@ def _card(
     source, chosen = glyphs.classes("source"), classes(recipe.classes)
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     enough = found["zero_shot"] >= ZERO_SHOT_AT_LEAST
-    apart = sum(glyph.name in strangers() for glyph in glyphs.classes("target", 100))
+    apart = sum(glyphs.name_of(glyph) in strangers() for glyph in glyphs.classes("target", 100))
     verdict = "The bound is met." if enough else "**The bound is missed: do not use it.**"
     return f"""# micro_clip
 

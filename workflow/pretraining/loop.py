@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedloom.common.io import canonical, replacing
-from fedloom.data import glyphs
+from fedloom.data.sources import glyphs
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,6 @@ def write(path: Path, tensors: dict[str, Tensor], about: dict) -> None:
         save_file(tensors, temporary, {"fedloom": canonical(about)})
 
 
-def digest(classes: Sequence[glyphs.Glyph]) -> str:
+def digest(classes: Sequence[str]) -> str:
     """Return the sha256 of the classes' characters, which says what a file was trained on."""
-    return hashlib.sha256("".join(glyph.char for glyph in classes).encode()).hexdigest()
+    return hashlib.sha256("".join(classes).encode()).hexdigest()

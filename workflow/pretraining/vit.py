@@ -1,6 +1,6 @@
 """Pretrain the micro ViT by supervised classification of *source* glyphs.
 
-No image of a data set is used, and no digit (see `fedloom.data.glyphs`). `pretrain`
+No image of a data set is used, and no digit (see `fedloom.data.sources.glyphs`). `pretrain`
 writes the half-precision weights and the card that describes them; `quality` measures a
 file of weights as it is on disk, in half precision, since every run loads it so.
 """
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fedloom.backbones import vit
 from fedloom.common.io import write_text
 from fedloom.common.receipts import sha256
-from fedloom.data import glyphs
+from fedloom.data.sources import glyphs
 from pretraining.loop import augment, batches, descend, digest, write
 
 LINEAR_PROBE_AT_LEAST = 0.93
@@ -160,12 +160,11 @@ def _prototypes(backbone: vit.FrozenViT) -> float:
     families = {True: ("DejaVu Sans", "DejaVu Serif"), False: ("DejaVu Sans Mono", "STIX")}
     tokens, labels = {}, {}
     for known, names in families.items():
-        images, labels[known], *_ = glyphs.render_set(
-            glyphs.classes("target", 100),
-            draws=2,
-            seed=0 if known else 1,
-            only=[face for face, family in glyphs.faces().items() if family in names],
+        images, numbers, faces, _ = glyphs.render_set(
+            glyphs.classes("target", 100), draws=2, seed=0 if known else 1
         )
+        rows = np.isin(faces, [face for face, family in glyphs.faces().items() if family in names])
+        images, labels[known] = images[rows], numbers[rows]
         tokens[known] = F.normalize(_class_tokens(backbone, images), dim=1)
     member = F.one_hot(torch.from_numpy(labels[True])).float()  # [N, C]
     nearest = (tokens[False] @ F.normalize(member.T @ tokens[True], dim=1).T).argmax(1)

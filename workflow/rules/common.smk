@@ -44,7 +44,7 @@ def requested(rule):
             PLAN.resources(rule, wildcards, attempt, on_gpu), name
         )
 
-    return {name: request(name) for name in ("mem_mb", "runtime", "gpu_mem_mb")}
+    return {name: request(name) for name in ("mem_mb", "runtime")}
 
 
 def data_of(rule):

@@ -23,39 +23,20 @@ COMMAND_FAILED = "RuleException:\nCalledProcessError"
 class LogHandler(LogHandlerBase):
     """Appends Snakemake's events to EVENTS as JSON lines, and prints warnings and errors."""
 
-    @property
-    def writes_to_stream(self) -> bool:
-        """Say that this takes the place of Snakemake's own lines."""
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        """Say that Snakemake need not name a file at the end."""
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        """Say that every record comes here."""
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        """Say that Snakemake formats its messages."""
-        return False
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        """Say that no graph is needed."""
-        return False
+    writes_to_stream: Any = True  # in place of Snakemake's own lines
+    writes_to_file: Any = False
+    has_filter: Any = True  # every record comes here
+    has_formatter: Any = False
+    needs_rulegraph: Any = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write an event, or print a message."""
         event = str(getattr(record, "event", "") or "")
         if event in FIELDS:
             values = {name: getattr(record, name, None) for name in FIELDS[event]}
-            values["time"] = record.created
+            line = json.dumps({"event": event, "time": record.created, **values}, default=_plain)
             with EVENTS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"event": event, **values}, default=_plain) + "\n")
+                file.write(line + "\n")
         elif record.levelno >= logging.WARNING:
             text = self.format(record)
             if not text.startswith(COMMAND_FAILED):

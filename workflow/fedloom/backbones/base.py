@@ -6,16 +6,22 @@ M blocks (numbered from 1), L text length.
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping
+import logging
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.common.errors import FedLoomError, one_line, shortened
+from fedloom.common.checkout import resource
+from fedloom.common.errors import FedLoomError, one_line, shortened, suggestion
+
+Device = torch.device | str
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 class Pixels:
@@ -27,30 +33,24 @@ class Pixels:
     """
 
     def __init__(
-        self,
-        size: tuple[int, int],
-        channels: int,
-        preprocessing: Mapping[str, Any],
-        device: torch.device | str = "cpu",
+        self, size: int | Sequence[int], channels: int, preprocessing: dict, device: Device = "cpu"
     ):
-        """Set up the conversion by the library's `mean` and `std`, and its `interpolation`.
+        """Set up the conversion by the library's `mean`, `std` and `interpolation`.
 
-        Mean and standard deviation are a number, or one per channel. An interpolation other than
-        "bilinear" is taken as bicubic.
+        An interpolation other than "bilinear" is taken as bicubic.
         """
-        self.size, self.channels = (size[0], size[1]), channels
+        self.size = (size, size) if isinstance(size, int) else (size[0], size[1])
+        self.channels = channels
         bilinear = preprocessing["interpolation"] == "bilinear"
         self._interpolation = "bilinear" if bilinear else "bicubic"
-        self._mean, self._std = (
-            torch.tensor(preprocessing[key], device=device).expand(channels).view(channels, 1, 1)
-            for key in ("mean", "std")
+        self._mean, self._std, self._luma = (
+            torch.tensor(numbers, device=device).view(-1, 1, 1)
+            for numbers in (preprocessing["mean"], preprocessing["std"], LUMA)
         )
-        luma = torch.tensor([0.299, 0.587, 0.114], device=device)  # ITU-R BT.601
-        self._luma = luma.view(3, 1, 1)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Convert uint8 [N, H, W, channels] to normalised floats [N, channels', H', W']."""
-        x = images.movedim(-1, 1) / 255  # of its own memory, which all that follows writes to
+        x = images.movedim(-1, 1) / 255  # a copy, which all that follows writes to
         if x.shape[1] == 1 and self.channels == 3:
             x = x.repeat(1, 3, 1, 1)
         elif x.shape[1] == 3 and self.channels == 1:
@@ -60,35 +60,52 @@ class Pixels:
         return x.sub_(self._mean).div_(self._std)
 
 
-class Backbone(Protocol):
-    """The part of a backbone that the runtime uses; methods use that of FrozenViT or FrozenCLIP.
+class Backbone:
+    """What backbones of all families have; methods use FrozenViT, FrozenCLIP or FrozenResNet.
 
     Attributes:
         device: where the frozen weights are.
         pixels: turns images of the store into the backbone's input.
         image_floats: size of an image within the backbone: T d of T tokens.
         training_bytes: activations that training keeps of an image for the backward pass.
+        gradient_checkpointing: True if a block's inside is not kept for the backward pass.
     """
 
-    device: torch.device
     pixels: Pixels
     image_floats: int
     training_bytes: int
+    _trainable = ("",)  # beginnings of the names of weights that may be trained
 
-    @property
-    def model(self) -> nn.Module:
-        """The library's model, frozen."""
-        ...
+    def __init__(
+        self, model: nn.Module, device: Device, precision: str, gradient_checkpointing: bool = False
+    ):
+        """Freeze `model`, to compute in `precision`."""
+        self.model: Any = model.eval().requires_grad_(False).to(device)
+        self.device, self.precision = torch.device(device), precision
+        self.gradient_checkpointing = gradient_checkpointing
+
+    def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
+        """Return the pretrained weights by name, as `blocks.0.mlp.fc1.bias`, without client axis.
+
+        Only names that the regular expression `pattern` is found in: `bias$` gives all biases,
+        `^blocks\\.1[01]\\.` the last two of twelve blocks of a ViT. Names of a CLIP's image tower
+        begin with `visual.`; the vocabulary and positions of its text tower are never trained.
+        """
+        return {
+            name: value.detach()
+            for name, value in self.model.named_parameters()
+            if name.startswith(self._trainable) and re.search(pattern, name)
+        }
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
         """Compute the tensors to cache for uint8 images [N, H, W, channels], by name.
 
         A cache is "features", or for a CLIP "patches", which are many times as large.
         """
-        ...
+        raise NotImplementedError
 
 
-def load(family: str, settings: dict[str, Any], device: torch.device | str = "cpu") -> Backbone:
+def load(family: str, settings: dict[str, Any], device: Device = "cpu") -> Backbone:
     """Build a backbone of a family (vit, clip or resnet) from a label's settings.
 
     The weights "none" are random. The family's module is imported here: open_clip takes seconds.
@@ -105,24 +122,36 @@ def weights_digest(backbone: Backbone) -> str:
     return result.hexdigest()
 
 
-def check_file(name: str, path: Path, suffixes: tuple[str, ...] = (".safetensors",)) -> None:
-    """Require that the weights of backbone `name` are a file that runs no code when it is read."""
-    if path.suffix not in suffixes:
+def check_model(name: str, known: Collection[str], library: str) -> None:
+    """Refuse the name of a model that a library has not got."""
+    if name not in known:
+        hint = shortened(suggestion(name, known))
+        raise FedLoomError(f"backbone {name}: {library} has no such model; {hint}")
+
+
+def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensors",)) -> Path:
+    """Return the file of a backbone's weights; refuse one that could run code when it is read."""
+    file = resource(path)
+    if file.suffix not in suffixes:
         raise FedLoomError(
-            f"backbone {name}: weights '{path}': only {' and '.join(suffixes)} are read (a pickle "
+            f"backbone {name}: weights '{file}': only {' and '.join(suffixes)} are read (a pickle "
             "runs code when it is opened); convert it with safetensors.torch.save_file"
         )
-    if not path.is_file():
-        raise FedLoomError(f"backbone {name}: weights '{path}': no such file")
+    return file
 
 
 @contextmanager
 def loading(name: str, weights: str) -> Iterator[None]:
-    """Turn an exception of a library, its hub or safetensors into a line that names the weights."""
+    """Turn an exception of a library, its hub or safetensors into a line that names the weights.
+
+    Nothing is logged meanwhile: open_clip logs its errors to the root logger before it raises them.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
-    except FedLoomError:
-        raise
     except Exception as error:  # the libraries raise whatever they like
         reason = shortened(one_line(error)) or type(error).__name__
         raise FedLoomError(f"backbone {name}: cannot load weights '{weights}': {reason}") from error
+    finally:
+        logging.disable(before)

@@ -16,16 +16,12 @@ prompts are each one such function; `fedloom.toolbox` has them.
 
 Where only some tokens of a block's output are read, as the class token behind the last block, the
 others are not computed (`read_block`): they are needed as keys and values alone.
-
-Shapes: K clients, B batch, T tokens, d width.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial, singledispatch
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -43,93 +39,58 @@ Insert = Callable[[Tensor, Tensor], Tensor]
 Inserts = Mapping[int, Mapping[str, Insert]]  # number of a block, from 1 -> place -> insert
 Read = slice | Tensor  # the tokens of a block's output that are read: an index of the axis T
 
-# shapes of a module's parameters by name, which every training step asks for
-SHAPES: WeakKeyDictionary[nn.Module, dict[str, torch.Size]] = WeakKeyDictionary()
 PLACES = ("input", "q", "k", "v", "proj", "attention", "fc1", "fc2", "mlp")
 BEFORE = {"input", "k", "v"}  # the places that a token passes which is a key and value alone
 EVERY = slice(None)
+# beginnings of the names of weights that are not of the embedding
+BEHIND = ("blocks.", "norm.", "fc_norm.", "head.", "transformer.", "ln_post.", "proj")
+
+PARTS = (  # of a block: role, name in timm's Block, name in open_clip's ResidualAttentionBlock
+    ("norm1", "norm1", "ln_1"),
+    ("in_weight", "attn.qkv.weight", "attn.in_proj_weight"),
+    ("in_bias", "attn.qkv.bias", "attn.in_proj_bias"),
+    ("q_norm", "attn.q_norm", ""),
+    ("k_norm", "attn.k_norm", ""),
+    ("inner_norm", "attn.norm", ""),
+    ("gate", "attn.gate", ""),
+    ("proj", "attn.proj", "attn.out_proj"),
+    ("scale1", "ls1", "ls_1"),
+    ("norm2", "norm2", "ln_2"),
+    ("fc1", "mlp.fc1", "mlp.c_fc"),
+    ("activation", "mlp.act", "mlp.gelu"),
+    ("hidden_norm", "mlp.norm", ""),
+    ("fc2", "mlp.fc2", "mlp.c_proj"),
+    ("scale2", "ls2", "ls_2"),
+)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The modules of a block by their role, whichever library the block is of.
-
-    `names` holds the dotted name of each role within the block; the in-projection of queries, keys
-    and values goes by the names of its weight and its bias.
-    """
-
-    block: nn.Module
-    names: dict[str, str]
-    heads: int
-
-    def module(self, role: str) -> nn.Module | None:
-        """Return the module of a role, None if the block has none."""
-        name = self.names.get(role)
-        return None if name is None else self.block.get_submodule(name)
-
-
-@singledispatch
-def known_parts(block: nn.Module) -> Parts | None:
-    """Return the parts of a block, None if it is of a kind whose inside is not known.
-
-    A library's kind of block is registered here or, as open_clip's, where the library is imported.
-    """
-    return None
-
-
-TIMM = {
-    "norm1": "norm1",
-    "in_weight": "attn.qkv.weight",
-    "in_bias": "attn.qkv.bias",
-    "q_norm": "attn.q_norm",
-    "k_norm": "attn.k_norm",
-    "inner_norm": "attn.norm",
-    "proj": "attn.proj",
-    "scale1": "ls1",
-    "norm2": "norm2",
-    "fc1": "mlp.fc1",
-    "activation": "mlp.act",
-    "hidden_norm": "mlp.norm",
-    "fc2": "mlp.fc2",
-    "scale2": "ls2",
-}
-
-
-@known_parts.register
-def _(block: Block) -> Parts | None:
-    if type(block.attn) is not Attention or type(block.mlp) is not Mlp:
-        return None
-    gate = {} if block.attn.gate is None else {"gate": "attn.gate"}
-    return Parts(block, TIMM | gate, block.attn.num_heads)
+def part_names(block: Any) -> dict[str, str]:
+    """Return the dotted names of a block's parts by role; none if its inside is not known."""
+    if isinstance(block, Block) and type(block.attn) is Attention and type(block.mlp) is Mlp:
+        return {role: name for role, name, _ in PARTS}
+    if type(block).__name__ == "ResidualAttentionBlock":  # to import open_clip takes seconds
+        return {role: name for role, _, name in PARTS if name}
+    return {}
 
 
 def check_inserts(inserts: Inserts | None, depth: int) -> None:
     """Check that inserts name blocks from 1 to `depth`, and places that a block has."""
     for number, places in (inserts or {}).items():
-        if not 1 <= number <= depth:
-            raise FedLoomError(f"inserts: there is no block {number}; blocks are 1 to {depth}")
-        for place in places:
-            if place not in PLACES:
-                hint = f"there are {', '.join(PLACES)}"
-                raise FedLoomError(f"inserts: no place '{place}' in a block; {hint}")
+        if not (1 <= number <= depth and places.keys() <= set(PLACES)):
+            known = f"blocks are 1 to {depth}, places are {', '.join(PLACES)}"
+            raise FedLoomError(f"inserts: block {number}, places {[*places]}: {known}")
 
 
 def check_weights(weights: Weights | None, module: nn.Module) -> None:
     """Check that weights have names, and behind the client axis shapes, of the module's."""
-    if not weights:
-        return
-    if module not in SHAPES:
-        named = (*module.named_parameters(), *module.named_buffers())
-        SHAPES[module] = {name: value.shape for name, value in named}
-    shapes = SHAPES[module]
-    for name, value in weights.items():
-        if name not in shapes:
-            raise FedLoomError(f"weights: the backbone has no parameter '{name}'")
-        if value.shape[1:] != shapes[name]:
-            raise FedLoomError(
-                f"weights: '{name}' must be [clients, {', '.join(map(str, shapes[name]))}], got "
-                f"{list(value.shape)}"
-            )
+    for name, value in (weights or {}).items():
+        try:
+            shape = attrgetter(name)(module).shape
+        except AttributeError:
+            raise FedLoomError(f"weights: the backbone has no parameter '{name}'") from None
+        if value.shape[1:] != shape:
+            wanted = ", ".join(["clients", *map(str, shape)])
+            raise FedLoomError(f"weights: '{name}' must be [{wanted}], got {list(value.shape)}")
 
 
 def below(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
@@ -137,8 +98,29 @@ def below(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
     return {k[len(prefix) :]: v for k, v in (weights or {}).items() if k.startswith(prefix)}
 
 
+class Embedding(nn.Module):
+    """What a ViT of timm or open_clip does before its first block."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed normalised images [N, channels, H, W] as tokens [N, T, d]."""
+        if hasattr(self.model, "_embeds"):
+            return self.model._embeds(x)
+        return self.model.norm_pre(self.model._pos_embed(self.model.patch_embed(x)))
+
+    def embed(self, x: Tensor, shape: Sequence[int], weights: Weights | None) -> Tensor:
+        """Embed images [N, channels, H, W] as tokens [*shape, T, d]: [K, B, T, d] with weights."""
+        own = {f"model.{k}": v for k, v in (weights or {}).items() if not k.startswith(BEHIND)}
+        if own:
+            return per_client(self, x.unflatten(0, shape), own)
+        return self(x).unflatten(0, shape)
+
+
 def run_block(
-    block: nn.Module,
+    block: Any,
     tokens: Tensor,
     weights: Weights,
     inserts: Mapping[str, Insert],
@@ -149,40 +131,38 @@ def run_block(
 
     Args:
         weights: the clients' parameters, by name within the block; the others are the block's.
-        mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B, heads, T, T].
+        mask: additive, of the attention of T tokens to T tokens: [T, T], or [K B heads, T, T].
             Keys that an insert puts in front of the others are seen by all.
         read: the R tokens whose output [K, B, R, d] is computed, counted behind the place "input".
     """
     if not inserts.keys() <= BEFORE and read is not EVERY:  # a function may mix tokens
         return run_block(block, tokens, weights, inserts, mask)[..., read, :]
-    parts = known_parts(block)
-    if parts is None:
-        inside = (getattr(block, name, None) for name in ("attn", "mlp"))
-        kinds = [type(module).__name__ for module in (block, *inside) if module is not None]
+    names = part_names(block)
+    if not names:
         raise FedLoomError(
-            f"a block of the kind {' with '.join(kinds)}: its inside cannot be trained, and "
-            "nothing put in; use a backbone of timm's Block, with timm's Attention and Mlp, or of "
-            "open_clip's ResidualAttentionBlock"
+            f"the inside of a {type(block).__name__} cannot be trained; use a backbone of timm's "
+            "Block, with timm's Attention and Mlp, or of open_clip's ResidualAttentionBlock"
         )
 
     def step(role: str, x: Tensor) -> Tensor:
-        module, name = parts.module(role), parts.names.get(role, "")
-        return x if module is None else layer(module, x, below(weights, f"{name}."))
+        if role not in names:
+            return x
+        return layer(block.get_submodule(names[role]), x, below(weights, f"{names[role]}."))
 
     def place(name: str, given: Tensor, out: Tensor) -> Tensor:
         return inserts[name](given, out) if name in inserts else out
 
     x = place("input", tokens, tokens)  # [K, B, T, d]; T may have changed
     normed = step("norm1", x)
-    own = (parts.names["in_weight"], parts.names["in_bias"])  # [3 d, d], or [K, 3 d, d]; its bias
+    own = (names["in_weight"], names["in_bias"])  # [3 d, d], or [K, 3 d, d]; its bias
     weight, bias = (weights.get(name, attrgetter(name)(block)) for name in own)
     q, k, v = _project(normed, weight, bias, read)
     q, k, v = place("q", normed, q), place("k", normed, k), place("v", normed, v)
     if read is not EVERY:
         x, normed = x[..., read, :], normed[..., read, :]  # [K, B, R, d]
         mask = None if mask is None else mask[..., read, :]
-    mixed = _attend(step, q, k, v, parts.heads, mask)  # [K, B, R, d]
-    if "gate" in parts.names:
+    mixed = _attend(step, (q, k, v), block.attn.num_heads, mask)  # [K, B, R, d]
+    if getattr(block.attn, "gate", None) is not None:
         mixed = mixed * step("gate", normed).sigmoid()
     out = place("proj", mixed, step("proj", mixed))
     x = x + place("attention", normed, step("scale1", out))
@@ -197,13 +177,10 @@ def read_block(block: nn.Module, tokens: Tensor, read: Read, mask: Tensor | None
     """Return the output [N, R, d] of a frozen block, on tokens [N, T, d], at the R that are read.
 
     The library's block computes all tokens, where all are read or its inside is not known; not in
-    bf16 on a CPU, where open_clip's takes ten times as long. The mask is as the block takes it:
-    [T, T], or [N heads, T, T].
+    bf16 on a CPU, where open_clip's takes ten times as long.
     """
-    if (read is EVERY and not _bf16_on_cpu(tokens)) or known_parts(block) is None:
+    if (read is EVERY and not _bf16_on_cpu(tokens)) or not part_names(block):
         return (block(tokens) if mask is None else block(tokens, attn_mask=mask))[:, read]
-    if mask is not None and mask.dim() == 3:
-        mask = mask.unflatten(0, (len(tokens), -1))  # [N, heads, T, T]
     return run_block(block, tokens[None], {}, {}, mask, read)[0]
 
 
@@ -216,11 +193,7 @@ def run_blocks(
     gradient_checkpointing: bool = False,
     read: Read = EVERY,
 ) -> Tensor:
-    """Apply all of a tower's blocks to tokens [K, B, T, d].
-
-    `weights` are named within `blocks` (`0.attn.proj.bias`); of the last block, the R tokens that
-    are `read` are returned [K, B, R, d]. See `run_block` and `recomputed`.
-    """
+    """Apply all blocks to tokens [K, B, T, d]; weights are named as `0.attn.proj.bias`."""
     check_inserts(inserts, len(blocks))
     for number, block in enumerate(blocks, start=1):
         own, places = below(weights, f"{number - 1}."), (inserts or {}).get(number, {})
@@ -230,36 +203,29 @@ def run_blocks(
     return tokens
 
 
-def _project(
-    normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read
-) -> tuple[Tensor, Tensor, Tensor]:
+def _project(normed: Tensor, weight: Tensor, bias: Tensor | None, read: Read) -> Sequence[Tensor]:
     """Return the queries [K, B, R, d] of the tokens that are read, keys and values [K, B, T, d]."""
     if read is EVERY:
-        q, k, v = linear_layer(normed, weight, bias).chunk(3, -1)
-        return q, k, v
-    rows = weight.shape[-2] // 3
-    one, two = weight.split([rows, 2 * rows], -2)
-    b, c = (None, None) if bias is None else bias.split([rows, 2 * rows], -1)
-    k, v = linear_layer(normed, two, c).chunk(2, -1)
-    return linear_layer(normed[..., read, :], one, b), k, v
+        return linear_layer(normed, weight, bias).chunk(3, -1)
+    rows = [weight.shape[-2] // 3, weight.shape[-2] // 3 * 2]
+    of_q, of_kv = weight.split(rows, -2)
+    q_bias, kv_bias = (None, None) if bias is None else bias.split(rows, -1)
+    kv = linear_layer(normed, of_kv, kv_bias).chunk(2, -1)
+    return linear_layer(normed[..., read, :], of_q, q_bias), *kv
 
 
 def _attend(
-    step: Callable[[str, Tensor], Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    heads: int,
-    mask: Tensor | None,
+    step: Callable[[str, Tensor], Tensor], qkv: Sequence[Tensor], heads: int, mask: Tensor | None
 ) -> Tensor:
     """Return what R queries [K, B, R, d] read of S keys and values [K, B, S, d]."""
-    shape = q.shape[:3]
-    q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
+    shape = qkv[0].shape[:2]
+    q, k, v = (x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2) for x in qkv)
     q, k = (  # [K B, heads, tokens, d / heads]; a norm's own weights have the client axis in front
-        step(role, x.unflatten(0, shape[:2])).flatten(0, 1)
+        step(role, x.unflatten(0, shape)).flatten(0, 1)
         for role, x in (("q_norm", q), ("k_norm", k))
     )
     if mask is not None:
+        mask = mask if mask.dim() == 2 else mask.unflatten(0, (-1, heads))
         mask = F.pad(mask.to(q.dtype), (k.shape[-2] - mask.shape[-1], 0))
     if q.requires_grad and _bf16_on_cpu(q):
         # the backward pass of torch's fused attention takes five times as long there
@@ -267,7 +233,7 @@ def _attend(
         mixed = (scores if mask is None else scores + mask).softmax(-1) @ v
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return step("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape[:2]))
+    return step("inner_norm", mixed.transpose(1, 2).flatten(2).unflatten(0, shape))
 
 
 def _bf16_on_cpu(x: Tensor) -> bool:
@@ -278,16 +244,15 @@ def layer(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
     """Apply a module along the last axis of x [K, ..., d], with weights by name within it."""
     if not weights:
         return module(x)
+    if not isinstance(module, nn.Linear | nn.LayerNorm):
+        return per_client(module, x, weights)
+    weight, bias = (weights.get(name, getattr(module, name)) for name in ("weight", "bias"))
     if isinstance(module, nn.Linear):
-        weight, bias = (weights.get(name, getattr(module, name)) for name in ("weight", "bias"))
         return linear_layer(x, weight, bias)
-    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
-        weight, bias = (weights.get(name, getattr(module, name)) for name in ("weight", "bias"))
-        normed = F.layer_norm(x, module.normalized_shape, eps=module.eps)
-        if weight is not None:
-            normed = normed * _broadcast(weight, x)
-        return normed if bias is None else normed + _broadcast(bias, x)
-    return per_client(module, x, weights)
+    normed = F.layer_norm(x, module.normalized_shape, eps=module.eps)
+    if weight is not None:
+        normed = normed * _broadcast(weight, x)
+    return normed if bias is None else normed + _broadcast(bias, x)
 
 
 def per_client(module: nn.Module, x: Tensor, weights: Weights) -> Tensor:
@@ -315,10 +280,10 @@ def _broadcast(value: Tensor, x: Tensor) -> Tensor:
 
 
 def recomputed(function: Callable[[Tensor], Tensor], tokens: Tensor, wanted: bool) -> Tensor:
-    """Return function(tokens); if wanted, keep nothing of its inside for the backward pass.
+    """Return function(tokens); if wanted, compute its inside again in the backward pass.
 
-    The inside is then computed a second time (gradient checkpointing: Chen et al., "Training Deep
-    Nets with Sublinear Memory Cost", 2016), to the same bits: nothing in a block is random.
+    This is gradient checkpointing (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
+    2016). The bits are the same, since nothing in a block is random.
     """
     if not wanted or not torch.is_grad_enabled():
         return function(tokens)

@@ -1,62 +1,47 @@
 """ResNets, for the long-tailed rows: torchvision's, and the small ones that CIFAR is trained on.
 
-Every client may have separate weights, by name, as in a ViT. Batch norm has two modes. By default
-it uses running statistics, the backbone's or, given by name among the weights, a client's.
-`forward_batch` uses those of the batch, of each client alone and without the images that only fill
-it up, and returns the moments that new running statistics are made of.
-
-Shapes: K clients, B batch, d width, C classes, c channels.
+Every client may have separate weights, by name, as in a ViT. By default batch norm uses running
+statistics, the backbone's or, given by name among the weights, a client's. `forward_batch` uses
+those of each client's batch, and returns the moments that new running statistics are made of.
+Shapes have c channels.
 """
 
-import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 import torchvision.models
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from fedloom.backbones.base import Pixels, check_file, loading
+from fedloom.backbones.base import Backbone, Device, Pixels, check_model, loading, weights_file
 from fedloom.backbones.blocks import Weights, check_weights, per_client
 from fedloom.backbones.vit import linear
-from fedloom.common.checkout import resource
 from fedloom.common.device import arithmetic
-from fedloom.common.errors import FedLoomError
 
-PREPROCESSING = {  # as torchvision has it for ImageNet
-    "mean": (0.485, 0.456, 0.406),
-    "std": (0.229, 0.224, 0.225),
-    "interpolation": "bilinear",
-}
-SMALL = {  # blocks per stage, and how many times as wide as He et al.'s
-    "resnet8_wide": (1, 4),
-    "resnet20": (3, 1),
-    "resnet32": (5, 1),
-    "resnet44": (7, 1),
-    "resnet56": (9, 1),
-}
+PREPROCESSING = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
+# blocks per stage, and how many times as wide as He et al.'s
+SMALL = {"resnet8_wide": (1, 4)} | {f"resnet{6 * n + 2}": (n, 1) for n in (3, 5, 7, 9)}
 LARGE = ("resnet18", "resnet34", "resnet50")
-STATISTICS = ("running_mean", "running_var")
+MOMENTS = ("mean", "square")
+SAVED_MAPS = 27  # what training keeps of an image, in first feature maps, as a ResNet-50 does
 
 
 class Norm(nn.Module):
-    """Batch norm with the parameters of a `BatchNorm2d`, that can leave images out of a batch.
+    """Batch norm that can leave images out of a batch, with the parameters of a `BatchNorm2d`.
 
-    With a `mask` [B] of the images that count it uses the statistics of the batch, and keeps its
-    `moments`, mean and mean square [B, c] of each image.
+    With a `mask` [B] of the images that count it uses the batch's statistics, and puts the mean and
+    mean square [B, c] of each image into `moments`.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, norm: nn.BatchNorm2d):
+    def __init__(self, norm: nn.BatchNorm2d, name: str):
         super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-        for name in STATISTICS:
-            self.register_buffer(name, getattr(norm, name))
+        self.name, self.weight, self.bias, self.eps = name, norm.weight, norm.bias, norm.eps
+        running: Any = (norm.running_mean, norm.running_var)
+        self.running_mean, self.running_var = map(nn.Buffer, running)
         self.mask: Tensor | None = None
         self.moments: dict[str, Tensor] = {}
 
@@ -64,9 +49,11 @@ class Norm(nn.Module):
         """Normalise feature maps [B, c, H, W]."""
         mean, variance = self.running_mean, self.running_var
         if self.mask is not None:
-            self.moments = {"mean": x.mean((2, 3)), "square": x.square().mean((2, 3))}
+            means = x.mean((2, 3))
+            for kind, value in zip(MOMENTS, (means, x.square().mean((2, 3))), strict=True):
+                self.moments[f"{self.name}.{kind}"] = value
             share = self.mask / self.mask.sum()  # [B]
-            mean = share @ self.moments["mean"]  # [c]
+            mean = share @ means  # [c]
             variance = share @ (x - mean[:, None, None]).square().mean((2, 3))
         scale = self.weight / (variance + self.eps).sqrt()
         return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
@@ -84,28 +71,24 @@ class _Halved(nn.Module):
 class SmallResNet(nn.Module):
     """The ResNet of 6 n + 2 layers for images of 32 pixels (He et al., CVPR 2016, Section 4.2).
 
-    Wider ones have convolutions in their shortcuts (option B), as in the released codes of CReFF
-    and FEDIC.
+    It has `blocks` blocks a stage. Those `wide` times as wide have convolutions in their shortcuts
+    (option B), as in the released codes of CReFF and FEDIC.
     """
 
     def __init__(self, blocks: int, wide: int = 1):
-        """Build a network of `blocks` blocks a stage, each `wide` times as wide."""
         super().__init__()
         first = 16 * wide
         self.conv1, self.bn1 = nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.BatchNorm2d(first)
         widths = (first, first, 2 * first, 4 * first)
         for stage in (1, 2, 3):
             inputs, outputs = widths[stage - 1 : stage + 1]
-            shortcut: nn.Module | None = None
+            shortcut = _Halved() if stage > 1 else None
             if stage > 1 and wide > 1:
                 convolution = nn.Conv2d(inputs, outputs, 1, 2, bias=False)
                 shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
-            elif stage > 1:
-                shortcut = _Halved()
             parts = [BasicBlock(inputs, outputs, min(stage, 2), shortcut)]
             parts += [BasicBlock(outputs, outputs) for _ in range(blocks - 1)]
             self.add_module(f"layer{stage}", nn.Sequential(*parts))
-        self.fc = nn.Identity()
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
@@ -118,50 +101,29 @@ class SmallResNet(nn.Module):
         return x.mean((2, 3))
 
 
-# what training keeps of an image, as a multiple of its first feature map: measured of a ResNet-50
-SAVED_MAPS = 27
-
-
-class FrozenResNet:
+class FrozenResNet(Backbone):
     """A ResNet whose weights are frozen unless a method brings clients' own.
 
     Attributes:
-        device: where the frozen weights are.
-        model: the network without its classifier, with `Norm` for batch norm.
         width: d, the length of a feature.
         image_floats: size of an image's first feature map, which is the largest.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        size: int,
-        device: torch.device | str = "cpu",
-        precision: str = "float32",
+        self, model: nn.Module, size: int, device: Device = "cpu", precision: str = "float32"
     ):
         """Freeze `model`, which gives features, for images of `size` pixels."""
         for name, module in list(model.named_modules()):
             if isinstance(module, nn.BatchNorm2d):
-                parent, _, last = name.rpartition(".")
-                setattr(model.get_submodule(parent), last, Norm(module))
-        self.model = model.eval().requires_grad_(False).to(device)
-        self._norms = {k: m for k, m in model.named_modules() if isinstance(m, Norm)}
-        self.device, self.precision = torch.device(device), precision
-        self.pixels = Pixels((size, size), 3, PREPROCESSING, device)
+                model.set_submodule(name, Norm(module, name))
+        super().__init__(model, device, precision)
+        self._norms = [module for module in model.modules() if isinstance(module, Norm)]
+        self.pixels = Pixels(size, 3, PREPROCESSING | {"interpolation": "bilinear"}, device)
         with torch.no_grad():
-            where = next(model.parameters()).device
-            image = torch.zeros(1, 3, size, size, device=where)
+            image = torch.zeros(1, 3, size, size, device=next(model.parameters()).device)
             self.width: int = model(image).shape[1]
             self.image_floats: int = model.get_submodule("conv1")(image).numel()
         self.training_bytes = SAVED_MAPS * 4 * self.image_floats
-
-    def init_weights(self, pattern: str = "") -> dict[str, Tensor]:
-        """Return the pretrained weights by name, as `layer1.0.conv1.weight`, without client axis.
-
-        Only names that the regular expression `pattern` is found in.
-        """
-        named = self.model.named_parameters()
-        return {name: value.detach() for name, value in named if re.search(pattern, name)}
 
     def init_statistics(self) -> dict[str, Tensor]:
         """Return the running statistics of batch norm by name, as `bn1.running_mean` [c]."""
@@ -172,18 +134,16 @@ class FrozenResNet:
         return torch.zeros(num_classes, self.width, device=self.device)
 
     def features(self, images: Tensor, weights: Weights | None = None) -> Tensor:
-        """Compute features [K, B, d] of uint8 images [K, B, H, W, channels], by running statistics.
+        """Compute features [K, B, d] of uint8 images [K, B, H, W, channels].
 
         `weights` {name: [K, ...]} are the clients' values of some weights and statistics.
         """
         check_weights(weights, self.model)
-        with torch.no_grad():
-            x = self.pixels(images.flatten(0, -4))
+        x, shape = self.pixels(images.flatten(0, -4)), images.shape[:-3]
         with arithmetic(self.precision, self.device):
             if weights:
-                return per_client(self.model, x.unflatten(0, images.shape[:2]), weights)
-            with torch.no_grad():
-                return self.model(x).unflatten(0, images.shape[:-3])
+                return per_client(self.model, x.unflatten(0, shape), weights)
+            return self.model(x).unflatten(0, shape)
 
     def forward(self, images: Tensor, head: Tensor, weights: Weights | None = None) -> Tensor:
         """Compute the logits [K, B, C] of a linear head per client [K, C, d] on `features`."""
@@ -194,84 +154,67 @@ class FrozenResNet:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute logits [K, B, C] as `forward` does, with the statistics of each client's batch.
 
-        The mask [K, B] is false for images that only fill up a batch. The moments {name: [K, B, c]}
-        of every image are what a loss adds to the counters of `init_counters`.
+        The mask [K, B] is false for images that only fill up a batch. A loss adds the moments
+        {name: [K, B, c]} to the counters of `init_counters`.
         """
         check_weights(weights, self.model)
-        with torch.no_grad():
-            x = self.pixels(images.flatten(0, -4)).unflatten(0, images.shape[:2])
+        x = self.pixels(images.flatten(0, -4)).unflatten(0, images.shape[:2])
 
         def single(own: dict[str, Tensor], x: Tensor, mask: Tensor) -> Any:
-            """Return features [B, d] of one client's images, and moments [B, c] by name."""
-            for norm in self._norms.values():
-                norm.mask = mask
+            moments: dict[str, Tensor] = {}
+            for norm in self._norms:
+                norm.mask, norm.moments = mask, moments
             try:
-                features = torch.func.functional_call(self.model, own, (x,))
-                items = [(k, item) for k, m in self._norms.items() for item in m.moments.items()]
+                return torch.func.functional_call(self.model, own, (x,)), moments
             finally:
-                for norm in self._norms.values():
+                for norm in self._norms:
                     norm.mask, norm.moments = None, {}
-            return features, {f"{name}.{kind}": value for name, (kind, value) in items}
 
         with arithmetic(self.precision, self.device):
             features, moments = torch.vmap(single)(dict(weights), x, mask.to(x.dtype))
-        images_seen = torch.ones_like(mask, dtype=features.dtype)
-        return linear(features, head), {**moments, "images": images_seen}
+        return linear(features, head), {"images": torch.ones_like(features[..., 0]), **moments}
 
     def init_counters(self, clients: int) -> dict[str, Tensor]:
         """Return counters of zeros [K, c], for `train_locally` to add moments to."""
         moments = {
-            f"{name}.{kind}": torch.zeros(clients, len(norm.weight), device=self.device)
-            for name, norm in self._norms.items()
-            for kind in ("mean", "square")
+            f"{norm.name}.{kind}": torch.zeros(clients, len(norm.weight), device=self.device)
+            for norm in self._norms
+            for kind in MOMENTS
         }
         return {"images": torch.zeros(clients, device=self.device), **moments}
 
     def statistics(self, counters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return running statistics [K, c] by name: averages over the images of all steps.
-
-        That is batch norm with a cumulative average (torch's `momentum=None`), where every image
-        counts alike.
-        """
+        """Return running statistics [K, c] by name: averages over the images of all steps."""
         result, images = {}, counters["images"][:, None]
-        for name in self._norms:
-            mean, square = (counters[f"{name}.{kind}"] / images for kind in ("mean", "square"))
-            result[f"{name}.running_mean"] = mean
-            result[f"{name}.running_var"] = (square - mean.square()).clamp(min=0)
+        for norm in self._norms:
+            mean, square = (counters[f"{norm.name}.{kind}"] / images for kind in MOMENTS)
+            result[f"{norm.name}.running_mean"] = mean
+            result[f"{norm.name}.running_var"] = (square - mean.square()).clamp(min=0)
         return result
 
     def compute_cache(self, images: Tensor, cache: str) -> dict[str, Tensor]:
-        """Compute the features `final` [N, d] to cache of uint8 images [N, H, W, channels]."""
-        if cache != "features":
-            raise FedLoomError(f"a ResNet has no cache of {cache}")
+        """Compute the features `final` [N, d]."""
         return {"final": self.features(images)}
 
 
-def build(name: str, size: int | None) -> tuple[nn.Module, int]:
-    """Build an untrained model without classifier, and return it with its image size."""
-    if name in SMALL:
-        return SmallResNet(*SMALL[name]), size or 32
-    if name not in LARGE:
-        known = ", ".join([*SMALL, *LARGE])
-        raise FedLoomError(f"backbone {name}: no such ResNet; there are {known}")
-    model = cast(nn.Module, torchvision.models.get_model(name, weights=None))
-    model.fc = nn.Identity()
-    return model, size or 224
-
-
-def load(spec: dict[str, Any], device: torch.device | str = "cpu") -> FrozenResNet:
+def load(spec: dict[str, Any], device: Device = "cpu") -> FrozenResNet:
     """Build a backbone from an entry of the config's `backbones`, see `base.load`.
 
     Untrained weights (`weights: none`) are drawn with a fixed seed: they are the same in all runs.
     """
     name, weights = spec["name"], spec["weights"]
+    check_model(name, [*SMALL, *LARGE], "FedLoom")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model, size = build(name, spec.get("image_size"))
+        if name in SMALL:
+            model: Any = SmallResNet(*SMALL[name])
+        else:
+            model = torchvision.models.get_model(name, weights=None)
+            model.fc = nn.Identity()
     if weights != "none":
-        path = resource(weights)
-        check_file(name, path)
+        path = weights_file(name, weights)
         with loading(name, weights):
             tensors = safetensors.torch.load_file(path)
             model.load_state_dict({k: v for k, v in tensors.items() if not k.startswith("fc.")})
+    size = spec.get("image_size") or (32 if name in SMALL else 224)
     return FrozenResNet(model, size, device, spec.get("precision", "float32"))

@@ -18,35 +18,28 @@ from fedloom.config.settings import FAMILIES
 
 
 def count(library: str, settings: dict[str, Any]) -> dict[str, float]:
-    """Count what `fedloom.study.backbone_sizes.Sizes` holds.
-
-    Of `settings`, an entry of `backbones`, only name and image_size are read.
-    """
+    """Count what `fedloom.study.backbone_sizes.Sizes` holds, of name and image_size alone."""
     known = {key: settings[key] for key in ("name", "image_size") if key in settings}
-    spec, family = known | {"weights": "none"}, FAMILIES[library]
-    with torch.device("meta"):
-        backbone: Any = base.load(family, spec, "meta")
-        model, pixels, clip = backbone.model, backbone.pixels, family == "clip"
-        with FlopCounterMode(display=False) as of_image:
-            (model.visual if clip else model)(torch.zeros(1, pixels.channels, *pixels.size))
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        backbone: Any = base.load(FAMILIES[library], known | {"weights": "none"}, "meta")
+        model, pixels, built = backbone.model, backbone.pixels, counter.get_total_flops()
+        getattr(model, "visual", model)(torch.zeros(1, pixels.channels, *pixels.size))
+        operations = counter.get_total_flops() - built
         sizes = {
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "operations": of_image.get_total_flops(),
+            "operations": operations,
             "image_floats": backbone.image_floats,
             "training_bytes": backbone.training_bytes,
-            "width": backbone.image_width if clip else backbone.width,
-            "depth": backbone.image_depth if clip else getattr(backbone, "depth", 0),
+            "width": getattr(backbone, "image_width", backbone.width),
+            "depth": getattr(backbone, "image_depth", getattr(backbone, "depth", 0)),
         }
-        if not clip:
+        if FAMILIES[library] != "clip":
             return sizes
         places = model.context_length
-        with FlopCounterMode(display=False) as of_text:
-            model.encode_text(torch.zeros(1, places, dtype=torch.int64))
-        return sizes | {
-            "text_width": backbone.width,
-            "text_depth": backbone.text_depth,
-            "token_operations": of_text.get_total_flops() / places,
-        }
+        model.encode_text(torch.zeros(1, places, dtype=torch.int64))
+        of_text = counter.get_total_flops() - built - operations
+        text = {"text_width": backbone.width, "text_depth": backbone.text_depth}
+        return sizes | text | {"token_operations": of_text / places}
 
 
 if __name__ == "__main__":

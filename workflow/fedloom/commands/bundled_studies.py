@@ -1,5 +1,6 @@
 """The studies that ship: workflow/studies/<paper>/<artefact>.yaml, and those of micro and real."""
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -11,34 +12,24 @@ PROTOCOL = "protocol.yaml"  # shared by the studies of a paper, and no study its
 
 
 def studies() -> list[Path]:
-    """Return the files of all studies that ship, those of a paper in the order of its artefacts."""
+    """Return the files of all studies that ship, with table10 behind table9."""
     files = [file for file in FOLDER.glob("*/*.yaml") if file.name != PROTOCOL]
-    return sorted(files, key=lambda file: (file.parent.name, *_artefact(file.stem)))
+    split = {file: re.split(r"(\d+)", name_of(file)) for file in files}
+    return sorted(files, key=lambda file: [int(p) if p.isdigit() else p for p in split[file]])
 
 
-def _artefact(stem: str) -> tuple[str, int, str]:
-    """Return a key that sorts table10 behind table9, and figures behind tables."""
-    kind = stem.rstrip("0123456789")
-    number = stem.removeprefix(kind)
-    return {"table": "0", "figure": "1"}.get(kind, "2"), int(number or 0), stem
+def name_of(file: Path) -> str:
+    """Return the name of a study that ships, <folder>/<file>."""
+    return str(file.relative_to(FOLDER).with_suffix(""))
 
 
 def file_of(study: str) -> Path:
     """Return the file of a study: `study` itself, or that of a name as `fedloom studies` prints."""
     shipped = FOLDER / f"{study}.yaml"
-    if Path(study).exists() or not shipped.is_file():
-        return _existing(Path(study))
-    return shipped
-
-
-def _existing(file: Path) -> Path:
-    """Return a file that exists, or raise an error that names those that `file` may mean."""
-    if file.exists():
-        return file
-    names = [str(study.relative_to(FOLDER).with_suffix("")) for study in studies()]
-    own = [str(path) for path in file.parent.glob("*.yaml")]
-    ends = {name: name.rpartition("/")[2] for name in names}
-    near = get_close_matches(str(file), [*names, *own, *ends.values()])
-    meant = [name for name in [*own, *names] if {name, ends.get(name)} & set(near[:1])]
-    hint = f"did you mean {' or '.join(meant)}?" if meant else "`fedloom studies` prints the names"
-    raise FedLoomError(f"{file}: no file, and no study that ships; {hint}")
+    for file in (Path(study), shipped):
+        if file.exists():
+            return file
+    names = [*map(str, Path(study).parent.glob("*.yaml")), *map(name_of, studies())]
+    near = " or ".join(get_close_matches(study, names))
+    hint = f"did you mean {near}?" if near else "`fedloom studies` prints the names"
+    raise FedLoomError(f"{study}: no file, and no study that ships; {hint}")

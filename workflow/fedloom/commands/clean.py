@@ -2,15 +2,17 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
+from rich.filesize import decimal
 from tabulate import tabulate
 
-from fedloom.commands.launch import locked, running_snakemake
-from fedloom.commands.plan import megabytes
+from fedloom.commands.launch import alone, locked
+from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
 from fedloom.study import paths
@@ -34,20 +36,34 @@ UNITS = [
 ]
 
 
-def check_idle() -> None:
-    """Check that no Snakemake uses this folder's results, nor jobs of one that was killed."""
-    if running_snakemake() is not None or locked():
-        raise FedLoomError(
-            "Snakemake works in this folder, or was killed and its jobs may still run; wait for "
-            "its end, or begin the study again, and then clean up"
-        )
+def clean(studies: Sequence[Path], yes: bool) -> None:
+    """List the results that none of these studies uses, and delete them if the user agrees."""
+    plans = [load_plan([file]) for file in studies]
+    with alone():
+        if locked():
+            line = "Snakemake works in this folder, or was killed; finish its run, then clean up"
+            raise FedLoomError(line)
+        found = unused(plans)
+        if not found:
+            print("nothing to delete: every result is of one of these studies")
+            return
+        rows = [[decimal(size), path] for path, size in found.items()]
+        total = [decimal(sum(found.values())), f"in all: {len(found)} folders and files"]
+        print(tabulate([*rows, total], tablefmt="plain", disable_numparse=True))
+        if yes or click.confirm("Delete all of these?"):
+            for path in found:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
 
 def unused(plans: Sequence[Plan]) -> dict[Path, int]:
     """Return files and folders of results that none of the studies uses, with their bytes."""
     used = {path for plan in plans for path in _used(plan)}
     there = {path for pattern in UNITS for path in Path().glob(re.sub(r"{\w+}", "*", pattern))}
-    sizes = {path: _bytes(path) for path in there - used}
+    files = {path: filter(Path.is_file, (path, *path.rglob("*"))) for path in there - used}
+    sizes = {path: sum(file.stat().st_size for file in each) for path, each in files.items()}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
@@ -66,25 +82,3 @@ def _used(plan: Plan) -> Iterator[Path]:
     for pattern, labels in product(UNITS, every):
         if set(re.findall(r"{(\w+)}", pattern)) <= {*labels, "study"}:
             yield paths.at(pattern, **labels, study=plan.name)
-
-
-def _bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-
-
-def listing(found: dict[Path, int]) -> str:
-    """Return a line per file or folder, the largest first, and their sum."""
-    if not found:
-        return "nothing to delete: every result is of one of these studies"
-    rows = [[megabytes(size / 1e6), path] for path, size in found.items()]
-    total = [megabytes(sum(found.values()) / 1e6), f"in all: {len(found)} folders and files"]
-    return tabulate([*rows, total], tablefmt="plain", disable_numparse=True)
-
-
-def delete(found: Iterable[Path]) -> None:
-    """Delete files and folders."""
-    for path in found:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -1,72 +1,41 @@
 """`fedloom <command>`: what people type; rules have `python -m fedloom.stages`.
 
-What a command needs is imported when it runs, so that help and a mistyped name answer at once.
+What takes time is imported when a command runs: help and a mistyped name answer at once.
 """
 
 import json
 import sys
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import click
 
+from fedloom.commands.bundled_studies import file_of
+from fedloom.commands.doctor import findings
 from fedloom.common.errors import FedLoomError
 from fedloom.common.exits import one_line_errors
 from fedloom.common.logs import hide_progress, log_to
-
-HELP = {"help_option_names": ["-h", "--help"]}
-PLENTY = click.IntRange(min=1)
-
-
-class Study(click.ParamType):
-    """A file, or the name of a study that ships, which becomes its file."""
-
-    name = "study"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return the file of a study; an unknown name is an error before any slow import."""
-        from fedloom.commands.bundled_studies import file_of
-
-        return file_of(value)
-
-
-class FinishedRun(click.ParamType):
-    """A folder below results/runs, which becomes a Run."""
-
-    name = "run"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the run; one that has not finished is an error before any slow import."""
-        from fedloom.study.runs import finished
-
-        return finished(value)
+from fedloom.study.runs import Run
 
 
 class Changing(click.Command):
-    """A command whose `--set` may have several settings, of which the last of a key counts."""
+    """A command whose `--set` may have several settings, of which the last of a key counts.
+
+    The words after `--` are Snakemake's; they become the context's object.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words, with `--set` before every KEY=VALUE."""
-        words = list[str]()
-        for word in args:
+        """Parse the words before `--`, with `--set` before every KEY=VALUE."""
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.obj, words = args[cut + 1 :], list[str]()
+        for word in args[:cut]:
             if "=" in word and not word.startswith("-") and not Path(word).exists():
                 words += ["--set"] if words[-1:] != ["--set"] else []
             words.append(word)
         return super().parse_args(ctx, words)
 
 
-class Launching(Changing):
-    """A command that hands the words after `--` on to Snakemake."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before `--`, and keep the others as the context's object."""
-        cut = args.index("--") if "--" in args else len(args)
-        ctx.obj = args[cut + 1 :]
-        return super().parse_args(ctx, args[:cut])
-
-
-@click.group(context_settings=HELP)
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fedloom", message="%(prog)s %(version)s")
 def fedloom() -> None:
     """Federated prompt tuning as one Snakemake workflow.
@@ -76,40 +45,46 @@ def fedloom() -> None:
     """
 
 
-# ---- studies -------------------------------------------------------------------------------------
+SET = click.Option(
+    ["--set", "changes"],
+    multiple=True,
+    metavar="KEY=VALUE ...",
+    help="Keys of the config, as study.rounds=4; `study.` may be left out.",
+)
 
 
-def launch(study: Path | None, changes: tuple[str, ...], **given: Any) -> int:
+def run_of(name: str) -> Run:
+    """Return the finished run of a folder."""
+    from fedloom.study import runs
+
+    return runs.finished(name)
+
+
+STUDY = click.Option(["--study"], type=file_of, metavar="STUDY", help="The runs' study.")
+SOME = click.IntRange(min=1)
+named = click.argument("name", required=False)
+
+
+def launch(study: Path | None, **given: Any) -> int:
     """Run Snakemake on a study."""
     from fedloom.commands import launch
 
-    files = [study] if study else []
     context = click.get_current_context()
-    reporting = context.info_name == "report"
-    return launch.run(files, changes, options=context.obj, reporting=reporting, **given)
+    given |= {"options": context.obj, "reporting": context.info_name == "report"}
+    return launch.run([study] if study else [], **given)
 
 
-SET = {"multiple": True, "metavar": "KEY=VALUE ..."}
 LAUNCHING = [
-    click.Argument(
-        ["study"], required=False, type=Study(), metavar="[STUDY] [-- SNAKEMAKE'S OPTIONS]"
-    ),
-    click.Option(["--cores"], type=PLENTY, help="Default: all of this machine."),
+    click.Argument(["study"], required=False, type=file_of, metavar="[STUDY] [-- OF SNAKEMAKE]"),
+    click.Option(["--cores"], type=SOME, help="Default: all of this machine."),
     click.Option(["-n", "--dry-run", "dry"], is_flag=True, help="Show what would run."),
-    click.Option(
-        ["--set", "changes"],
-        help="Keys of the config, as study.rounds=4; `study.` may be left out.",
-        **SET,
-    ),
-    click.Option(
-        ["--track", "trackers"], multiple=True, metavar="TRACKER", help="See `fedloom track`."
-    ),
+    SET,
 ]
 for name, about in {
     "run": "Run a study and print its first table.",
     "report": "Run a study; write its tables and figures into an HTML file.",
 }.items():
-    fedloom.add_command(Launching(name, params=LAUNCHING, callback=launch, help=about))
+    fedloom.add_command(Changing(name, params=LAUNCHING, callback=launch, help=about))
 
 
 @fedloom.command()
@@ -121,26 +96,32 @@ def watch() -> None:
 
 
 @fedloom.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-def init(folder: Path) -> None:
-    """Make a folder for your studies: a config to change, a Snakefile, profiles, examples."""
-    from fedloom.commands.init import init
+@click.argument("tracker")
+def track(tracker: str) -> None:
+    """Write the runs of the study begun last here for tensorboard, wandb or mlflow."""
+    from fedloom.commands import track
 
-    for file in init(folder):
-        print(file)
-    print(f"next: cd {quote(str(folder))} && fedloom run")
+    track.track(tracker)
 
 
 @fedloom.command()
-@click.argument("studies", nargs=-1, type=Study(), metavar="[STUDY]...")
-@click.option("--rate", type=float, metavar="TERA", help="Of your GPU: 10^12 operations a second.")
-def plan(studies: tuple[Path, ...], rate: float | None) -> None:
-    """Print what a study costs: jobs, hours, disk, bytes."""
-    if rate is not None and not 0 < rate < float("inf"):
-        raise FedLoomError(f"--rate: must be a number above 0, got '{rate}'")
-    from fedloom.commands.plan import text
+@click.argument("folder", type=click.Path(path_type=Path))
+def init(folder: Path) -> None:
+    """Make a folder for your studies: a config to change, a Snakefile, profiles, examples."""
+    from fedloom.commands import templates
 
-    print(text(studies, rate))
+    templates.new_folder(folder)
+    print(f"next: cd '{folder}' && fedloom run")
+
+
+@fedloom.command()
+@click.argument("studies", nargs=-1, type=file_of, metavar="[STUDY]...")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="10^12 operations a second.")
+def plan(studies: tuple[Path, ...], rate: float | None) -> None:
+    """Print what a study costs on a GPU of a rate: jobs, hours, disk."""
+    from fedloom.commands import describe
+
+    print(describe.cost(studies, rate))
 
 
 @fedloom.command()
@@ -160,88 +141,43 @@ def export(study: str | None, folder: str | None) -> None:
     STUDY is its name, its file, or a name that `fedloom studies` prints; default: config.yaml.
     FOLDER is made; default: results/export/<study>.
     """
-    from fedloom.commands.export import export
+    from fedloom.commands import results
 
-    print(export(study, folder))
-
-
-# ---- runs ----------------------------------------------------------------------------------------
-
-set_option = click.option("--set", "changes", help="As `fedloom run` was given it.", **SET)
+    print(results.export(study, folder))
 
 
-@fedloom.command(cls=Changing)
-@click.argument("run", type=FinishedRun())
-@click.option("--study", "file", type=Study(), help="The run's.")
-@set_option
-def show(run: Any, file: Path | None, changes: tuple[str, ...]) -> None:
+@fedloom.command(cls=Changing, params=[STUDY, SET])
+@click.argument("run", type=run_of)
+def show(run: Run, **given: Any) -> None:
     """Print a run's accuracy by round, and where each setting is from."""
-    from fedloom.commands import planning, show
+    from fedloom.commands import show
 
-    plan = planning.load_plan([file] if file else [], {planning.SET: changes})
-    print(show.show(plan, run))
-
-
-@fedloom.command()
-@click.argument("tracker")
-def track(tracker: str) -> None:
-    """Write the runs of the study begun last here for TensorBoard, W&B or MLflow.
-
-    TRACKER is tensorboard, wandb, mlflow, or of an installed package.
-    """
-    from fedloom.commands import trackers
-
-    loaded = trackers.find(tracker).load()  # before the library, which takes a second
-    from fedloom.commands.track import track
-
-    track(tracker, loaded)
+    print(show.show(run, **given))
 
 
-@fedloom.command(cls=Changing)
-@click.argument("runs", nargs=2, type=FinishedRun(), metavar="RUN RUN")
-@click.option("--study", "files", type=Study(), multiple=True, help="The runs'.")
-@set_option
-def diff(runs: Any, files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
-    """Print how two runs differ in settings and accuracy.
+@fedloom.command(cls=Changing, params=[STUDY, SET])
+@click.argument("runs", nargs=2, type=run_of, metavar="RUN RUN")
+def diff(runs: tuple[Run, Run], **given: Any) -> None:
+    """Print how two runs of a study differ in settings and accuracy."""
+    from fedloom.commands import show
 
-    With two --study, each run has its own.
-    """
-    if len(files) > 2:
-        raise FedLoomError(f"--study: must be at most two, got {len(files)}; compare two runs")
-    from fedloom.commands import planning, show
-
-    given = {planning.SET: changes}
-    plans = [planning.load_plan([file] if file else [], given) for file in files or [None]]
-    print(show.diff((plans[0], plans[-1]), runs))
+    print(show.diff(runs, **given))
 
 
 @fedloom.command()
-@click.argument("studies", nargs=-1, required=True, type=Study(), metavar="STUDY...")
+@click.argument("studies", nargs=-1, required=True, type=file_of, metavar="STUDY...")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def clean(studies: tuple[Path, ...], yes: bool) -> None:
     """List results that none of these studies uses; delete them if you agree."""
-    from fedloom.commands import clean, launch, planning
+    from fedloom.commands import clean
 
-    plans = [planning.load_plan([file]) for file in studies]
-    with launch.alone():
-        clean.check_idle()
-        found = clean.unused(plans)
-        print(clean.listing(found))
-        if found and (yes or click.confirm("Delete all of these?")):
-            clean.delete(found)
-
-
-# ---- methods and data ----------------------------------------------------------------------------
+    clean.clean(studies, yes)
 
 
 @fedloom.command()
-@click.argument("name", required=False)
+@named
 def methods(name: str | None) -> None:
     """Print every method in a line, or all facts of one."""
-    from fedloom.hooks import manifest
-
-    if name:
-        manifest.find(name)  # before the library, which takes a second
     from fedloom.commands import describe
 
     print(describe.method(name) if name else describe.methods())
@@ -251,55 +187,39 @@ def methods(name: str | None) -> None:
 @click.argument("name")
 def new(name: str) -> None:
     """Make plugins/NAME, a method that runs, for you to change."""
-    from fedloom.commands.new import new_method
+    from fedloom.commands import templates
 
-    print(f"{new_method(name)}\nnext: fedloom check --method {name}")
+    print(f"{templates.new_method(name)}\nnext: fedloom check --method {name}")
 
 
 @fedloom.command()
 @click.option("--method", help="Name of a method; default: every one.")
-@click.option("--threads", type=PLENTY, default=1, help="Of torch.")
-def check(method: str | None, threads: int) -> None:
+def check(method: str | None) -> None:
     """Hold a method to the contract: yours, or every one."""
     from fedloom.hooks import manifest
 
     known = manifest.discover()
-    names = [method] if method else sorted(known.keys() | known.broken.keys())
-    if names[0] not in known.keys() | known.broken.keys():
-        _refuse_other_kinds(names[0])
-    manifest.find(names[0])  # before torch, which takes seconds
-    from fedloom.common.device import prepare_torch
+    plugins = [manifest.find(name) for name in ([method] if method else [*known, *known.broken])]
+    from fedloom.common.device import prepare_torch  # after that: torch takes seconds
     from fedloom.contract import driver
 
-    prepare_torch(threads)
+    prepare_torch(threads=1)
     hide_progress()  # of tiny runs
-    for name in names:
-        done = driver.check(manifest.find(name), list(known.values()))
-        click.echo(f"{name} keeps the contract ({done})", err=True)
-
-
-def _refuse_other_kinds(name: str) -> None:
-    """Refuse a plugin of another kind, and name the command that reads it."""
-    from fedloom.config.kind_plugins import OWN, discover
-
-    for kind in OWN:
-        if name in (found := discover(kind)).keys() | found.broken.keys():
-            found[name]  # a broken one raises its error
-            reads = "kinds" if kind in ("table", "figure") else "datasets"
-            line = f"must be a method, got a {kind}; `fedloom {reads} {name}` reads its files"
-            raise FedLoomError(f"{name}: {line}")
+    for plugin in plugins:
+        done = driver.check(plugin, list(known.values()))
+        click.echo(f"{plugin.name} keeps the contract ({done})", err=True)
 
 
 @fedloom.command()
 @click.option("--method", required=True, help="Name of a method.")
 @click.option("--backbone", required=True, help="A model of timm, or of open_clip.")
-@click.option("--classes", type=PLENTY, required=True, help="Number of classes.")
+@click.option("--classes", type=SOME, required=True, help="Number of classes.")
 @click.option("--options", type=json.loads, default="{}", help="The method's, as JSON.")
 def communication(method: str, backbone: str, classes: int, options: dict[str, Any]) -> None:
     """Print the floats that a client is sent in one round, by kind."""
-    from fedloom.hooks import manifest
+    from fedloom.hooks.manifest import find
 
-    manifest.find(method, kind="method")  # before torch, which takes seconds
+    find(method, kind="method")  # before torch, which takes seconds
     from fedloom.commands.downlink import downlink_floats
 
     counts = downlink_floats(method, backbone, classes, options)
@@ -308,21 +228,21 @@ def communication(method: str, backbone: str, classes: int, options: dict[str, A
 
 
 @fedloom.command()
-@click.argument("name", required=False)
+@named
 def datasets(name: str | None) -> None:
-    """Print recipes, and sources and schemes with their keys, or those of a name."""
+    """Print the sources of data and the schemes with their keys, or those of a name."""
     from fedloom.commands import describe
 
-    print(describe.datasets(name))
+    print(describe.kinds(name, datasets="source", partitions="scheme"))
 
 
 @fedloom.command()
-@click.argument("name", required=False)
+@named
 def kinds(name: str | None) -> None:
     """Print the kinds of tables and figures with their keys, or those of a name."""
     from fedloom.commands import describe
 
-    print(describe.outputs(name))
+    print(describe.kinds(name, tables="table", figures="figure"))
 
 
 @fedloom.group()
@@ -330,7 +250,7 @@ def data() -> None:
     """List, download and check the data sets of the papers."""
 
 
-root_folder = click.option("--root", help="Folder of its files; default: data/<name>.")
+ROOT = click.Option(["--root"], help="Folder of its files; default: data/<name>.")
 
 
 @data.command("list")
@@ -341,56 +261,44 @@ def list_recipes() -> None:
     print(data.listing())
 
 
-@data.command("get")
+@data.command("get", params=[ROOT])
 @click.argument("name")
-@root_folder
 def get_data(name: str, root: str | None) -> None:
     """Download a data set; what is there already is not fetched again.
 
     NAME is that of a recipe, or the path of its .yaml file. What no program can download is printed
-    as steps to do by hand, and the exit status is then 2.
+    as steps to do by hand.
     """
     from fedloom.commands import data
 
     data.get(name, root)
 
 
-@data.command("check")
+@data.command("check", params=[ROOT])
 @click.argument("name")
-@root_folder
 @click.option("--pixels", is_flag=True, help="Also read every image.")
 def check_data(name: str, root: str | None, pixels: bool) -> int:
-    """Compare a data set's files with its recipe.
+    """Compare a data set's files with its recipe, and print a line for each difference.
 
-    NAME is that of a recipe, or the path of its .yaml file. Every difference is a line, and the
-    exit status is then 2. If nothing differs, the line that says so names the images that no count
-    of the recipe covers.
+    NAME is that of a recipe, or the path of its .yaml file.
     """
     from fedloom.commands import data
 
     return data.check(name, root, pixels)
 
 
-# ---- this machine, and editors -------------------------------------------------------------------
-
-
 @fedloom.command()
 def doctor() -> int:
-    """Check versions, GPUs and disks of this machine.
-
-    Prints a line per finding, with what to do; the exit status is 1 if anything is to be done.
-    """
-    from fedloom.commands.doctor import findings
-
+    """Check versions, GPUs and disks of this machine; print what to do."""
     return findings()
 
 
 @fedloom.command()
 def schema() -> None:
     """Print the config's keys as JSON Schema, for an editor."""
-    from fedloom.commands import config_schema
+    from fedloom.commands.config_schema import config_schema
 
-    print(json.dumps(config_schema.config_schema(), indent=2, ensure_ascii=False))
+    print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 
 
 def main() -> None:

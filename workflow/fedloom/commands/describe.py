@@ -1,36 +1,34 @@
-"""Methods, kinds and studies as text for the terminal."""
+"""Methods, kinds, studies and their costs as text for the terminal."""
 
 import ast
 import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
+from rich.filesize import decimal
 from tabulate import tabulate
 
 from fedloom.commands import bundled_studies
 from fedloom.commands.config_schema import kind_schema, whole
-from fedloom.commands.planning import KINDS, read_plan
+from fedloom.commands.planning import load_plan, read_plan
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.extras import MissingExtraError
 from fedloom.common.folders import read_python
-from fedloom.config import recipes
-from fedloom.config.kinds import NAMED_BY
+from fedloom.config.kinds import KINDS, NAMED_BY, broken
 from fedloom.hooks.manifest import Plugin, discover, find
 from fedloom.study.cost import RATES, study_cost
 from fedloom.study.make_jobs import transferred_to
+from fedloom.study.resources import RATE
 
 WIDTH = 96
 
 
 def docstring(file: Path) -> str:
     """Return the docstring of a module, read without importing it."""
-    text = ast.get_docstring(read_python(file))
-    if not text:
-        raise FedLoomError(f"{file}: the module has no docstring")
-    return text
+    return ast.get_docstring(read_python(file)) or "No docstring."
 
 
 def summary(plugin: Plugin) -> str:
@@ -43,10 +41,7 @@ def summary(plugin: Plugin) -> str:
 def header(study: Path) -> str:
     """Return the comment at the head of a study, which says what it shows and what it needs."""
     comment = takewhile(lambda line: line.startswith("#"), study.read_text().splitlines())
-    lines = [line.lstrip("# ") for line in comment]
-    if not lines:
-        raise FedLoomError(f"{study}: a study begins with a comment that says what it shows")
-    return " ".join(lines)
+    return " ".join(line.lstrip("# ") for line in comment)
 
 
 def methods() -> str:
@@ -74,12 +69,10 @@ def method(name: str) -> str:
     if training := plugin.training_defaults.given:
         values = ", ".join(f"{key} {value}" for key, value in training.items())
         lines += ["", "training (the paper's values; study.training overrides them)", f"  {values}"]
-    if plugin.option_schemas:
-        lines += ["", "options"]
-        lines += [_key(name, option) for name, option in plugin.option_schemas.items()]
-    if plugin.artefacts:
-        lines += ["", "artefacts (for figures: lines, scatter, bars)"]
-        lines += [f"  {name}: {entry.description}" for name, entry in plugin.artefacts.items()]
+    options = [_key(name, option) for name, option in plugin.option_schemas.items()]
+    lines += ["", "options", *options] if options else []
+    shown = [f"  {name}: {entry.description}" for name, entry in plugin.artefacts.items()]
+    lines += ["", "artefacts (for figures: lines, scatter, bars)", *shown] if shown else []
     return "\n".join(lines)
 
 
@@ -91,29 +84,15 @@ def _key(name: str, entry: dict[str, Any]) -> str:
     return f"  {name} ({allowed}{default})" + (f"\n{indent(text, '      ')}" if text else "")
 
 
-def datasets(name: str | None = None) -> str:
-    """Return all sources of datasets and schemes of partitions with their keys, or those of a name.
+def kinds(only: str | None = None, **titles: str) -> str:
+    """Return the kinds of entry, or only one, with their keys.
 
-    Raises:
-        FedLoomError: no source or scheme has this name.
+    Args:
+        titles: the sections of the config whose kinds these are, and how the kinds are called.
     """
-    known = fill(f"recipes (see fedloom data list): {', '.join(recipes.names())}", WIDTH)
-    shown = _kinds({"datasets": "source", "partitions": "scheme"}, name)
-    return "\n\n".join(shown if name else [known, *shown])
-
-
-def outputs(name: str | None = None) -> str:
-    """Return all kinds of tables and figures with their keys, or that of a name.
-
-    Raises:
-        FedLoomError: no kind has this name.
-    """
-    return "\n\n".join(_kinds({"tables": "table", "figures": "figure"}, name))
-
-
-def _kinds(titles: dict[str, str], only: str | None) -> list[str]:
-    """Return the kinds of sections with their keys, or those of a name, below the titles."""
     if only:
+        if only in (errors := broken()):
+            raise errors[only]
         check_known(only, [name for section in titles for name in KINDS[section]], "nothing named")
     shown = []
     for section, title in titles.items():
@@ -122,10 +101,8 @@ def _kinds(titles: dict[str, str], only: str | None) -> list[str]:
             about = " ".join(entry["description"].split())
             keys = [k for k in entry["properties"] if k != NAMED_BY[section]]
             rows = [_key(key, whole(entry["properties"][key], entry)) for key in keys]
-            shown.append(
-                "\n".join([f"{title}: {name}", indent(fill(about, WIDTH - 2), "  "), *rows])
-            )
-    return shown
+            shown += ["\n".join([f"{title}: {name}", indent(fill(about, WIDTH - 2), "  "), *rows])]
+    return "\n\n".join(shown)
 
 
 def studies() -> str:
@@ -134,30 +111,53 @@ def studies() -> str:
     heads = ["study", "shows", "data", "methods", "runs", "GPU hours"]
     widths = [None, 20, 22, 40, None, None]
     table = tabulate(rows, heads, maxcolwidths=widths, floatfmt=",.1f", missingval="?")
-    rate = f"{RATES['float32']:.0e} operations per second"
-    note = f"Hours of one GPU at {rate}, an estimate."
-    if any(row[-1] is None for row in rows):
-        note += " Those of studies on CLIP need the package: pip install 'fedloom[clip]'."
-    return f"{table}\n\n{note}"
+    note = f"Hours of one GPU at {RATES['float32']:.0e} operations per second, an estimate"
+    return f"{table}\n\n{note}; ?: of CLIP, which needs the package: pip install 'fedloom[clip]'."
 
 
 def study(file: Path) -> list[str | int | float | None]:
-    """Return a study's file, what it shows, its data sets, methods, runs, and hours of a GPU.
+    """Return a study's name, what it shows, its data sets, methods, runs, and hours of a GPU.
 
     The hours are None if a package is missing that its backbone needs.
     """
     plan = read_plan([file])
-    used = dict.fromkeys(run.method for run in plan.runs)
     pairs = [(run.dataset, *transferred_to(plan.settings, run)) for run in plan.runs]
     data = dict.fromkeys(chain(*pairs)) or plan.settings.select.datasets
-    members = [plan.settings.methods[label].member for label in used]
-    labels = [member.grid if member else label for label, member in zip(used, members, strict=True)]
-    counts = Counter(labels)
+    used = [plan.settings.methods[label] for label in dict.fromkeys(r.method for r in plan.runs)]
+    counts = Counter(each.member.grid if each.member else each.label for each in used)
     names = [f"{label} ({n})" if n > 1 else label for label, n in counts.items()]
     shows = ", ".join(plan.settings.study.shows) or re.split(r"[:.] ", header(file))[0].rstrip(".")
-    name = str(file.relative_to(bundled_studies.FOLDER).with_suffix(""))
     try:
         hours = study_cost(plan).gpu_hours()
-    except MissingExtraError:
+    except FedLoomError:
         hours = None
+    name = bundled_studies.name_of(file)
     return [name, shows, ", ".join(data), ", ".join(names), len(plan.runs), hours]
+
+
+def cost(files: Sequence[Path], tera: float | None) -> str:
+    """Return what a study costs on a GPU of `tera` times 10^12 operations per second."""
+    plan = load_plan(files)
+    total = study_cost(plan)
+    rate = RATES[total.precision] if tera is None else 1e12 * tera
+    trials = f", and {total.trials} trials before them" if total.trials else ""
+    jobs = ", ".join(f"{count:,} {rule}" for rule, count in total.jobs.items())
+    disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
+    facts = {
+        "study": plan.name,
+        "runs": f"{total.runs:,}{trials}",
+        "jobs": f"{sum(total.jobs.values()):,}: {jobs}",
+        "operations": f"{total.operations:.2g}",
+        "one GPU": f"{hours(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
+        "longest run": f"{hours(total.longest / rate / 3600)}, which no second GPU shortens",
+        "cores alone": f"{hours(total.core_hours())} of one core (at {RATE:.0e} a second)",
+        "disk": f"{disk}; states of runs beside them",
+    }
+    return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)
+
+
+def hours(number: float) -> str:
+    """Write a time in hours as people say it."""
+    if number < 1:
+        return f"{max(1, round(60 * number))} min"
+    return f"{number:.1f} h" if number < 48 else f"{number / 24:.1f} days"

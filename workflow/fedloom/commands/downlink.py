@@ -12,11 +12,7 @@ from fedloom.hooks import loader, manifest
 
 
 def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> dict[str, int]:
-    """Count the floats that the server sends one client in one round, by the name of the tensor.
-
-    `prototypes`, `head` and each kind of prompts are counted apart, since papers differ in what
-    they count.
-    """
+    """Count the floats that the server sends one client in one round, by the name of the tensor."""
     plugin = manifest.find(method, kind="method")
     family = cast(str, plugin.family)
     device = "meta" if family == "vit" else "cpu"  # texts are grouped by numbers, not by shapes
@@ -33,6 +29,9 @@ def downlink_floats(method: str, backbone: str, classes: int, options: dict) -> 
         participating=[0],
         position={0: 0},
         classes=tuple(f"class {number}" for number in range(classes)),
+        at=lambda number: shapes,
+        arrived=None,
+        device=torch.device(device),
     )
     task = Task(
         seed=0,

@@ -83,10 +83,8 @@ def try_server(arguments: list[str]) -> int | None:
                 return None
             socket.send_fds(server, [request], [0, 1, 2])
             server.settimeout(None)
-            job = int(server.recv(MOST) or 0)
-        except OSError:  # the server has ended, too many wait for it, or the request is too long
-            return None
-        if not job:
+            job = int(server.recv(MOST))
+        except (OSError, ValueError):  # it has ended, too many wait, or the request is too long
             return None
 
         def forward(number: int, _: object) -> None:

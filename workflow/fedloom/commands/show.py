@@ -1,12 +1,15 @@
 """`fedloom show` and `fedloom diff`: what a run was given, where that comes from, and its curve."""
 
+from collections.abc import Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from fedloom.commands.planning import SET, load_plan
 from fedloom.common.errors import FedLoomError, check_known, shortened
-from fedloom.config.rounds import reported
+from fedloom.config.protocols import reported
 from fedloom.report import metrics
 from fedloom.report.run_settings import Setting, settings_of
 from fedloom.study import paths, provenance
@@ -23,24 +26,22 @@ CURVES = {  # by their names here
 }
 
 
-def check_made(run: Run, plan: Plan) -> None:
-    """Check that the study has the run's labels, and that the run was made with its settings."""
-    for section in ("dataset", "partition", "backbone", "method"):
-        known, label = getattr(plan.settings, f"{section}s"), getattr(run, section)
-        check_known(label, known, f"study {plan.name} (--study names another): no {section}")
-    made_by = provenance.facts_of_run(run)["settings"]
-    if made_by != provenance.digest_of_settings(plan.run_spec(run)):
-        raise FedLoomError(
-            f"{run.path}: made with other settings than {plan.files[-1]} gives; name its study "
-            "with --study, or the same --set"
-        )
-    rounds = plan.study(run).rounds
-    trained = int(metrics.frame(paths.at(paths.ROUNDS, run))["round"].max())
-    if trained != rounds:  # the digest leaves them out: a run can be extended
-        raise FedLoomError(
-            f"{run.path}: must have the {rounds} rounds that {plan.files[-1]} gives, got "
-            f"{trained}; run the study, or name the same --set"
-        )
+def plan_of(every: Sequence[Run], study: Path | None, changes: tuple[str, ...]) -> Plan:
+    """Return the plan of a study, which must have the runs' labels and say how they were made."""
+    plan = load_plan([study] if study else [], {SET: changes})
+    for run in every:
+        for section in ("dataset", "partition", "backbone", "method"):
+            known, label = getattr(plan.settings, f"{section}s"), getattr(run, section)
+            check_known(label, known, f"study {plan.name} (--study names another): no {section}")
+        settings = provenance.digest_of_settings(plan.run_spec(run))  # without rounds
+        rounds = int(metrics.frame(paths.at(paths.ROUNDS, run))["round"].max())
+        made_by = (provenance.facts_of_run(run)["settings"], rounds)
+        if made_by != (settings, plan.study(run).rounds):
+            raise FedLoomError(
+                f"{run.path}: made with other settings or {rounds} rounds, not as "
+                f"{plan.files[-1]} says; name its study with --study, or the same --set"
+            )
+    return plan
 
 
 def accuracies(plan: Plan, run: Run) -> dict[str, float]:
@@ -60,25 +61,19 @@ def _curve(run: Run) -> str:
     return tabulate(curve.to_dict("list"), headers="keys", floatfmt=decimals)
 
 
-def show(plan: Plan, run: Run) -> str:
+def show(run: Run, study: Path | None, changes: tuple[str, ...]) -> str:
     """Return a run's accuracies, its curve, and its settings with where each comes from."""
-    check_made(run, plan)
+    plan = plan_of([run], study, changes)
     numbers = [f"{k.replace('_', ' ')} {n:.2f} %" for k, n in accuracies(plan, run).items()]
     table = [[key, _text(s.value), s.origin] for key, s in settings_of(plan, run)]
-    return "\n\n".join(
-        [
-            f"{paths.at(paths.RUN, run)}\n{', '.join(numbers)}",
-            _curve(run),
-            tabulate(table, ["setting", "value", "from"], disable_numparse=True),
-        ]
-    )
+    settings = tabulate(table, ["setting", "value", "from"], disable_numparse=True)
+    return f"{paths.at(paths.RUN, run)}\n{', '.join(numbers)}\n\n{_curve(run)}\n\n{settings}"
 
 
-def diff(plans: tuple[Plan, Plan], runs: tuple[Run, Run]) -> str:
+def diff(runs: tuple[Run, Run], study: Path | None, changes: tuple[str, ...]) -> str:
     """Return in which settings two runs differ, and their accuracies with the difference."""
-    for run, plan in zip(runs, plans, strict=True):
-        check_made(run, plan)
-    one, two = (dict(settings_of(plan, run)) for plan, run in zip(plans, runs, strict=True))
+    plan = plan_of(runs, study, changes)
+    one, two = (dict(settings_of(plan, run)) for run in runs)
     absent = Setting("-", "")
     pairs = {key: (one.get(key, absent), two.get(key, absent)) for key in one | two}
     rows = [
@@ -86,7 +81,7 @@ def diff(plans: tuple[Plan, Plan], runs: tuple[Run, Run]) -> str:
         for key, (a, b) in pairs.items()
         if a.value != b.value
     ]
-    before, after = (accuracies(plan, run) for plan, run in zip(plans, runs, strict=True))
+    before, after = (accuracies(plan, run) for run in runs)
     numbers = [[k, before[k], after[k], after[k] - before[k]] for k in before if k in after]
     heads = [run.path for run in runs]
     settings = tabulate(rows, ["setting", *heads, "from"], disable_numparse=True)

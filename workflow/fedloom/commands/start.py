@@ -12,7 +12,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-import fedloom
+from fedloom.common.checkout import LIBRARY
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import replacing
 from fedloom.study import paths
@@ -38,16 +38,38 @@ def run(
     Raises:
         FedLoomError: it failed; the message is the first error that was printed.
     """
-    folder = Path(folder)
+    folder, words = Path(folder), list[str]()
     if not folder.is_dir():
         raise FedLoomError(f"{folder}: must be a folder, got none; make it, or name another")
-    if isinstance(study, Mapping):
-        study = _written(study, folder)
-    file = None if study is None else Path(study)
-    named = [str(file.absolute() if file.is_file() else file)] if file else []
-    at_most = ["--cores", str(cores)] if cores else []
-    values = [f"{key}={json.dumps(value)}" for key, value in (changes or {}).items()]
-    _run([*named, *at_most, *(["--set", *values] if values else [])], folder)
+    if study is not None:
+        file = _written(study, folder) if isinstance(study, Mapping) else Path(study)
+        words.append(str(file.absolute() if file.is_file() else file))
+    words += ["--cores", str(cores)] if cores else []
+    words += [f"--set={key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    path, errors = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")]), list[str]()
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedloom", "run", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,  # Ctrl-C reaches this process alone, which hands it on
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:  # a notebook shows what this process prints
+                print(line, end="", flush=True)
+                if line.startswith(ERROR):
+                    errors.append(line.removeprefix(ERROR).strip())
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+    if status != 0:
+        raise FedLoomError(errors[0] if errors else f"the study failed with exit status {status}")
 
 
 def _written(study: Mapping[str, Any], folder: Path) -> Path:
@@ -59,33 +81,3 @@ def _written(study: Mapping[str, Any], folder: Path) -> Path:
     with replacing(file) as temporary:
         YAML().dump(dict(study), temporary)
     return file
-
-
-def _run(words: list[str], folder: Path) -> None:
-    """Run `fedloom run`, and print its output where a notebook shows it."""
-    library = Path(fedloom.__file__).parents[1]
-    path = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH")]))
-    errors = list[str]()
-    with subprocess.Popen(
-        [sys.executable, "-m", "fedloom", "run", *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        process_group=0,  # Ctrl-C reaches this process alone, which hands it on
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                if line.startswith(ERROR):
-                    errors.append(line.removeprefix(ERROR).strip())
-            status = process.wait()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
-    if status != 0:
-        raise FedLoomError(errors[0] if errors else f"the study failed with exit status {status}")

@@ -1,10 +1,9 @@
 """Where the files lie that ship with FedLoom, and what a path in the config means."""
 
 import os
+from glob import glob
 from pathlib import Path
 from shlex import quote
-
-from fedloom.common.errors import FedLoomError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 LIBRARY = _PACKAGE.parent  # the folder that holds the package fedloom
@@ -20,30 +19,16 @@ def plugin_folders() -> list[Path]:
 
 
 def resource(path: str) -> Path:
-    """Resolve a path of the config; `~` is the home folder.
-
-    A relative path starts at the current folder. If nothing is there, but a file or folder of this
-    path ships with FedLoom, it is that one.
-    """
-    if "\0" in path:
-        raise FedLoomError(f"{path!r}: a path cannot hold the character NUL")
-    try:
-        own = Path.cwd() / Path(path).expanduser()
-    except RuntimeError:
-        raise FedLoomError(f"{path}: no such user, or one without a home folder") from None
-    shipped = ROOT / path
+    """Resolve a path of the config: from the current folder, or if it is missing there, of ROOT."""
+    own, shipped = Path.cwd() / os.path.expanduser(path), ROOT / path  # noqa: PTH111
     return own if os.access(own, os.F_OK) or not os.access(shipped, os.F_OK) else shipped
 
 
 def matching(patterns: str | list[str]) -> list[Path]:
     """List the files that a pattern or a list of patterns names, sorted within each pattern."""
-    files = []
-    for path in map(resource, [patterns] if isinstance(patterns, str) else patterns):
-        try:
-            files += sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        except (ValueError, IndexError, OSError) as error:
-            raise FedLoomError(f"{path}: no pattern of files ({error})") from None
-    return files
+    paths = map(resource, [patterns] if isinstance(patterns, str) else patterns)
+    found = (glob(str(path), recursive=True) for path in paths)  # noqa: PTH207
+    return [file for files in found for file in sorted(map(Path, files))]
 
 
 def in_shell(path: Path) -> str:

@@ -1,9 +1,7 @@
 """The device and the number format in which torch computes in a job.
 
-With `tf32` a GPU multiplies float32 matrices by its matrix units, which keep 10 bits of the
-fraction. With `bf16` the frozen backbone's products and attention are in bfloat16, by autocast; its
-residual stream and its norms stay float32, and gradients follow the forward pass. Parameters,
-states, losses and the server's work are always float32.
+With `tf32` a GPU's products of float32 keep 10 bits of the fraction. With `bf16` the frozen
+backbone's products and attention are in bfloat16, by autocast; all else is always float32.
 """
 
 import logging
@@ -22,19 +20,14 @@ AUTOCAST = {"bf16": torch.bfloat16, "float16": torch.float16}  # the second, of 
 
 
 def prepare_torch(threads: int, precision: str = "float32") -> torch.device:
-    """Fix threads and arithmetic, and return the device to compute on.
-
-    A job that asks for a GPU gets one exclusively, or waits until one is free. One that asks for
-    none computes on the first that torch finds.
-    """
+    """Fix threads and arithmetic, take a GPU if the job asks for one, and return the device."""
     gpus.take()
     prepare_cpu(threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     check_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        # An operation without a deterministic form stops the run: only so does torch choose fused
-        # attention whose backward pass gives the same bits twice.
+        # only so does torch choose fused attention whose backward pass gives the same bits twice
         torch.use_deterministic_algorithms(True)
         log.debug("device: %s", torch.cuda.get_device_name(device))
     else:
@@ -60,7 +53,7 @@ def check_gpus() -> None:
         return
     if unusable := gpus.visible():
         raise FedLoomError(
-            f"GPU {', '.join(unusable.values())}: torch {torch.__version__}, built for CUDA "
+            f"GPU {', '.join(unusable)}: torch {torch.__version__}, built for CUDA "
             f"{torch.version.cuda}, cannot use it; install a driver or a torch that fits, or set "
             f"{gpus.VISIBLE}= to compute on CPU cores"
         )

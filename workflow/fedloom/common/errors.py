@@ -7,22 +7,14 @@ LONGEST = 300  # characters of an exception's text that fit into a line
 
 
 class FedLoomError(Exception):
-    """Something the user can mend.
+    """Something the user can mend, in one line that names the file, key or client and the cure."""
 
-    The message is one line that names the file, key, method or client and says what to do; the
-    command line prints it without a traceback and exits with `status`.
-    """
-
-    status = 2
+    status = 2  # of the command, which prints no traceback
 
 
 def in_words(error: BaseException) -> str:
-    """Return type and text of any exception in one line, whatever its `str` does."""
-    try:
-        text = one_line(error)
-    except BaseException as second:
-        text = f"its text raises {type(second).__name__}"
-    text = shortened(text)
+    """Return type and text of any exception in one line."""
+    text = shortened(one_line(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -45,9 +37,9 @@ def check_known(name: str, known: Collection[str], where: str) -> None:
 def suggestion(word: str, known: Collection[str]) -> str:
     """Return "did you mean ...?", or the list of known words."""
     close = difflib.get_close_matches(word, known, n=1)
-    return (
-        f"did you mean '{close[0]}'?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
-    )
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(sorted(known)) or 'none'}"
 
 
 class NotFiniteError(FedLoomError):

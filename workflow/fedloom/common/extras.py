@@ -9,16 +9,8 @@ EXTRAS = {"open_clip": "clip", "opacus": "privacy", "duckdb": "results"}
 EXTRAS |= dict.fromkeys(("mlflow", "tensorboard", "wandb"), "trackers")
 
 
-class MissingExtraError(FedLoomError):
-    """A package that an extra installs is not there."""
-
-
 def require(module: str) -> None:
-    """Require that a module of EXTRAS is installed.
-
-    Raises:
-        MissingExtraError: it is not; the error names the extra.
-    """
+    """Require that a module of EXTRAS is installed; the error names the extra."""
     if module in EXTRAS and find_spec(module) is None:
         line = f"{module}: not installed; pip install 'fedloom[{EXTRAS[module]}]'"
-        raise MissingExtraError(line)
+        raise FedLoomError(line)

@@ -8,57 +8,42 @@ from stat import S_ISREG
 
 from fedloom.common.errors import FedLoomError
 
-MOST_TEXT = 4 * 2**20  # bytes of a file that people write
-
 
 def walk(
-    folder: str, above: frozenset[tuple[int, int]] = frozenset()
+    folder: str, above: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, list[str], list[os.DirEntry]]]:
     """Yield `folder` and every folder below it, each with its subfolders and its other entries.
 
     Names are sorted and hidden ones left out. Links are followed, unless one leads back to a folder
-    that leads here; `above` holds the devices and inodes of these folders.
+    `above`.
     """
-    folders, others, path = [], [], folder
     try:
-        status = Path(folder).stat()
         with os.scandir(folder) as listed:
             entries = sorted(listed, key=lambda entry: entry.name)
-        for entry in entries:
-            path = entry.path
-            if not entry.name.startswith("."):
-                (folders if entry.is_dir() else others).append(entry)
+        shown = [entry for entry in entries if not entry.name.startswith(".")]
+        names = [entry.name for entry in shown if entry.is_dir()]
     except OSError as error:
-        raise FedLoomError(f"{printable(path)}: cannot be listed ({error.strerror})") from None
-    here = (status.st_dev, status.st_ino)
+        path = printable(str(error.filename))
+        raise FedLoomError(f"{path}: cannot be listed ({error.strerror})") from None
+    here = os.path.realpath(folder)
     if here in above:
         raise FedLoomError(f"{printable(folder)}: a link that leads back up; remove it")
-    names = [entry.name for entry in folders]
-    yield folder, names, others
+    yield folder, names, [entry for entry in shown if not entry.is_dir()]
     for name in names:
         yield from walk(f"{folder}/{name}", above | {here})
 
 
 def check_usable(folder: Path) -> None:
     """Check that a folder is there and can be written to, or can be made."""
-    if folder.is_symlink() and not folder.exists():
-        raise FedLoomError(
-            f"{folder}: a link to {folder.readlink()}, which is missing; make that folder, or "
-            "remove the link"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise FedLoomError(f"{folder}: must be a folder, got a file; move it away")
-    nearest = folder if folder.exists() else folder.absolute().parent
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise FedLoomError(f"{nearest}: cannot be written to")
+    missing = not folder.exists() and not folder.is_symlink()
+    nearest = folder.absolute().parent if missing else folder
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise FedLoomError(f"{folder}: must be a folder that can be written to; move it away")
 
 
 def is_folder(path: str | Path) -> bool:
     """Return True if there is a folder; no path, however odd, makes it raise."""
-    try:
-        return Path(path).is_dir()
-    except OSError:  # a name that is too long
-        return False
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def check_regular(path: str) -> None:
@@ -68,11 +53,9 @@ def check_regular(path: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file that people write: YAML, TOML, Python; at most MOST_TEXT bytes."""
+    """Return the text of a file that people write: YAML, TOML, Python."""
     try:
         check_regular(str(path))
-        if Path(path).stat().st_size > MOST_TEXT:
-            raise FedLoomError(f"{path}: larger than {MOST_TEXT // 2**20} MiB; name another file")
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise FedLoomError(f"{path}: {error.strerror or error}") from None

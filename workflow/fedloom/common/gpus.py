@@ -1,9 +1,8 @@
 """Give a job that asks for a GPU a device that no other job of this user and machine uses.
 
 Rules with the resource `gpu` hand it to their jobs in FEDLOOM_GPU. A job locks the first free
-device that CUDA_VISIBLE_DEVICES shows (of all, where it is not set), and narrows the variable to it
-before torch starts CUDA. The lock ends with the process, however that ends. Where no device is free
-the job waits: an error would fail a study that needs nothing but time.
+device that CUDA_VISIBLE_DEVICES shows, or waits for one, and narrows the variable to it before
+torch starts CUDA. The lock ends with the process.
 """
 
 import logging
@@ -12,6 +11,7 @@ import re
 import shutil
 import subprocess
 import time
+from itertools import takewhile
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -30,40 +30,36 @@ _taken: list[FileLock] = []  # the lock of this process's device
 
 
 def take() -> str | None:
-    """Take a device for this process until it ends, if it asks for one, and hide all others.
-
-    Return it as CUDA_VISIBLE_DEVICES names it; None if this process does not ask.
-    """
+    """Take a device until this process ends, if it asks for one, and hide all others."""
     asked = os.environ.pop(ASKED, "0")  # what this process starts shares its device
     if asked == "0":
         return None
-    devices = visible()
-    if asked != "1" or not devices:
+    names = visible()
+    if asked != "1" or not names:
         shown = os.environ.get(VISIBLE, "not set")
         raise FedLoomError(
-            f"resource gpu must be 0, or 1 where a GPU is visible, got {asked} and {len(devices)} "
+            f"resource gpu must be 0, or 1 where a GPU is visible, got {asked} and {len(names)} "
             f"visible ones ({VISIBLE}: {shown!r}); ask for 0"
         )
-    name = _first_free(devices)
-    if name is None:
-        log.info("GPU %s: taken by other jobs; waiting for one", ", ".join(devices.values()))
+    if (name := _first_free(names)) is None:
+        log.info("GPU %s: taken by other jobs; waiting for one", ", ".join(names))
     while name is None:
         time.sleep(PAUSE)
-        name = _first_free(devices)
+        name = _first_free(names)
     os.environ[VISIBLE] = name
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # indices as nvidia-smi counts
     log.debug("took GPU %s", name)
     return name
 
 
-def _first_free(devices: dict[str, str]) -> str | None:
+def _first_free(names: list[str]) -> str | None:
     """Lock the first free device and return its name; None where all are taken."""
     # what a scheduler shows a job is its own: jobs of two allocations do not compete
     allocation = next((os.environ[name] for name in JOB_IDS if name in os.environ), "")
     folder = Path(gettempdir()) / f"fedloom-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    for device, name in devices.items():
-        file = folder / re.sub(r"[^\w-]", "_", f"gpu-{allocation}-{device}")
+    for name in names:
+        file = folder / re.sub(r"[^\w-]", "_", f"gpu-{allocation}-{name}")
         lock = FileLock(file, fallback_to_soft=False)
         try:
             lock.acquire(blocking=False)
@@ -74,36 +70,21 @@ def _first_free(devices: dict[str, str]) -> str | None:
     return None
 
 
-def visible() -> dict[str, str]:
-    """Return the devices that CUDA_VISIBLE_DEVICES shows: {UUID: name in the variable}.
+def visible() -> list[str]:
+    """Return the devices that CUDA_VISIBLE_DEVICES shows, like CUDA up to a -1, by their UUIDs.
 
-    Like CUDA, ignore the names after the first that is not a device. Where nvidia-smi is missing,
-    an index stands in for the UUID.
+    Where nvidia-smi is missing, an index stands in for the UUID.
     """
-    names = os.environ.get(VISIBLE)
-    if names is not None and not names.strip():
-        return {}
-    gpus = installed()
-    if names is None:
-        return {device: device for devices in gpus for device in devices}
-    found: dict[str, str] = {}
-    for name in map(str.strip, names.split(",")):
-        device = name
-        if name.isdecimal() and gpus:
-            if int(name) >= len(gpus):
-                break
-            device = gpus[int(name)][0]
-        elif not name.isdecimal() and not name.startswith(("GPU-", "MIG-")):
-            break
-        found.setdefault(device, name)
-    return found
+    words = os.environ.get(VISIBLE)
+    if words is None:
+        return [device for gpu in installed() for device in gpu]
+    names = [*takewhile(lambda name: name not in ("", "-1"), map(str.strip, words.split(",")))]
+    gpus = installed() if names else []
+    return [gpus[int(n)][0] if n.isdecimal() and int(n) < len(gpus) else n for n in names]
 
 
 def installed() -> list[list[str]]:
-    """Return the UUIDs that CUDA can use of every GPU, its own or its MIG slices'.
-
-    They are in the order of nvidia-smi; there are none where it is missing.
-    """
+    """Return the UUIDs that CUDA can use of every GPU, its own or its MIG slices'."""
     if shutil.which("nvidia-smi") is None:
         return []
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
@@ -111,7 +92,6 @@ def installed() -> list[list[str]]:
         reason = one_line(done.stderr or done.stdout) or f"exit status {done.returncode}"
         cure = f"repair the driver, or set {VISIBLE}= to compute on CPU cores"
         raise FedLoomError(f"nvidia-smi -L: {reason}; {cure}")
-    uuids = [
-        re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in re.split(r"^GPU", done.stdout, flags=re.M)
-    ]
-    return [found[1:] or found for found in uuids[1:]]
+    gpus = re.split(r"^GPU", done.stdout, flags=re.M)[1:]
+    uuids = [re.findall(r"\(UUID: ([^)]+)\)", gpu) for gpu in gpus]
+    return [found[1:] or found for found in uuids]

@@ -2,6 +2,8 @@
 
 SERVER_MODEL = -1  # the client id under which the server's own model is evaluated
 UNASSIGNED = -1  # the client id of an image that no client has, as few shots leave some out
+PART = "part_"  # and the number of a part of a stream, from 1: its accuracy in evaluations
+NEVER = 2**31 - 1  # the round in which an image leaves that stays
 
 # sets of test images, each answered by all clients: their own, those of all classes that clients
 # train on, of those that none does, and, before its label, of another dataset
@@ -9,9 +11,5 @@ OWN, BASE, NOVEL, OTHER = "own", "base", "novel", "dataset "
 
 
 def entry_of(client: int, clients: int, entries: int) -> int:
-    """Return a client's position in a list option of `entries` entries.
-
-    Consecutive clients share an entry, as the clients of a domain do. Methods and figures both
-    follow this rule.
-    """
+    """Return a client's position in a list option; consecutive clients share one."""
     return client * entries // clients

@@ -2,13 +2,12 @@
 
 import functools
 import json
-import os
-import re
+import secrets
 import shutil
-import socket
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,62 +18,54 @@ from fedloom.common.errors import FedLoomError, one_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TEMPORARY = re.compile(r"\..+\.(?P<host>[^.]+)\.(?P<process>\d{1,9})\.tmp")
+TEMPORARY = ".fedloom-tmp"  # ends the names of temporary files
+ABANDONED = 24 * 3600  # seconds without a write, after which the writer was killed
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`, renamed to it only when the block succeeds.
-
-    The name carries the host and the process id: a job that outlived its Snakemake may be writing
-    the same file, on another machine of a cluster too. The file gets the permissions that the
-    umask gives, whatever the writer within the block asked for (safetensors: the owner's alone).
-    """
+    """Yield a temporary name beside `path`, renamed to it only when the block succeeds."""
     path = Path(path)
     with _beside(path) as temporary:
-        temporary.touch(exist_ok=False)  # a new file, never one that a link leads to
-        permissions = stat.S_IMODE(temporary.stat().st_mode)
+        temporary.touch(exist_ok=False)
+        permissions = stat.S_IMODE(temporary.stat().st_mode)  # by the umask
         yield temporary
-        temporary.chmod(permissions)
+        temporary.chmod(permissions)  # safetensors gives them to the owner alone
         temporary.replace(path)
 
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder beside `path` for intermediate files, and remove it at the end."""
-    with _beside(Path(path), ".parts") as folder:
+    with _beside(Path(path)) as folder:
         folder.mkdir()
         yield folder
 
 
 @contextmanager
-def _beside(path: Path, suffix: str = "") -> Iterator[Path]:
+def _beside(path: Path) -> Iterator[Path]:
     """Yield a name beside `path` that no other process uses, and remove what it names at the end.
 
     An error of writing there becomes one line about `path`; errors of other files pass.
     """
-    temporary = path.with_name(f".{path.name}{suffix}.{host()}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent.resolve())
-        _remove(temporary)  # of a process that had this one's id
         try:
             yield temporary
         finally:
             _remove(temporary)
-    except SafetensorError as error:
-        raise FedLoomError(f"{path}: cannot be written ({one_line(error)})") from error
-    except OSError as error:
-        blamed = path if error.filename is None else Path(error.filename)
-        ours = blamed == path or blamed in path.parents
-        if not ours and temporary not in (blamed, *blamed.parents):
+    except (OSError, SafetensorError) as error:
+        blamed = Path(getattr(error, "filename", None) or path)
+        if blamed not in (path, *path.parents) and temporary not in (blamed, *blamed.parents):
             raise
-        reason = one_line(error.strerror or error)
+        reason = one_line(getattr(error, "strerror", None) or error)
         raise FedLoomError(f"{path}: cannot be written ({reason})") from error
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
@@ -82,22 +73,11 @@ def _remove(path: Path) -> None:
 
 @functools.cache
 def _sweep(folder: Path) -> None:
-    """Remove temporary files and folders that killed processes of this machine left in a folder.
-
-    Once per process, before it first writes there.
-    """
-    import psutil  # not for plans, which write nothing
-
-    for file in folder.glob(".*.tmp"):
-        name = TEMPORARY.fullmatch(file.name)
-        if name and name["host"] == host() and not psutil.pid_exists(int(name["process"])):
-            _remove(file)
-
-
-@functools.cache
-def host() -> str:
-    """Return this machine's name, without what would be mistaken for another part of a name."""
-    return re.sub(r"[^\w-]", "-", socket.gethostname()) or "localhost"
+    """Remove what killed processes left in a folder; once per process, before it writes there."""
+    for file in folder.glob(f".*{TEMPORARY}"):
+        with suppress(FileNotFoundError):  # another process removes it too
+            if time.time() - file.stat().st_mtime > ABANDONED:
+                _remove(file)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -155,12 +135,7 @@ def canonical(value: object) -> str:
 def read_json(path: Path) -> dict:
     """Read a JSON object that FedLoom wrote."""
     try:
-        if not Path(path).exists():
-            raise FedLoomError(f"{path}: missing; run again, and it is made anew")
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(value, dict):
-            raise ValueError(f"{type(value).__name__}, expected an object")
-    except (OSError, ValueError) as error:
-        line = f"{path}: not a whole JSON file ({error}); delete it and run again"
+        return {**json.loads(Path(path).read_text(encoding="utf-8"))}
+    except (OSError, ValueError, TypeError) as error:
+        line = f"{path}: missing or not a whole JSON file ({error}); delete it and run again"
         raise FedLoomError(line) from None
-    return value

@@ -1,17 +1,15 @@
 """Progress with time left, as lines: in the terminal, and in the job's log."""
 
-import contextlib
 import faulthandler
 import logging
 import os
 import platform
 import re
 import socket
-import sys
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TextIO, cast
 
 from tqdm import tqdm
 
@@ -26,25 +24,20 @@ BAR = re.compile(r": (\d+)/(\d+) \[([\d:]+), ([\d:]+|\?) left(?:, )?([^\n]*)\]")
 TAIL = 4096  # bytes at the end of a log that are searched for it
 
 
-class _Lines:
-    """A stream that turns tqdm's redrawing into log lines."""
-
-    def write(self, text: str) -> None:
-        line = text.strip("\r\n ")
-        if line:
-            log.info(line)
-
-    def flush(self) -> None:
-        pass
+def _write(text: str) -> None:
+    """Turn tqdm's redrawing into log lines."""
+    if line := text.strip("\r\n "):
+        log.info(line)
 
 
-LINES: dict[str, Any] = {"file": _Lines(), "mininterval": 5}
+STREAM: Any = SimpleNamespace(write=_write, flush=lambda: None)
 
 
 def progress(total: int, what: str, initial: int = 0) -> tqdm:
     """Return a progress bar that is printed at most every five seconds, and at its end."""
     form = "{desc}: {n_fmt}/{total_fmt} [{elapsed}, {remaining} left{postfix}]"
-    return tqdm(total=total, initial=initial, desc=what, bar_format=form, **LINES)
+    bar = {"bar_format": form, "file": STREAM, "mininterval": 5}
+    return tqdm(total=total, initial=initial, desc=what, **bar)
 
 
 def hide_progress() -> None:
@@ -52,8 +45,7 @@ def hide_progress() -> None:
     log.setLevel(logging.WARNING)
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """A line of a progress bar: done of total, seconds so far and left, and further values."""
 
     done: int
@@ -79,54 +71,31 @@ def last_progress(log_file: Path) -> Progress | None:
     if not lines:
         return None
     done, total, elapsed, left, values = lines[-1]
-    return Progress(int(done), int(total), _seconds(elapsed) or 0.0, _seconds(left), values)
 
+    def seconds(text: str) -> float:  # of 1:02:03
+        return float(reduce(lambda total, part: 60 * total + int(part), text.split(":"), 0))
 
-def _seconds(text: str) -> float | None:
-    """Return the seconds of tqdm's 1:02:03; None of its question mark."""
-    if text == "?":
-        return None
-    return float(reduce(lambda total, part: 60 * total + int(part), text.split(":"), 0))
-
-
-def download_progress(what: str, start: int, total: int | None) -> tqdm:
-    """Return a progress bar in bytes, of which `start` are there; of an unknown total if None."""
-    return tqdm(total=total, initial=start, desc=what, unit="B", unit_scale=True, **LINES)
-
-
-class _File(logging.FileHandler):
-    """A log file; where the disk is full, lines are lost, and no traceback hides the error."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not isinstance(sys.exception(), OSError):
-            super().handleError(record)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            super().close()
+    rest = None if left == "?" else seconds(left)
+    return Progress(int(done), int(total), seconds(elapsed), rest, values)
 
 
 def log_to(path: Path | None) -> None:
-    """Send FedLoom's log to the terminal, and with more detail to the file `path`.
+    """Send FedLoom's log to the terminal, and to the file `path`, with debug lines.
 
-    The file begins with the host, a scheduler's job id, and versions, which the report shows. It
-    alone gets debug lines, which show tracebacks of plugins and the hook at which a plugin ended
-    the process, and the stack of a crashed interpreter.
+    The file begins with the host, a scheduler's job id, and versions, which the report shows.
     """
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.CRITICAL if path and QUIET in os.environ else logging.INFO)
     logging.basicConfig(format="%(message)s", handlers=[terminal], force=True)
+    logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # names of files need not be text, and a log that cannot be written would hide the error
-        file = _File(path, mode="w", encoding="utf-8", errors="backslashreplace")
-        if file.stream is not None:
-            faulthandler.enable(file.stream)
+        logging.raiseExceptions = False  # where the disk is full, lines are lost, and no error
+        file = logging.FileHandler(path, "w", encoding="utf-8", errors="backslashreplace")
+        faulthandler.enable(cast(TextIO, file.stream))
         file.setFormatter(terminal.formatter)
         logging.getLogger().addHandler(file)
-    logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
-    ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
-    log.debug("on %s", ", ".join([socket.gethostname(), *ids]))
-    if path is not None:
+        ids = (f"{name} {os.environ[name]}" for name in JOB_IDS if name in os.environ)
+        log.debug("on %s", ", ".join([socket.gethostname(), *ids]))
         known = {"Python": platform.python_version()} | packages.versions()
         log.debug("with %s", ", ".join(f"{name} {version}" for name, version in known.items()))

@@ -1,29 +1,25 @@
 """The memory of training, and how many clients train as one batch within it.
 
-Planning and the runtime call the same functions, so that a job asks a cluster for the memory that
-it takes. The answers follow from sizes and the kind of device alone (of a GPU, its whole memory and
-not the free part), so that a run is divided alike on all machines of a kind.
+Planning and the runtime call the same functions. The answers follow from sizes and the kind of
+device alone, so that a run is divided alike on all machines of a kind.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Numbers of four bytes that wait for the backward pass, per token, feature and block. A ViT-B/16 at
-# 224 px keeps 10.0, in bf16 6.6; these are a little more. If its weights train, it keeps 18.0 and
-# 12.0, about TRAINED times as many.
+# Numbers of four bytes that wait for the backward pass, per token, feature and block: a ViT-B/16 at
+# 224 px keeps 10.0, in bf16 6.6. If its weights train, it keeps TRAINED times as many.
 SAVED, SAVED_BF16 = 11, 8
 TRAINED = 1.7
 
-# About five copies of the trained parameters exist at once: received, trained, gradient, one or two
-# moments of the optimiser. A ViT-B/16 of 343 MB thus trains alone; prompts never do.
+# Bytes of state of the clients that train at once: a ViT-B/16 of 343 MB trains alone. About COPIES
+# of it exist at once: received, trained, gradient, one or two moments of the optimiser.
 BYTES_AT_ONCE, COPIES = 256 * 2**20, 5
 
 # Floats between two blocks of a backbone that fit the caches of a core: 80 images of the micro ViT.
-# A larger batch is no faster and needs more memory.
+# A larger batch is no faster and needs more memory. Then the same for prompts before all classes at
+# the inputs of a text tower's blocks: 1,000 classes of five clients of the micro CLIP.
 FLOATS_AT_ONCE = 2**17
-
-# The same for prompts before all classes at the inputs of a text tower's blocks: 1,000 classes of
-# five clients of the micro CLIP, or 100 classes of two with the tower of a ViT-B-16.
 TEXT_FLOATS_AT_ONCE = 6 * 2**20
 
 FEWEST = 16  # images of a pass, or a large backbone would read its weights for every image
@@ -31,8 +27,8 @@ IMAGES_AT_ONCE = 256  # of a pass without training
 CACHED_AT_ONCE = 128  # images whose features are computed at once for a cache
 
 RESIDENT = 0.5  # of a GPU's memory, which images, or their patches, may take
-# Activations that wait for the backward pass take this share of the memory that weights, states and
-# images leave. A step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
+# Share of the memory that weights, states and images leave for activations that wait for the
+# backward pass. A step's peak is 1.2 times as large, and CUDA itself takes a gigabyte.
 GPU_SHARE = 0.5
 
 
@@ -41,37 +37,24 @@ def training_bytes(
 ) -> int:
     """Return the bytes that training keeps of an image in a transformer for the backward pass.
 
-    Its weights are frozen, and it has no prompts; `ClientStep` counts both.
-
-    Args:
-        image_floats: T d, of the T tokens of an image.
-        checkpointing: only the inputs of blocks are kept, and the inside of one at a time.
+    Its weights are frozen, and it has no prompts; `ClientStep` counts both. `image_floats` is T d,
+    of an image's T tokens. With checkpointing, only the inputs of blocks are kept, and one inside.
     """
     saved = SAVED_BF16 if precision == "bf16" else SAVED
-    numbers = blocks + saved if checkpointing else saved * blocks
-    return 4 * image_floats * numbers
+    return 4 * image_floats * (blocks + saved if checkpointing else saved * blocks)
 
 
 @dataclass(frozen=True)
 class ClientStep:
-    """The sizes of one client's step of training.
+    """The sizes of one client's step of training."""
 
-    Attributes:
-        state_bytes: what the client receives and keeps.
-        images: images of the step that pass through the backbone at once.
-        image_floats, image_bytes: see `image_floats` and `training_bytes` of a backbone.
-        text_floats: prompts before all classes at the inputs of a text tower's blocks.
-        prompt_floats: P d, of the P prompts that a block has beside an image's tokens.
-        trains_weights: True if the backbone's own weights are trained.
-    """
-
-    state_bytes: float
-    images: float = 0
-    image_floats: int = 0
-    image_bytes: int = 0
-    text_floats: float = 0.0
-    prompt_floats: int = 0
-    trains_weights: bool = False
+    state_bytes: float  # what the client receives and keeps
+    images: float = 0  # that pass through the backbone at once
+    image_floats: int = 0  # see `image_floats` of a backbone
+    image_bytes: int = 0  # see `training_bytes` of a backbone
+    text_floats: float = 0.0  # prompts before all classes at the inputs of a text tower's blocks
+    prompt_floats: int = 0  # P d, of the P prompts that a block has beside an image's tokens
+    trains_weights: bool = False  # the backbone's own
 
     @property
     def kept(self) -> float:
@@ -79,15 +62,11 @@ class ClientStep:
         of_images = float(self.images * self.image_bytes)
         if of_images:
             of_images *= 1 + self.prompt_floats / self.image_floats
-        if self.trains_weights:
-            of_images *= TRAINED
+        of_images *= TRAINED if self.trains_weights else 1
         return of_images + 4 * SAVED * self.text_floats
 
     def states(self, clients: int) -> float:
-        """Return the bytes of all copies of the state in a round of `clients`.
-
-        They are those of the clients that train at once, and what every client sends or keeps.
-        """
+        """Return the bytes of all copies of the state in a round of `clients`, uploads included."""
         at_once = max(self.state_bytes, min(BYTES_AT_ONCE, clients * self.state_bytes))
         return COPIES * at_once + clients * self.state_bytes
 
@@ -110,37 +89,18 @@ def stays_on_gpu(size: float, gpu_bytes: float) -> bool:
 
 
 def activation_bytes(gpu_bytes: float, weights: float, states: float, images: float) -> float:
-    """Return the bytes of a GPU that activations may take beside what else is there.
-
-    Args:
-        weights: of the frozen backbone.
-        states: see `ClientStep.states`.
-        images: all of them, or their patches, which stay on the GPU if they fit.
-    """
+    """Return the bytes of a GPU that activations may take beside weights, states and images."""
     resident = images if stays_on_gpu(images, gpu_bytes) else 0
     return GPU_SHARE * max(0.0, gpu_bytes - weights - states - resident)
 
 
-def gpu_request(weights: float, states: float, images: float, step: float) -> float:
-    """Return the memory of the smallest GPU that holds a `step` of one client beside the rest.
-
-    On any larger GPU it fits too, whether the images then stay there or not.
-    """
-    needed = weights + states + step
-    return needed + min(images, needed * RESIDENT / (1 - RESIDENT))
-
-
 def clients_at_once(step: ClientStep, room: float | None = None) -> int:
-    """Return how many clients may train as one batch, at least one.
-
-    Args:
-        room: `activation_bytes` of the GPU; None on a CPU.
-    """
-    fit = max(1, int(BYTES_AT_ONCE // max(1, step.state_bytes)))
+    """Return how many clients may train as one batch; `room` is a GPU's `activation_bytes`."""
+    fit = BYTES_AT_ONCE // max(1, step.state_bytes)
     if room is not None:
         bound = room / step.kept if step.kept else fit
     else:
         share = step.images * step.image_floats / FLOATS_AT_ONCE
         share += step.text_floats / TEXT_FLOATS_AT_ONCE
         bound = 1 / share if share else fit
-    return max(1, min(fit, int(bound)))
+    return max(1, int(min(fit, bound)))

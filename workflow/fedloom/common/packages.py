@@ -1,5 +1,6 @@
 """The packages whose versions numbers depend on: stated here and nowhere else."""
 
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = ("fedloom", "numpy", "scipy", "scikit-learn", "pillow", "safetensors")
@@ -11,8 +12,6 @@ def versions() -> dict[str, str]:
     """Return the versions of those that are installed, by name."""
     found = dict[str, str]()
     for name in (*PACKAGES, *OF_EXTRAS):
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found

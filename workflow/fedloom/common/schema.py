@@ -1,7 +1,7 @@
 """Check what people write (YAML, TOML) by models of keys; an error is a line that names the key."""
 
 import re
-from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,19 +16,16 @@ Item = TypeVar("Item")
 Model = TypeVar("Model", bound="Keys")
 
 
-class SchemaError(FedLoomError):
-    """A value that is refused; `keys` is the path to it from the root of the document."""
-
-    def __init__(self, line: str, keys: Sequence[str | int]):
-        super().__init__(line)
-        self.keys = list(keys)
-
-
 class Keys(BaseModel):
     """A mapping with these keys and no others, none of which is converted from another type."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        use_attribute_docstrings=True,
     )
 
     @property
@@ -47,6 +44,11 @@ class Keys(BaseModel):
         return value
 
 
+def is_number(value: object) -> bool:
+    """Return True for plain numbers, which True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _distinct(items: list) -> list:
     for number, item in enumerate(items):
         if item in items[:number]:
@@ -54,9 +56,9 @@ def _distinct(items: list) -> list:
     return items
 
 
-UNIQUE: dict[str, Any] = {"uniqueItems": True}
 UNSET: Any = None  # of a key that overrides others, and does not have a default
-Distinct = Annotated[list[Item], AfterValidator(_distinct), Field(json_schema_extra=UNIQUE)]
+UNIQUE = Field(json_schema_extra={"uniqueItems": True})
+Distinct = Annotated[list[Item], AfterValidator(_distinct), UNIQUE]
 Several = Annotated[Distinct[Item], Field(min_length=1)]
 OneOrMore = Item | Annotated[list[Item], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -66,10 +68,7 @@ Percent = Annotated[float, Field(gt=0, le=100)]
 Share = Annotated[float, Field(gt=0, lt=1)]  # a part of all, and neither none nor all of it
 Identifier = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 # an end of line may follow `$` in Python, and may not follow it in JSON Schema
-Label = Annotated[
-    str,
-    Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"),
-]
+Label = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
 def require(model: Model, **needs: str) -> Model:
@@ -80,16 +79,8 @@ def require(model: Model, **needs: str) -> Model:
     return model
 
 
-def checked(model: type[Model], value: Any, where: str, keys: Sequence[str | int] = ()) -> Model:
-    """Return a value as a model.
-
-    Args:
-        where: what to put before the key, e.g. "config key partitions.path" or "file: ".
-        keys: path to `value` in its document.
-
-    Raises:
-        SchemaError: one line with the error nearest to the root.
-    """
+def checked(model: type[Model], value: Any, where: str) -> Model:
+    """Return a value as a model; an error is that nearest to the root, `where` before its key."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -98,15 +89,11 @@ def checked(model: type[Model], value: Any, where: str, keys: Sequence[str | int
     if where.endswith(" "):
         steps = steps.lstrip(".")
     line = f"{where}{steps}: {message}" if steps else f"{where.rstrip(': ')}: {message}"
-    raise SchemaError(one_line(line), [*keys, *path])
+    raise FedLoomError(one_line(line))
 
 
 def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str]:
-    """Return path and message of the error nearest to the root.
-
-    Of alternatives that all fail, it says what each of them would take, or what is wrong inside of
-    the one whose kind of value it is.
-    """
+    """Return path and message of the error nearest to the root, with all alternatives."""
     placed = [(_path(error, value), error) for error in errors]
     path = min((path for path, _ in placed), key=len)
     inside = [each for each, _ in placed if each[: len(path)] == path and len(each) > len(path)]
@@ -150,10 +137,7 @@ WORDS = {  # pydantic's words, and those of FedLoom's errors
 
 def _message(error: ErrorDetails) -> str:
     """Return the broken rule, as "must be ...", without the value."""
-    text = error["msg"]
-    for pattern, words in WORDS.items():
-        text = re.sub(pattern, words, text)
-    return text
+    return reduce(lambda text, words: re.sub(*words, text), WORDS.items(), error["msg"])
 
 
 def read_yaml(path: Path) -> Any:

@@ -1,8 +1,4 @@
-"""State on disk: safetensors with a single metadata key of canonical JSON, and a digest of it all.
-
-A single key, because safetensors writes several in an order that differs between processes, and
-a resumed run must give the same bytes.
-"""
+"""State on disk: safetensors with one metadata key, as the order of several differs by process."""
 
 import hashlib
 import json
@@ -36,8 +32,7 @@ def save(path: Path, tree: Tree, **facts: object) -> str:
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors on the CPU, contiguous, no two in one memory, as safetensors demands."""
-    result: dict[str, Tensor] = {}
-    known: set[int] = set()
+    result, known = dict[str, Tensor](), set[int]()
     for name, tensor in tensors.items():
         own = tensor.detach().cpu().contiguous()
         memory = own.untyped_storage().data_ptr()
@@ -59,8 +54,7 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
     """Return one tensor of a safetensors file, or column `column` of its second axis alone.
 
-    It stays in the file, mapped into memory at any address: batches copy rows of it. Nothing else
-    is read, so the file's digest is not verified: its receipt is, once per job.
+    It stays in the file, mapped into memory; the file's digest is not verified.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -75,10 +69,7 @@ def tensor(path: Path, name: str, column: int | None = None) -> Tensor:
 def load(
     path: Path, device: torch.device | str = "cpu", sha256: str | None = None
 ) -> tuple[Tree, dict[str, Any]]:
-    """Return the tree and the facts of a file that `save` wrote.
-
-    Its numbers must match the sha256 within it, and `sha256`, where another file tells it.
-    """
+    """Return the tree and the facts of a file whose numbers match `sha256`, and that within it."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             content = json.loads(file.metadata()[KEY])
@@ -88,14 +79,10 @@ def load(
     except FileNotFoundError:
         raise FedLoomError(f"{path}: no such checkpoint") from None
     except (safetensors.SafetensorError, TypeError, KeyError, ValueError, OSError) as error:
-        reason = one_line(error)
-        raise FedLoomError(
-            f"{path}: truncated or not a FedLoom checkpoint ({reason}); delete it and run again"
-        ) from None
+        line = f"{path}: not a whole checkpoint ({one_line(error)}); delete it and run again"
+        raise FedLoomError(line) from None
     if _digest(tensors, content) != written or sha256 not in (None, written):
-        raise FedLoomError(
-            f"{path}: damaged since it was written (its numbers do not match its sha256); delete "
-            "it and run again"
-        )
+        line = "its numbers do not match its sha256; delete it and run again"
+        raise FedLoomError(f"{path}: {line}")
     moved = {key: aligned(value.to(device)) for key, value in tensors.items()}
     return build([*moved.items(), *scalars.items()]), facts

@@ -1,5 +1,6 @@
 """Nested dicts of tensors: mapped, stacked over clients, counted."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -35,8 +36,7 @@ def build(items: Iterable[tuple[str, Any]]) -> Tree:
 def aligned(tensor: Tensor) -> Tensor:
     """Return a tensor as torch lays out a new one, detached: itself if it is so, else a copy.
 
-    torch's kernels give other last bits by a tensor's address and strides, and a tensor of a file,
-    or one that is a part of another, lies at any address.
+    torch's kernels give other last bits by a tensor's address and strides.
     """
     flat = tensor.detach().contiguous().view(-1)
     flat = flat.clone() if flat.data_ptr() % ALIGNED else flat
@@ -62,12 +62,9 @@ def on_device(tree: Tree, device: torch.device) -> Tree:
 
 
 def stack(trees: list[Tree]) -> Tree:
-    """Stack K trees of the same shapes to one whose tensors are [K, ...].
+    """Stack K trees of the same shapes and scalars to one whose tensors are [K, ...].
 
     A tensor that is the same object in all trees is expanded, not copied.
-
-    Raises:
-        ValueError: a plain scalar differs between trees; per-client numbers must be tensors.
     """
     scalars = [[(p, v) for p, v in leaves(tree) if not isinstance(v, Tensor)] for tree in trees]
     if any(other != scalars[0] for other in scalars):
@@ -91,17 +88,14 @@ def count_floats(tree: Tree) -> dict[str, int]:
 
     A backbone's own weights, whose names have dots, count together by the name that they are under.
     """
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for path, value in leaves(tree):
-        parent, _, name = path.rpartition("/")
-        name = parent.rpartition("/")[-1] if "." in name else name
-        counts[name] = counts.get(name, 0) + (value.numel() if isinstance(value, Tensor) else 1)
+        *parents, name = path.split("/")
+        name = parents[-1] if "." in name else name
+        counts[name] += value.numel() if isinstance(value, Tensor) else 1
     return counts
 
 
 def count_bytes(tree: Tree) -> int:
     """Count the bytes that the tree takes on the wire: those of its tensors, 8 per plain scalar."""
-    return sum(
-        value.numel() * value.element_size() if isinstance(value, Tensor) else 8
-        for _, value in leaves(tree)
-    )
+    return sum(value.nbytes if isinstance(value, Tensor) else 8 for _, value in leaves(tree))

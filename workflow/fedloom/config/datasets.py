@@ -10,17 +10,14 @@ from fedloom.common.checkout import matching, resource
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, require
-from fedloom.config.settings import NOTHING_EXPECTED, Expected
+from fedloom.config.settings import Expected
 
 DATA = "data"  # the folder of the checkout below which data sets lie by default
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 
 class LongTail(Keys):
-    """Keep n * (1/factor)^(i/(C-1)) training images of class i of C.
-
-    n is the number of the largest class (Cao et al., LDAM); the test images stay.
-    """
+    """Keep n * (1/factor)^(i/(C-1)) training images of class i of C, n of the largest (LDAM)."""
 
     factor: Annotated[Number, Field(ge=1)]
     """Imbalance, of the first class to the last."""
@@ -32,65 +29,37 @@ class SourceKind(Keys):
     keep_classes: Several[str] | None = None
     """Names of the classes to keep, numbered anew in this order; default: all."""
     min_images_per_domain: Count | None = None
-    """Leave out domains with fewer training images (with fewer images, where the test split is
-    drawn)."""
+    """Leave out domains with fewer training images (images, where the test split is drawn)."""
     first_per_domain: Count | None = None
-    """Keep at most this number of training images of every domain, the first in the order in which
-    the source lists them; the test images stay (FedBN's code)."""
+    """Keep at most this number of training images of every domain, the first that the source lists
+    (FedBN's code)."""
     long_tail: LongTail | None = None
     max_train_per_class: Count | None = None
     """At most this number of training images of every class; the same in every run."""
     max_test_per_class: Count | None = None
     """At most this number of test images of every class."""
     max_train: Count | None = None
-    """At most this number of training images, drawn in proportion to the classes; the same in every
-    run."""
+    """At most this number of training images, in proportion to the classes; the same in every run.
+    """
     max_test: Count | None = None
     """At most this number of test images."""
 
     def expected(self) -> Expected:
         """Return the numbers of images and classes, where the keys alone state them."""
-        return NOTHING_EXPECTED
+        return Expected()
 
 
-TestFraction = Annotated[
-    float,
-    Field(
-        gt=0,
-        le=1,
-        description="of a dataset without an official test split; fixed, stratified by class and "
-        "domain where there are images enough, else by each of them. 1: a dataset to test on alone",
-    ),
-]
-ClassPerDomain = Annotated[
-    bool,
-    Field(
-        description='classes of one name in two domains are two classes, named "domain/class"; '
-        "else they are one"
-    ),
-]
-Resize = Annotated[
-    Literal["crop", "squash"],
-    Field(
-        description="crop (the default): as image_size says; squash: the whole image is resized to "
-        "the square, whatever its shape"
-    ),
-]
-SkipUnreadable = Annotated[
-    bool,
-    Field(
-        description="leave unreadable images out, named in the log and counted in the receipt "
-        "images.json"
-    ),
-]
-ClassNames = Annotated[
-    list[Annotated[str, Field(pattern=r"\S")]] | None,
-    Field(
-        min_length=1,
-        description="a name for every class, in the order of their numbers; default: the dataset's "
-        "own, or the numbers, which CLIP methods refuse",
-    ),
-]
+OF_TEST = (
+    "of a dataset without an official test split; fixed, stratified by class and domain where "
+    "images suffice, else by each of them. 1: a dataset to test on alone"
+)
+TestFraction = Annotated[float, Field(gt=0, le=1, description=OF_TEST)]
+NAMES = (
+    "a name for every class, in the order of their numbers; default: the dataset's own, or the "
+    "numbers, which CLIP methods refuse"
+)
+Name = Annotated[str, Field(pattern=r"\S")]
+ClassNames = Annotated[list[Name] | None, Field(min_length=1, description=NAMES)]
 
 
 class ImageSource(SourceKind):
@@ -99,46 +68,43 @@ class ImageSource(SourceKind):
     image_size: ImageSize | None = Field(None)
     """Images are resized to this shorter side (bicubic) and cut to a square; default: as they are,
     which must be one size."""
-    resize: Resize | None = None
-    skip_unreadable: SkipUnreadable = False
+    resize: Literal["crop", "squash"] | None = None
+    """Crop (the default): as image_size says; squash: the whole image is resized to the square."""
+    skip_unreadable: bool = False
+    """Leave unreadable images out, named in the log and counted in the receipt images.json."""
 
     @model_validator(mode="after")
     def _resized_to_a_size(self) -> Self:
         return require(self, resize="image_size")
 
 
+class PluginSource(ImageSource):
+    """The keys that every source of a plugin has beside its options."""
+
+    class_names: ClassNames = None
+    test_fraction: TestFraction = 0.3
+
+
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Return the number and the digest of the files of an entry of the config's `datasets`.
+    """Return the number of the user's files of a dataset, and the sha256 of their names and sizes.
 
-    The digest of names and sizes is part of a dataset's parameters, since Snakemake would compare
-    large inputs by time, and a folder not at all. (A file of the same name and size with other
-    bytes goes unnoticed.) Of images that lists name, the lists count with their contents: the
-    images may be a small part of a million files. Missing files are not an error: a dry run plans a
-    study where its data is not.
-
-    Args:
-        paths: of a plugin's source, the options that name folders, files or patterns of files.
-
-    Returns:
-        `files` and `sha256`, or None for a dataset that reads no files of the user's.
+    None if it reads none. They are a dataset's parameters, since Snakemake would compare large
+    inputs by time, and a folder not at all. Of images that lists name, maybe few of a million
+    files, the contents of the lists count. Missing files are not an error: a dry run plans a study
+    where its data is not. `paths` are the options of a plugin's source that name files.
     """
+    if paths is None and "train_files" in dataset:
+        paths = ["train_files", "test_files"]
+    if paths == [] or (paths is None and dataset.get("download")):
+        return None
     if paths is not None:
         named = [key for key in paths if dataset.get(key)]
         sizes = [[key, *size] for key in named for size in _sizes(dataset[key])]
-        return {"files": len(sizes), "sha256": digest(sizes)} if paths else None
-    if dataset.get("download"):
-        return None
-    if "class_from" in dataset:
+    elif "class_from" in dataset:
         root = resource(dataset["root"])
         sizes = [[half, name, sha256(root / name)] for half, name in _lists(dataset, root)]
     elif "root" in dataset:
         sizes = _folder_sizes(resource(dataset["root"]))
-    elif "train_files" in dataset:
-        sizes = [
-            [kind, *size]
-            for kind in ("train_files", "test_files")
-            for size in _sizes(dataset.get(kind, []))
-        ]
     else:
         return None
     return {"files": len(sizes), "sha256": digest(sizes)}

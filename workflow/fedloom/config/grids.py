@@ -1,7 +1,7 @@
 """Grids: one label of a method, or of a partition, that stands for one per combination of values.
 
-An axis of a method is an option, or a training option as `training.lr`; with a position behind it,
-`option.position`, it is an entry of a list (from 0).
+An axis of a method is an option, or a training option as `training.lr`, or an entry of a list, as
+`option.position` (from 0).
 """
 
 import re
@@ -35,14 +35,9 @@ def parted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) -> None:
-    """Check that every axis is an option or an entry of one, and its values are of the right type.
-
-    Args:
-        options: the label's options, all of them filled in; training options as `training.lr`.
-    """
+    """Check that every axis is one of the label's `options` or an entry of one, and its values."""
     for axis, values in axes.items():
-        at = f"{where}.{axis}"
-        option, position = split(axis)
+        at, (option, position) = f"{where}.{axis}", split(axis)
         alike = [k for k in options if k.startswith(TRAINING) == option.startswith(TRAINING)]
         check_known(option, alike, f"{at}: no option")
         if position is not None:
@@ -50,22 +45,20 @@ def check_axes(axes: dict[str, list], options: dict, schemas: dict, where: str) 
                 raise FedLoomError(f"{at}: '{option}' as a whole is an axis too; keep one")
             if not isinstance(options[option], list):
                 raise FedLoomError(f"{at}: option '{option}' must be a list; take it as a whole")
-            entries = len(options[option])
-            if position not in map(str, range(entries)):
-                raise FedLoomError(
-                    f"{at}: no position '{position}' in the list of {entries}; they count "
-                    f"from 0, and the label's options.{option} says how long the list is"
-                )
+            known = [str(number) for number in range(len(options[option]))]
+            check_known(position, known, f"{at}: options.{option} has no position")
         for i, value in enumerate(values):
-            if option.startswith(TRAINING):
-                whole = value
-                if position is not None:
-                    whole = list(options[option])
-                    whole[int(position)] = value
-                checked(Training, {option.removeprefix(TRAINING): whole}, f"{where}.training")
-            else:
+            if not option.startswith(TRAINING):
                 shape = schemas[option] if position is None else schemas[option].get("items", {})
                 check_value(value, shape, f"{at}[{i}]")
+                continue
+            whole = value if position is None else _placed(options[option], position, value)
+            checked(Training, {option.removeprefix(TRAINING): whole}, f"{where}.training")
+
+
+def _placed(values: list, position: str, value: Any) -> list:
+    """Return a list with another value at a position."""
+    return [value if str(number) == position else each for number, each in enumerate(values)]
 
 
 def combinations(label: str, axes: dict[str, list]) -> list[tuple[str, dict[str, Any]]]:
@@ -84,13 +77,8 @@ def members(grid: Grid) -> list[tuple[str, str, GridMember]]:
         options = deepcopy(dict(grid.options))
         for axis, value in at.items():
             option, entry = split(axis)
-            if entry is None:
-                options[option] = value
-            else:
-                options[option][int(entry)] = value
-        changed = [
-            f"{name.removeprefix(TRAINING)} {text(value)}" for name, value in options.items()
-        ]
+            options[option] = value if entry is None else _placed(options[option], entry, value)
+        changed = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
         title = ", ".join([grid.title, *changed])
         result.append((label, title, GridMember(grid.label, position, at, options, grid.title)))
     return result
@@ -100,11 +88,11 @@ def with_partitions(keys: Config) -> Config:
     """Return the config with members of grids among `partitions`, and wherever one is named."""
     partitions, members = dict[str, dict[str, Any]](), dict[str, list[str]]()
     for label, entry in keys.partitions.items():
-        where, path = f"{CONFIG} partitions.{label}", ["partitions", label]
+        where = f"{CONFIG} partitions.{label}"
         plain = {key: value for key, value in entry.items() if key != "grid"}
         added = [(label, plain)]
         if "grid" in entry:
-            grid = checked(PartitionGrid, {"grid": entry["grid"]}, where, path).grid
+            grid = checked(PartitionGrid, {"grid": entry["grid"]}, where).grid
             added = [(name, deepcopy(plain | at)) for name, at in combinations(label, grid)]
         for name, member in added:
             if name in partitions or (name != label and name in keys.partitions):

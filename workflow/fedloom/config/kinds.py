@@ -1,23 +1,31 @@
 """The kinds of entry that a section of the config may have: models of their keys, found by name.
 
-A kind of table, figure, source or scheme is a class with its keys, in a module with the code that
-reads them; those modules are on higher floors. The kinds of backbone, by their library, are here.
+A kind of source, scheme, table or figure is a class in a module of a higher floor. Plugins bring
+more: a source or a scheme states its keys in its TOML file, a table or a figure in plugin.py.
 """
 
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model
 
+from fedloom.common.checkout import plugin_folders
 from fedloom.common.errors import FedLoomError, suggestion
-from fedloom.common.schema import Keys, SchemaError, checked
-from fedloom.config.datasets import ImageSize
+from fedloom.common.schema import Identifier, Keys, checked
+from fedloom.config.datasets import ImageSize, PluginSource, SourceKind
+from fedloom.config.output_kinds import FigureKind, TableKind
+from fedloom.config.partitions import ClientScheme, SchemeKind
 from fedloom.config.reading import CONFIG
+from fedloom.hooks import manifest
+from fedloom.hooks.discovery import Found, Located, gather
+from fedloom.hooks.loader import guarded, import_plugin
+from fedloom.hooks.options import check_schemas, check_value
 
 # the key that names what an entry is checked against
 NAMED_BY = {
@@ -27,89 +35,18 @@ NAMED_BY = {
     "tables": "kind",
     "figures": "kind",
 }
-
-
-Kinds = Mapping[str, type[Keys]]  # of one section: the keys of its kinds, by name
-Catalogue = Mapping[str, Kinds]  # by section
-
-
-def derived(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
-    """Return the classes that a module itself derives from `base`."""
-    own = (value for value in vars(module).values() if isinstance(value, type))
-    return [v for v in own if v.__module__ == module.__name__ and issubclass(v, base)]
-
-
-class Room(Kinds):
-    """The classes that the modules of a package derive from `base`: TwoWords is two_words."""
-
-    def __init__(self, package: str, base: type[Keys]):
-        self.package, self.base = package, base
-
-    @cached_property
-    def _found(self) -> dict[str, type[Keys]]:
-        """The classes by the names of their kinds, in order."""
-        found: dict[str, type[Keys]] = {}
-        for file in pkgutil.iter_modules(import_module(self.package).__path__):
-            module = import_module(f"{self.package}.{file.name}")
-            for kind in derived(module, self.base):
-                name = re.sub(r"\B(?=[A-Z])", "_", kind.__name__).lower()
-                if name in found:
-                    first = f"{found[name].__module__}.{found[name].__name__}"
-                    line = f"{module.__name__}.{kind.__name__}: {first} is the kind '{name}'"
-                    raise FedLoomError(f"{line} too; rename one")
-                found[name] = kind
-        return dict(sorted(found.items()))
-
-    def __getitem__(self, name: str) -> type[Keys]:
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-
-class Entry(NamedTuple):
-    """An entry of a section: the name of its kind, and its keys with all defaults."""
-
-    kind: str
-    keys: Any
-
-
-def check_entry(section: str, label: str, entry: dict[str, Any], kinds: Kinds) -> Entry:
-    """Return an entry of the config, checked against the keys of its kind."""
-    named_by, path = NAMED_BY[section], key_path(section, label)
-    where = f"{CONFIG} {section}.{label}"
-    name = entry.get(named_by)
-    try:
-        model = kinds.get(name) if isinstance(name, str) else None
-    except FedLoomError as error:  # of a broken plugin
-        raise SchemaError(f"{where}.{named_by}: {error}", [*path, named_by]) from None
-    if model is None:
-        line = f"{where}.{named_by}: no {named_by} '{name}'; {suggestion(str(name), kinds)}"
-        raise SchemaError(line, [*path, named_by])
-    keys = {key: value for key, value in entry.items() if key != named_by}
-    return Entry(str(name), checked(model, keys, where, path))
-
-
-def key_path(section: str, label: str) -> list[str]:
-    """Return the path of an entry in its file; <label>.parts.<name> is that of a part."""
-    return [section, *re.split(r"\.(parts)\.", label)]
-
-
 RESNETS = Literal[
     "resnet18", "resnet34", "resnet50",
     "resnet8_wide", "resnet20", "resnet32", "resnet44", "resnet56",
 ]  # fmt: skip
+Result = TypeVar("Result")
 
 
 class BackboneKind(Keys):
     """The keys of every backbone."""
 
     cache_format: Literal["bf16", "float16"] | None = None
-    """Number format in which its features and patches are computed and cached; default: float32,
-    and float16 to keep patches."""
+    """Number format of cached features and patches; default: float32, of patches float16."""
 
 
 class Timm(BackboneKind):
@@ -124,10 +61,7 @@ class Timm(BackboneKind):
 
 
 class OpenClip(BackboneKind):
-    """a CLIP of open_clip whose text tower is causal and read at the EOT
-
-    OpenAI's, LAION's and DataComp's are.
-    """
+    """a CLIP of open_clip whose text tower is causal and read at the EOT, as OpenAI's or LAION's"""
 
     name: str
     """Open_clip's name, as ViT-B-16-quickgelu, or micro_clip."""
@@ -139,16 +73,183 @@ class Torchvision(BackboneKind):
     """a ResNet, for the methods that train one"""
 
     name: RESNETS
-    """Torchvision's for 224 pixels (18, 34, 50), or the small ones for 32 pixels that CIFAR is
-    trained on; resnet8_wide is four times as wide (CReFF, FEDIC)."""
+    """Torchvision's for 224 pixels (18, 34, 50), or those for 32 pixels; resnet8_wide is four times
+    as wide (CReFF, FEDIC)."""
     weights: str
     """None (untrained, drawn alike in all runs), or a .safetensors file in torchvision's names."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Default: 224 or 32."""
 
 
-LIBRARIES: dict[str, type[BackboneKind]] = {
-    "timm": Timm,
-    "open_clip": OpenClip,
-    "torchvision": Torchvision,
+class PluginKeys(Keys):
+    """The options of a plugin's source or scheme."""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The keys and their values: an option may be null, and the others are left out then."""
+        options = type(self).__annotations__
+        return {k: v for k, v in self.model_dump().items() if v is not None or k in options}
+
+
+class KindPlugin(Located):
+    """A plugin that brings a kind: the keys of table.toml or figure.toml, which is its name."""
+
+    @property
+    def kind(self) -> str:
+        """Source, scheme, table or figure, as its TOML file is called."""
+        return self._toml.stem
+
+    def keys(self) -> type[Keys]:
+        """Return the class in plugin.py, which holds the kind's keys and draws or builds it."""
+        base = OF_PLUGINS[self.kind].base
+        found = derived(import_plugin(self), base)
+        if len(found) != 1:
+            line = f"must have one class derived from {base.__name__}, got {len(found)}"
+            raise FedLoomError(f"{self.file}: {line}")
+        needed = ("draw",) if self.kind == "figure" else ("measure", "column", "describe")
+        for name in () if hasattr(found[0], "build") else needed:
+            if not hasattr(found[0], name):
+                raise FedLoomError(f"{self.file}: {found[0].__name__} must have the method {name}")
+        return found[0]
+
+
+class DataPlugin(KindPlugin):
+    """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
+
+    description: str
+    """What it reads, or what a client holds."""
+    option_schemas: dict[Identifier, dict[str, Any]] = Field({}, alias="options")
+    """A JSON Schema of every option; one without default must be given. One of a source that has
+    format = "path" names the user's files; the store is made again when these change."""
+
+    def check(self, where: str) -> None:
+        """Check the options, none of which may have the name of a key or of a model's method."""
+        check_schemas(self.option_schemas, f"{where}options")
+        for name in self.option_schemas:
+            taken = name in self.base.model_fields or hasattr(self.base, name)
+            if taken or name in (self.kind, "protocol"):
+                raise FedLoomError(f"{where}options.{name}: a {self.kind} has that key; rename it")
+
+    @property
+    def paths(self) -> list[str]:
+        """The options that name files of the user's."""
+        return [k for k, option in self.option_schemas.items() if option.get("format") == "path"]
+
+    @property
+    def base(self) -> type[Keys]:
+        """The keys that every plugin of its kind has beside its options."""
+        return PluginSource if self.kind == "source" else ClientScheme
+
+    def keys(self) -> type[Keys]:
+        """Return the model of an entry of the config, beside the key that names the plugin."""
+        fields: dict[str, Any] = {k: _field(option) for k, option in self.option_schemas.items()}
+        bases, about = (PluginKeys, self.base), self.description
+        return create_model(self.name, __base__=bases, __doc__=about, **fields)
+
+
+def _field(option: dict[str, Any]) -> Any:
+    """Return type and default of an option, which its JSON Schema checks."""
+
+    def check(value: Any) -> Any:
+        try:
+            check_value(value, option, "")
+        except FedLoomError as error:
+            raise ValueError(str(error).removeprefix(": ")) from None
+        return value
+
+    kind = Annotated[Any, AfterValidator(check), WithJsonSchema(option)]
+    return kind, Field(option.get("default", ...), description=option.get("description"))
+
+
+@cache
+def discover(kind: str, folder: Path | None = None) -> Found[Any]:
+    """Return the plugins of a kind, one of OF_PLUGINS, as `manifest.discover` does methods."""
+    model = DataPlugin if kind in ("source", "scheme") else KindPlugin
+    return gather(kind, [folder] if folder else plugin_folders(), model)
+
+
+def broken() -> dict[str, FedLoomError]:
+    """Return the errors of all plugins that cannot be used, methods too, by name."""
+    every = [manifest.discover(), *map(discover, OF_PLUGINS)]
+    return {name: error for found in every for name, error in found.broken.items()}
+
+
+def called(kind: str, name: str, call: Callable[[], Result]) -> Result:
+    """Return what `call` returns; what a plugin's kind raises becomes one line that names it."""
+    plugin = discover(kind).get(name)
+    return call() if plugin is None else guarded(call, [plugin], kind)
+
+
+def derived(module: ModuleType, base: type[Keys]) -> list[type[Keys]]:
+    """Return the classes that a module itself derives from `base`."""
+    own = (value for value in vars(module).values() if isinstance(value, type))
+    return [v for v in own if v.__module__ == module.__name__ and issubclass(v, base)]
+
+
+class Room(Mapping[str, type[Keys]]):
+    """All of a kind: FedLoom's, then those that plugins bring.
+
+    FedLoom's are the classes that the modules of `package` derive from `base`: TwoWords is
+    two_words. Asking for one of a broken plugin raises the plugin's error.
+    """
+
+    def __init__(self, kind: str, package: str, base: type[Keys]):
+        self.kind, self.package, self.base = kind, package, base
+
+    @cached_property
+    def own(self) -> dict[str, type[Keys]]:
+        """FedLoom's classes by the names of their kinds, in order."""
+        files = pkgutil.iter_modules(import_module(self.package).__path__)
+        modules = [import_module(f"{self.package}.{file.name}") for file in files]
+        kinds = [kind for module in modules for kind in derived(module, self.base)]
+        names = {re.sub(r"\B(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in kinds}
+        return dict(sorted(names.items()))
+
+    def __getitem__(self, name: str) -> type[Keys]:
+        plugin = discover(self.kind).get(name)
+        if plugin is None and name in self.own:
+            return self.own[name]
+        if plugin is None:
+            raise broken().get(name, KeyError(name))
+        if name in self.own:
+            line = f"name: FedLoom has its own {self.kind} '{name}'; rename this"
+            raise FedLoomError(f"{plugin.folder / self.kind}.toml: {line}")
+        return plugin.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.own, *discover(self.kind)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+KINDS: dict[str, Mapping[str, type[Keys]]] = {  # by section
+    "datasets": Room("source", "fedloom.data.sources", SourceKind),
+    "partitions": Room("scheme", "fedloom.data.schemes", SchemeKind),
+    "backbones": {"timm": Timm, "open_clip": OpenClip, "torchvision": Torchvision},
+    "tables": Room("table", "fedloom.report.tables", TableKind),
+    "figures": Room("figure", "fedloom.report.figures", FigureKind),
 }
+OF_PLUGINS = {room.kind: room for room in KINDS.values() if isinstance(room, Room)}
+
+
+class Entry(NamedTuple):
+    """An entry of a section: the name of its kind, and its keys with all defaults."""
+
+    kind: str
+    keys: Any
+
+
+def check_entry(section: str, label: str, entry: dict[str, Any]) -> Entry:
+    """Return an entry of the config, checked against the keys of its kind."""
+    named_by, kinds, where = NAMED_BY[section], KINDS[section], f"{CONFIG} {section}.{label}"
+    name = entry.get(named_by)
+    try:
+        model = kinds.get(name) if isinstance(name, str) else None
+    except FedLoomError as error:  # of a broken plugin
+        raise FedLoomError(f"{where}.{named_by}: {error}") from None
+    if model is None:
+        line = f"{where}.{named_by}: no {named_by} '{name}'"
+        raise FedLoomError(f"{line}; {suggestion(str(name), kinds)}")
+    keys = {key: value for key, value in entry.items() if key != named_by}
+    return Entry(str(name), checked(model, keys, where))

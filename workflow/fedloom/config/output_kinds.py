@@ -45,18 +45,12 @@ class OutputKind(Keys):
 
     @property
     def caption(self) -> str:
-        """The report's text on its kind: the description, and values other than the defaults.
-
-        They are spelt as in YAML; mappings are left out.
-        """
+        """The report's text on its kind: the description, and values other than the defaults."""
         values = self.model_dump(exclude=SHARED, exclude_none=True, exclude_defaults=True)
         values = {key: value for key, value in values.items() if not isinstance(value, dict)}
-        if not values:
-            return self.__doc__ or ""
-        shown = yaml.safe_dump(
-            values, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf
-        )
-        return f"{self.__doc__} Here {shown.strip()[1:-1]}."
+        style: dict[str, Any] = {"default_flow_style": True, "width": math.inf}
+        shown = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, **style)
+        return f"{self.__doc__} Here {shown.strip()[1:-1]}." if values else self.__doc__ or ""
 
     def complete(self, settings: "Settings", output: "Output", where: str) -> "Output":
         """Return the output with what its kind reads of the study or of files (`extra`)."""
@@ -69,21 +63,17 @@ class OutputKind(Keys):
 
 
 Methods = Annotated[Several[str] | None, Field(description="some of select.methods; default: all")]
-Personalized = Annotated[
-    bool,
-    Field(
-        description="of a method that personalises clients before their test (hook personalize), "
-        "the accuracy after that step; false: before it"
-    ),
-]
+AFTER = "the accuracy after the hook personalize, of a method that has it; false: before it"
+Personalized = Annotated[bool, Field(description=AFTER)]
+OVER = (
+    "mean or worst accuracy over clients that train or are held out, or accuracy on all test "
+    "images (study.global_test)"
+)
 AccuracyMetric = Annotated[
     Literal[
         "participating_mean", "participating_worst", "held_out_mean", "held_out_worst", "global"
     ],
-    Field(
-        description="mean or worst accuracy over clients that train or are held out, or accuracy "
-        "on all test images (study.global_test)"
-    ),
+    Field(description=OVER),
 ]
 Paper = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", description="a file, as pep_fedpt")]
 Names = Annotated[dict[str, str], Field(min_length=1)]
@@ -101,10 +91,7 @@ class OfPaper(Keys):
 
 
 class Published(OfPaper):
-    """Numbers of a paper beside the measured ones.
-
-    They are those of workflow/published/<paper>.yaml: table -> rows -> row -> column -> metric.
-    """
+    """Numbers of a paper beside the measured ones: table -> rows -> row -> column -> metric."""
 
     rows: Names
     """Method label -> the paper's row; labels left out have no published number."""
@@ -181,13 +168,7 @@ def with_superclasses(path: str | None, output: "Output", where: str) -> "Output
     """Return an output with the superclass of every class, from the file that its key names."""
     if path is None:
         return output
-    where = f"{where}.superclasses"
-    file = resource(path)
-    if not file.is_file():
-        raise FedLoomError(f"{where}: no such file '{path}'")
-    labels = read(file)
-    for name, label in labels.items():
-        if not isinstance(label, str):
-            line = f"{path}: {name}: must be text, got {label!r}; put it in quotes"
-            raise FedLoomError(f"{where}: {line}")
+    if not resource(path).is_file():
+        raise FedLoomError(f"{where}.superclasses: no such file '{path}'")
+    labels = {name: str(label) for name, label in read(resource(path)).items()}
     return replace(output, extra=output.extra | {"superclass_of": labels})

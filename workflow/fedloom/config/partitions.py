@@ -2,21 +2,38 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError, check_known
 from fedloom.common.schema import Count, Keys, Natural, Number, Several, Share
 
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
-MinImages = Annotated[
-    Count | None,
-    Field(
-        description="draw proportions again until every client has at least this number of "
-        "training images (PFPT's released code); of kind client all are of equal size"
-    ),
-]
+AT_LEAST = (
+    "draw proportions again until every client has at least this number of training images (PFPT's "
+    "released code); of kind client all are of equal size"
+)
+MinImages = Annotated[Count | None, Field(description=AT_LEAST)]
+
+
+class Arrivals(Keys):
+    """What arrives while a run trains: some of it is there from the first round on."""
+
+    of: Literal["classes", "domains", "clients"]
+    """These are divided at random, by the seed, into parts that arrive one after another. Clients
+    that train on a part are tested on its images as soon as it is there, and ever after."""
+    at: Several[Annotated[int, Field(ge=2)]]
+    """The rounds in which a further part arrives, ascending; so [11, 21] makes three parts."""
+    keep: bool = False
+    """Train on a part as long as the run lasts; by default until the next arrives, which is class-
+    or domain-incremental learning, or clients that leave."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "Arrivals":
+        if self.at != sorted(self.at):
+            raise ValueError(f"at must be ascending, got {self.at}; sort it")
+        return self
 
 
 class SchemeKind(Keys):
@@ -25,17 +42,18 @@ class SchemeKind(Keys):
     held_out: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     """Fraction of the clients that never trains and is only evaluated."""
     shots: Count | None = None
-    """Few-shot training: at most this number of images of every class that a client holds, drawn by
-    the seed; the test images stay; default: all."""
+    """Few-shot training: at most this number of training images of every class that a client holds,
+    drawn by the seed; default: all."""
     novel_classes: Share | Several[str] | None = None
-    """Classes that no client trains on or sees the names of, for CLIP methods: their names, or a
-    share, which takes the last classes, as CoOp's code does (0.5: its base and new classes)."""
+    """Classes that no client trains on or sees the names of, for CLIP methods: their names, or the
+    share of the last classes (0.5: base and new classes of CoOp's code)."""
     transfer_to: Several[str] | None = None
-    """Labels of datasets whose test images CLIP methods are tested on, among their classes. Choose
-    ones that share no images with the dataset that clients train on."""
+    """Labels of datasets whose test images CLIP methods are tested on, among their classes; they
+    should share no images with the dataset that clients train on."""
+    arrivals: Arrivals | None = None
+    """Streams: classes, domains or clients that arrive while a run trains."""
     seed: Natural | None = None
-    """Divide and draw shots by this seed in all runs, whatever theirs; default: the run's own, so
-    that every seed has another partition."""
+    """Divide and draw shots by this seed in all runs; default: the run's own."""
 
 
 class ClientScheme(SchemeKind):
@@ -69,3 +87,9 @@ def held_out_count(clients: int, partition: dict[str, Any]) -> int:
             f"held_out: {partition['held_out']} of {clients} clients is none; raise it, or set 0"
         )
     return count
+
+
+def participants(partition: dict[str, Any]) -> int | None:
+    """Return how many of a partition's clients train; None if its keys do not state its clients."""
+    clients = partition.get("clients")
+    return clients and clients - held_out_count(clients, partition)

@@ -1,22 +1,21 @@
-"""A run's protocol: the study's values, overridden by its partition's, then its method's."""
+"""A run's protocol: the study's values, overridden by its partition's, then its method's.
 
-from collections.abc import Iterable
+And what follows from it: the rounds after which a job ends, clients are evaluated, tables report.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from math import ceil
+from typing import Any
 
 from fedloom.common.errors import FedLoomError
-from fedloom.config.partitions import held_out_count
+from fedloom.config.partitions import participants
 from fedloom.config.reading import CONFIG
-from fedloom.config.rounds import job_ends, reported
-from fedloom.config.settings import Method, Settings
-from fedloom.config.study import Protocol, Study
+from fedloom.config.settings import Method, Reported, Settings
+from fedloom.config.study import Study
 from fedloom.hooks.manifest import find
 
-NO_PROTOCOL = Protocol()
-STUDY = f"{CONFIG} study"
 UNSEEN = {"novel_classes", "transfer_to"}  # keys of a partition
-LONGEST_CHAIN = 1000  # Snakemake walks along it by recursion: 1,200 jobs went, 2,000 failed
 
 
 def is_trial(settings: Settings, partition: str) -> bool:
@@ -29,7 +28,7 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
 
     Without a method, it is what the partition's runs share.
     """
-    study = settings.protocols.get(partition, NO_PROTOCOL).over(settings.study)
+    study = settings.protocols[partition].over(settings.study)
     rounds = settings.methods[method].rounds if method is not None else None
     if rounds is not None:
         study = study.model_copy(update={"rounds": rounds})
@@ -41,11 +40,52 @@ def study_of(settings: Settings, partition: str, method: str | None = None) -> S
 
 def method_of(settings: Settings, partition: str, method: str) -> Method:
     """Return a method with the training options that it has on a partition."""
-    found, protocol = settings.methods[method], settings.protocols.get(partition, NO_PROTOCOL)
-    if not protocol.training.given:
+    found, given = settings.methods[method], settings.protocols[partition].training.given
+    if not given:
         return found
-    overrides = settings.study.training.given, protocol.training.given, found.own_training
-    return replace(found, training=find(found.plugin).training(*overrides))
+    training = find(found.plugin).training(settings.study.training.given, given, found.own_training)
+    return replace(found, training=training)
+
+
+def job_ends(study: Study) -> list[int]:
+    """List the rounds at which a job ends: multiples of rounds_per_job, and the last round."""
+    return [*range(study.rounds_per_job, study.rounds, study.rounds_per_job), study.rounds]
+
+
+def wanted_rounds(study: Study) -> list[int]:
+    """List the rounds that study.evaluate_every asks for, and the last."""
+    return [*range(study.evaluate_every, study.rounds, study.evaluate_every), study.rounds]
+
+
+def evaluated_rounds(study: Study) -> list[int]:
+    """List the rounds after which clients are evaluated.
+
+    A job's last round is always one of them, also when a later job follows: else extending a
+    study would change what an earlier job was asked for, and run it again.
+    """
+    return sorted({*wanted_rounds(study), *job_ends(study)})
+
+
+def reported(study: Study, where: str = f"{CONFIG} study") -> Reported:
+    """Return the evaluated rounds that the tables average, of a study as a run has it."""
+    evaluated, rounds = wanted_rounds(study), []
+    for key in ("last_evaluations", "worst_of_evaluations"):
+        count = getattr(study.report, key) or 0
+        if count > len(evaluated):
+            raise FedLoomError(
+                f"{where}.report.{key}: {count}, but only {len(evaluated)} rounds are evaluated "
+                f"(every {study.evaluate_every} of {study.rounds}: study.evaluate_every)"
+            )
+        rounds.append(tuple(evaluated[len(evaluated) - count :]))
+    return Reported(*rounds)
+
+
+def sampled_rounds(study: Study) -> list[int]:
+    """List the evaluated rounds that no table reports, if only a sample of clients answers then."""
+    if study.evaluate_clients is None:
+        return []
+    shown = reported(study)
+    return sorted({*evaluated_rounds(study)} - {*shown.rounds, *shown.worst_of})
 
 
 def check_parts(settings: Settings, labels: Iterable[str]) -> None:
@@ -55,50 +95,80 @@ def check_parts(settings: Settings, labels: Iterable[str]) -> None:
     """
     for label, partition in product(labels, settings.select.partitions):
         method = method_of(settings, partition, label)
+        plugin, where = find(method.plugin), f"{CONFIG} methods.{method.label}"
         for key in UNSEEN & settings.partitions[partition].settings.keys():
-            reason = find(method.plugin).refused_unseen(method.options)
+            reason = plugin.refused_unseen(method.options)
             if reason is not None:
                 raise FedLoomError(
-                    f"{CONFIG} methods.{method.label}: partitions.{partition}.{key} tests clients "
-                    f"on classes that none trains on, but {reason}; run one without the other"
+                    f"{where}: partitions.{partition}.{key} tests clients on classes that none "
+                    f"trains on, but {reason}; run one without the other"
                 )
         size, stacked = method.training["micro_batch"], settings.study.stacked
-        reason = find(method.plugin).refused_parts(method.options, size, stacked)
+        reason = plugin.refused_parts(method.options, size, stacked)
         if reason is not None:
-            raise FedLoomError(f"{CONFIG} methods.{method.label}: {reason}")
+            raise FedLoomError(f"{where}: {reason}")
 
 
 def check_runs(settings: Settings) -> None:
-    """Check the clients, evaluations and jobs of all runs."""
+    """Check the clients and the evaluations of all runs."""
     for label in settings.select.partitions:
         own = settings.protocols[label].model_fields_set - {"training"}
-        where = f"{CONFIG} partitions.{label}.protocol" if own else STUDY
-        studies = {where: study_of(settings, label)}
-        _check_cohort(settings, label, where if "clients_per_round" in own else STUDY)
+        study, protocol = f"{CONFIG} study", f"{CONFIG} partitions.{label}.protocol"
+        where, found = protocol if own else study, study_of(settings, label)
+        training = participants(settings.partitions[label].settings)
+        if training is not None and found.clients_per_round > training:
+            raise FedLoomError(
+                f"{protocol if 'clients_per_round' in own else study}.clients_per_round: "
+                f"{found.clients_per_round} is more than the {training} participating clients of "
+                f"partitions.{label}"
+            )
+        reported(found, where)
         for method in settings.select.methods:
             if settings.methods[method].rounds is not None:
-                name = f"{CONFIG} methods.{method}: {where}"
-                studies[name] = study_of(settings, label, method)
-        for name, study in studies.items():
-            reported(study, name)
-            chain = len(job_ends(study))
-            if chain > LONGEST_CHAIN:
-                raise FedLoomError(
-                    f"{name}: {study.rounds} rounds are a chain of {chain} jobs, and Snakemake "
-                    f"fails on chains much longer than {LONGEST_CHAIN}; set study.rounds_per_job "
-                    f"to at least {ceil(study.rounds / LONGEST_CHAIN)}"
-                )
+                found = study_of(settings, label, method)
+                reported(found, f"{CONFIG} methods.{method}: {where}")
 
 
-def _check_cohort(settings: Settings, partition: str, where: str) -> None:
-    """Check that enough clients of a partition train for a round, where the config can tell."""
-    keys = settings.partitions[partition].settings
-    if "clients" not in keys:  # of a partition by domain, they follow from the dataset
-        return
-    training = keys["clients"] - held_out_count(keys["clients"], keys)
-    wanted = study_of(settings, partition).clients_per_round
-    if wanted > training:
-        raise FedLoomError(
-            f"{where}.clients_per_round: {wanted} is more than the {training} participating "
-            f"clients of partitions.{partition}"
-        )
+def capped(settings: Settings, own: dict[str, Any]) -> Study:
+    """Return the study, in which the inherited keys fit its `own`.
+
+    So `study: {rounds: 4}` is a whole study, and no error names a key that nobody wrote there.
+    """
+    study, given, select = settings.study, own.get("study", {}), settings.select
+    methods = [settings.methods[label] for label in select.methods]
+    changes: dict[str, Any] = {}
+    if "clients_per_round" not in given:
+        keys = [settings.partitions[label].settings for label in select.partitions]
+        counts = [count for count in map(participants, keys) if count is not None]
+        changes["clients_per_round"] = min([study.clients_per_round, *counts])
+    of_partitions = [study_of(settings, label) for label in select.partitions]
+    evaluations = min(  # of the run that has the fewest rounds
+        len(wanted_rounds(each.model_copy(update={"rounds": method.rounds or each.rounds})))
+        for each, method in product(of_partitions, methods)
+    )
+    counts, report = study.report.model_dump(exclude_none=True), given.get("report", {})
+    fitting = {key: min(n, evaluations) for key, n in counts.items() if key not in report}
+    changes["report"] = study.report.model_copy(update=fitting)
+    tune, of_tune = study.tune, given.get("tune", {})
+    if tune is not None and not of_tune and any(method.member for method in methods):
+        changes["tune"] = None  # a grid gives its members their options
+    elif tune is not None:
+        seed = max(study.seeds) + 1 if tune.seed in study.seeds else tune.seed
+        fitting = {"rounds": tune.rounds and min(tune.rounds, study.rounds), "seed": seed}
+        fitting = {key: n for key, n in fitting.items() if key not in of_tune}
+        changes["tune"] = tune.model_copy(update=fitting)
+    return study.model_copy(update=changes)
+
+
+def notes_on(before: Study, after: Study) -> Iterator[str]:
+    """Yield a line for every key of a study whose value was capped."""
+    old, new = before.model_dump(), after.model_dump()
+    for values in (old, new):
+        for section in ("report", "tune"):
+            inner = values.pop(section) or {}
+            values |= {f"{section}.{key}": value for key, value in inner.items()}
+    for key, value in old.items():
+        if key not in new:
+            yield f"study.{key} does not apply to this study"
+        elif new[key] != value:
+            yield f"study.{key} is {new[key]} in place of {value}, to fit the study's own keys"

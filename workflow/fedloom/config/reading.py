@@ -1,51 +1,65 @@
-"""Read the config's files strictly, and merge them into one mapping."""
+"""Read and merge the config's files and changes of its keys, and find where a value was written."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from fedloom.common.errors import FedLoomError, one_line
+from fedloom.common.checkout import ROOT
+from fedloom.common.errors import FedLoomError, check_known, one_line
 from fedloom.common.folders import read_text
+from fedloom.common.schema import read_yaml
+from fedloom.config.study import Config, Study
 
 CONFIG = "config key"  # how an error names a key of the config
-MOST_VALUES = 10**5  # of a file
 # sections whose labels name results that studies share, so that a label has one meaning
 SHARED = ("datasets", "partitions", "backbones", "methods")
+PUBLISHED = ROOT / "workflow/published"  # the numbers of papers, a file each
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read one YAML file; an error names file, line and column."""
-    return deepcopy(_parsed(read_text(path), Path(path)))
+    content = parse(read_text(path), str(path))
+    if not isinstance(content, dict):
+        kind = "nothing" if content is None else type(content).__name__
+        raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
+    return content
 
 
-@lru_cache(maxsize=256)
-def _parsed(text: str, path: Path) -> dict[str, Any]:
-    """Parse a file; the cache saves most of the time of a plan."""
+def parse(text: str, where: str) -> Any:
+    """Return the value that a text of YAML stands for; errors begin with `where`."""
     try:
-        plain = _plain(_tree(text), path, count(1))
+        return _plain(_tree(text))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = one_line(error.problem or error.context)
-        raise FedLoomError(f"{path}{where}: {problem}") from None
+        raise FedLoomError(f"{where}{place}: {problem}") from None
     except (YAMLError, ValueError, RecursionError) as error:
-        raise FedLoomError(f"{path}: {one_line(error)}") from None
-    if not isinstance(plain, dict):
-        kind = "nothing" if plain is None else type(plain).__name__
-        raise FedLoomError(f"{path}: expected a mapping of keys, found {kind}")
-    return plain
+        raise FedLoomError(f"{where}: {one_line(error)}") from None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # which saves most of the time of a plan
 def _tree(text: str) -> Any:
     """Parse a text of YAML into values that know their lines."""
     return YAML(typ="rt").load(text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without ruamel's classes, which remember how a scalar was written."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
 
 
 def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
@@ -75,58 +89,56 @@ def read_all(paths: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
     return list(contents.values())
 
 
-def _plain(value: Any, path: Path | str, values: Iterator[int]) -> Any:
-    """Return a value without ruamel's classes; `values` counts them, and aliases each time."""
-    if next(values) > MOST_VALUES:
-        line = f"more than {MOST_VALUES} values, each alias (*) written out; use fewer of them"
-        raise FedLoomError(f"{path}: {line}")
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str | int) or isinstance(key, bool):
-                raise FedLoomError(f"{path}: {key!r} cannot be a key; quote it")
-        return {
-            int(key) if isinstance(key, int) else str(key): _plain(item, path, values)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_plain(item, path, values) for item in value]
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise FedLoomError(f"{path}: {value!r} holds half a character (a lone surrogate)")
-    for kind in (int, float, str):  # ruamel's own classes remember how a scalar was written
-        if isinstance(value, kind):
-            return kind(value)
-    return value
+def read_paper(paper: str, where: str, folder: Path = PUBLISHED) -> dict[str, Any]:
+    """Return what a paper's file says; in workflow/published, `citation` and `tables`."""
+    check_known(paper, [file.stem for file in folder.glob("*.yaml")], f"{where}: no")
+    return read_yaml(folder / f"{paper}.yaml")
 
 
-def parse(text: str, where: str) -> Any:
-    """Return the value that a text of YAML stands for; errors begin with `where`."""
-    try:
-        return _plain(_tree(text), where, count(1))
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise FedLoomError(f"{where}: {one_line(error)}") from None
+class Change(NamedTuple):
+    """A key of the config with another value; `text` is the argument that says so."""
+
+    keys: list[str]
+    value: Any
+    text: str
+
+
+def read_change(text: str) -> Change:
+    """Read "study.rounds=4"; the keys of `study` may also be named without it."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise FedLoomError(f"--set must be <key>=<value>, got '{text}'")
+    keys = key.split(".")
+    if keys[0] in Study.model_fields and keys[0] not in Config.model_fields:
+        keys = ["study", *keys]
+    return Change(keys, parse(value, f"--set {key}"), text)
+
+
+def origin(error: FedLoomError, files: Iterable[Path], changes: Iterable[Change]) -> str:
+    """Return where the value was written that an error names: " (file, line n)" or the argument.
+
+    A key that no file has is taken for its nearest parent, if any; of a list, it is the line of an
+    item that the error quotes.
+    """
+    named = re.match(rf"{CONFIG} ([^\s:]+)", str(error))
+    keys = re.findall(r"[^.\[\]]+", named[1]) if named else []
+    for change in changes:
+        if keys and (within(keys, change.keys) or within(change.keys, keys)):
+            return f" (--set {change.text})"
+    best, depth = "", 1
+    for path in files:
+        node, line, reached = _walk(path, keys)
+        if hasattr(node, "append"):  # a list
+            items = [name for name in re.findall(r"'([^']+)'", str(error)) if name in node]
+            line = node.lc.item(node.index(items[0]))[0] if items else line
+        if reached >= depth:
+            best, depth = f" ({path}, line {line + 1})", reached
+    return best
 
 
 def within(keys: Sequence[str | int], above: Sequence[str | int]) -> bool:
     """Return True if a key path begins with another."""
     return list(keys[: len(above)]) == list(above)
-
-
-def locate(paths: Iterable[Path], keys: Sequence[str | int], names: Sequence[str] = ()) -> str:
-    """Return " (file, line n)" of the last file that has the key path, or of its nearest parent.
-
-    Of a list, it is the line of the first item that is one of `names`.
-    """
-    best, depth = "", 0
-    for path in paths:
-        node, line, reached = _walk(path, keys)
-        if hasattr(node, "append"):  # a list
-            items = [node.index(name) for name in names if name in node]
-            line = node.lc.item(items[0])[0] if items else line
-        if reached and reached >= depth:
-            best, depth = f" ({path}, line {line + 1})", reached
-    return best
 
 
 def written(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any] | None:
@@ -139,15 +151,21 @@ def written(paths: Iterable[Path], keys: Sequence[str | int]) -> tuple[str, Any]
 
 
 def _walk(path: Path, keys: Sequence[str | int]) -> tuple[Any, int, int]:
-    """Return how far a file has a key path: the value there, its line, and the number of keys."""
-    node, line = _tree(read_text(path)), 0
-    for reached, key in enumerate(keys):
-        try:
-            line = (node.lc.item if hasattr(node, "append") else node.lc.key)(key)[0]
-            node = node[key]
-        except (KeyError, IndexError, TypeError, AttributeError):
-            return node, line, reached
-    return node, line, len(keys)
+    """Return how far a file has a key path: the value there, its line, and the number of keys.
+
+    Several of them, joined by points, may be one label.
+    """
+    node, line, reached = _tree(read_text(path)), 0, 0
+    while reached < len(keys):
+        places = getattr(getattr(node, "lc", None), "data", None) or {}
+        ends = range(reached + 1, len(keys) + 1)
+        joined = {".".join(map(str, keys[reached:end])): end for end in ends}
+        known = [key for key in places if str(key) in joined]
+        if not known:
+            break
+        key = max(known, key=lambda key: joined[str(key)])
+        node, line, reached = node[key], places[key][0], joined[str(key)]
+    return node, line, reached
 
 
 def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict[str, Any]:
@@ -167,8 +185,7 @@ def merge(files: list[tuple[Path, dict]], overrides: dict | None = None) -> dict
             if section in (*SHARED, "tables", "figures") and isinstance(value, dict):
                 target = merged.setdefault(section, {})
                 for label, meaning in value.items():
-                    known = target.get(label, meaning)
-                    if section in SHARED and known != meaning:
+                    if section in SHARED and target.get(label, meaning) != meaning:
                         raise FedLoomError(
                             f"{section}.{label} means one thing in {origin[section, label]} and "
                             f"another in {path}; give one of them a new label"

@@ -1,28 +1,36 @@
 """Recipes: how published data sets become datasets of the config. Imports no torch.
 
-A recipe is a file of `workflow/datasets`, or of a user's. It says where a data set comes from, how
-its files are laid out and read, and how many images must come out. A study names it: `datasets:
-{birds: {recipe: domainnet, root: /data/domainnet}}`. Jobs do not know recipes.
+A file of `workflow/datasets`, or of a user's, says where a data set comes from, how its files are
+laid out and read, and how many images must come out. A study names it: `datasets: {birds: {recipe:
+domainnet, root: /data/domainnet}}`. Jobs do not know recipes.
 """
 
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fedloom.common import schema
 from fedloom.common.checkout import ROOT, resource
-from fedloom.common.errors import FedLoomError, check_known, suggestion
-from fedloom.common.schema import Count, Distinct, Keys, Natural, SchemaError
+from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.schema import Count, Distinct, Keys, Natural
 from fedloom.config.datasets import DATA, Expected
-from fedloom.config.kinds import Entry, Kinds, check_entry, key_path
-from fedloom.config.published import paper_names
+from fedloom.config.kinds import KINDS, Entry, check_entry
 from fedloom.config.reading import CONFIG, read
 
 FOLDER = ROOT / "workflow/datasets"
 # keys of a dataset of several that its parts cannot have
 OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
+
+
+def _below(path: str) -> str:
+    if path.startswith("/") or {".", ".."} & {*path.split("/")}:
+        raise ValueError(f"must be a path below the root, got {path!r}")
+    return path
+
+
+Below = Annotated[str, AfterValidator(_below)]
 
 
 class Hub(Keys):
@@ -42,19 +50,15 @@ class Archive(Keys):
     """Plain http needs a digest."""
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
-    size: Count | None = None
-    """In bytes."""
-    into: str | None = None
+    into: Below | None = None
     """Folder below the root; default: the root."""
-    name: str | None = Field(None, pattern="^[^/]+$")
+    name: Annotated[Below, Field(pattern="^[^/]+$")] | None = None
     """Of the file; default: the end of the address."""
 
     @model_validator(mode="after")
-    def _below_the_root(self) -> Self:
-        if self.into is not None and (self.into.startswith("/") or ".." in self.into.split("/")):
-            raise ValueError(f"into: must be a folder below the root, got {self.into!r}")
-        if self.name in (".", ".."):
-            raise ValueError(f"name: must be the name of a file, got {self.name!r}")
+    def _checked(self) -> Self:
+        if self.url.startswith("http:") and not (self.sha256 or self.md5):
+            raise ValueError("url: comes by plain http, so state its sha256")
         return self
 
 
@@ -66,35 +70,29 @@ class Get(Keys):
     hub: Hub | None = None
     archives: Annotated[list[Archive], Field(min_length=1)] | None = None
     recipes: Annotated[list[str], Field(min_length=1)] | None = None
-    """It is made of these data sets, each with its root, or of their files (`files_of`)."""
+    """The data sets, or those of the files (`files_of`), that it is made of."""
     manual: Annotated[list[str], Field(min_length=1)] | None = None
     """Steps for a person; {root} stands for the root."""
 
 
 class Least(Keys):
-    """No fewer than these, where a source states a count roughly."""
-
-    images: Count | None = None
-    train: Count | None = None
-    test: Count | None = None
-
-
-class Cell(Keys):
-    """The counts of a class or of a domain."""
+    """Numbers of images; as `at_least`, where a source states them roughly."""
 
     images: Natural | None = None
+    """Of both splits."""
     train: Natural | None = None
     test: Natural | None = None
+
+
+class Cell(Least):
+    """The counts of a class or of a domain."""
+
     at_least: Least | None = None
 
 
-class Counts(Keys):
+class Counts(Cell):
     """What comes out, as a paper or the publisher states it."""
 
-    images: Count | None = None
-    """Of both splits."""
-    train: Count | None = None
-    test: Count | None = None
     classes: Count | None = None
     """With training images; of a data set to test on alone, with images."""
     domains: Count | None = None
@@ -104,15 +102,13 @@ class Counts(Keys):
     """By the name of the class."""
     by_domain: dict[str, Cell] | None = None
     """By the name of the domain."""
-    at_least: Least | None = None
 
 
 class RecipeKeys(Keys):
     """The keys of a recipe's file, beside `source` and the keys of that source.
 
-    {root} in the latter stands for the folder that the study names (data/<name> by default), which
-    is also the source's `root` where the recipe does not say another. A fact that nobody has
-    published is left out.
+    {root} in the latter stands for the folder that the study names, data/<name> by default, which
+    is also the source's `root` by default. A fact that nobody has published is left out.
     """
 
     title: str
@@ -132,15 +128,6 @@ class RecipeKeys(Keys):
     """The recipe whose files it is made of; default: its own, in data/<name>."""
     counts: Counts = Counts()
 
-    @field_validator("papers")
-    @classmethod
-    def _published(cls, papers: list[str]) -> list[str]:
-        known = paper_names()
-        for paper in papers:
-            if paper not in known:
-                raise ValueError(f"no paper '{paper}'; {suggestion(paper, known)}")
-        return papers
-
 
 class Recipe(RecipeKeys):
     """A recipe's file, checked; `entry` is `source` and the keys of that source."""
@@ -150,29 +137,32 @@ class Recipe(RecipeKeys):
     entry: dict[str, Any]
 
     @property
+    def folder(self) -> str:
+        """The folder of its files below `DATA`, which all recipes of these files share."""
+        return self.files_of or self.name
+
+    @property
     def root(self) -> str:
         """The folder in which its files lie unless a study says otherwise."""
-        several = self.entry["source"] == "several"
-        return DATA if several else f"{DATA}/{folder_of(self)}"
+        return DATA if self.entry["source"] == "several" else f"{DATA}/{self.folder}"
 
-    def size(self, entry: dict[str, Any] | None = None) -> Expected:
+    def size(self, first: int | None = None) -> Expected:
         """Return the numbers of images and of classes, None where no count states them.
 
-        The images of several data sets are those of the parts that state theirs. Of the config's
-        `entry`, `first_per_domain` counts.
+        `first` is the entry's `first_per_domain`; of several data sets, parts without count are 0.
         """
-        counts, first = self.counts.plain, (entry or {}).get("first_per_domain")
-        test, train, images = (counts.get(key) for key in ("test", "train", "images"))
-        tests = [cell.get("test", 0) for cell in counts.get("by_domain", {}).values()]
-        if test is None and all(tests) and len(tests) == counts.get("domains"):
+        counts = self.counts
+        test, train, images = counts.test, counts.train, counts.images
+        tests = [cell.test or 0 for cell in (counts.by_domain or {}).values()]
+        if test is None and all(tests) and len(tests) == counts.domains:
             test = sum(tests)
-        if first and "domains" in counts:
-            train, images = first * counts["domains"], None
+        if first and counts.domains:
+            train, images = first * counts.domains, None
         if images is None and train and test:
             images = train + test
         if images is None:
             images = sum(_images_of_part(*part) for part in self.parts()) or None
-        return Expected(images, counts.get("classes"), test)
+        return Expected(images, counts.classes, test)
 
     def all_notes(self) -> tuple[str, ...]:
         """Return its notes, and those of the recipes that it is made of."""
@@ -200,72 +190,65 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe of this name, or of a path to a .yaml file."""
+    """Return the recipe of this name, or of a path to a .yaml file, its keys checked."""
     if name.endswith((".yaml", ".yml")):
-        return _load(resource(name))
-    check_known(name, names(), "recipe: must be a .yaml file or a known recipe, got")
-    return _load(FOLDER / f"{name}.yaml")
-
-
-def folder_of(recipe: Recipe) -> str:
-    """Return the folder of its files, which all recipes of one data set's files share."""
-    return recipe.files_of or recipe.name
-
-
-def _load(file: Path) -> Recipe:
-    """Read a recipe's file and check its keys, without those of its source."""
+        file = resource(name)
+    else:
+        check_known(name, names(), "a recipe must be a .yaml file or a known name, got")
+        file = FOLDER / f"{name}.yaml"
     content = read(file)
     own = {key: content.pop(key) for key in RecipeKeys.model_fields if key in content}
     beside = {"name": file.stem, "file": file, "entry": content}
     recipe = schema.checked(Recipe, own | beside, f"{file}: ")
-    if "source" not in content:
-        raise FedLoomError(f"{file}: source: missing; it has no default, so set it")
-    if not recipe.get.model_fields_set:
-        raise FedLoomError(f"{file}: get: must say how its files are got, got nothing")
+    for key, value in {"source": content.get("source"), "get": recipe.get.plain}.items():
+        if not value:
+            raise FedLoomError(f"{file}: {key}: missing; it has no default, so set it")
     return recipe
 
 
-def check_dataset(label: str, entry: dict[str, Any], kinds: Kinds) -> Entry:
-    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts."""
-    where, path = f"{CONFIG} datasets.{label}", key_path("datasets", label)
+def dataset_entry(label: str, entry: dict[str, Any], below: str | None = None) -> dict[str, Any]:
+    """Return a checked entry of the config's `datasets`, with its recipe resolved and defaults."""
+    source, keys = check_dataset(label, entry, below)
+    return {"source": source} | keys.plain
+
+
+def check_dataset(label: str, entry: dict[str, Any], below: str | None = None) -> Entry:
+    """Return an entry of the config's `datasets`, its recipe resolved, checked with its parts.
+
+    The folder of a part's recipe lies `below` another.
+    """
+    where = f"{CONFIG} datasets.{label}"
     if "recipe" in entry:
         try:
-            entry = _expanded(entry, kinds)
+            entry = _expanded(entry, below)
         except FedLoomError as error:
-            raise SchemaError(f"{where}: {error}", [*path, "recipe"]) from None
-    kind, keys = check_entry("datasets", label, entry, kinds)
+            raise FedLoomError(f"{where}.recipe: {error}") from None
+    kind, keys = check_entry("datasets", label, entry)
     parts = getattr(keys, "parts", None)
     if parts is None:
         return Entry(kind, keys)
     resolved = {}
     for name, part in parts.items():
-        at = f"{where}.parts.{name}"
         for key in sorted(OF_ALL_PARTS & part.keys()):
-            line = f"{at}.{key}: must be the same for all parts; set {where}.{key}"
-            raise SchemaError(line, [*path, "parts", name, key])
+            line = f"{where}.parts.{name}.{key}: must be the same for all parts"
+            raise FedLoomError(f"{line}; set {where}.{key}")
         if part.get("source") == kind:  # whose image_size is required
             part = part | {"image_size": keys.image_size}
-        if isinstance(part.get("recipe"), str):
-            try:
-                part = {"root": f"{keys.root}/{folder_of(find(part['recipe']))}"} | part
-            except FedLoomError as error:
-                raise SchemaError(f"{at}: {error}", [*path, "parts", name, "recipe"]) from None
-        inner = check_dataset(f"{label}.parts.{name}", part, kinds)
-        resolved[name] = {"source": inner.kind} | inner.keys.plain
+        resolved[name] = dataset_entry(f"{label}.parts.{name}", part, keys.root)
     return Entry(kind, keys.model_copy(update={"parts": resolved, "root": None}))
 
 
-def _expanded(entry: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
+def _expanded(entry: dict[str, Any], below: str | None) -> dict[str, Any]:
     """Return an entry that has a `recipe` with the recipe's keys, which the entry's override."""
     if "source" in entry:
-        raise FedLoomError("recipe and source; a recipe brings its source, so leave one out")
+        raise FedLoomError("a recipe brings its `source`, so leave one out")
     if not isinstance(entry["recipe"], str):
-        raise FedLoomError(f"recipe: must be the name of a recipe, got {entry['recipe']!r}")
+        raise FedLoomError(f"must be the name of a recipe, got {entry['recipe']!r}")
     recipe = find(entry["recipe"])
-    root = entry.get("root", recipe.root)
+    root = entry.get("root", recipe.root if below is None else f"{below}/{recipe.folder}")
     given = {key: value for key, value in entry.items() if key not in ("recipe", "root")}
     own = {"root": root} | {key: _filled_in(value, root) for key, value in recipe.entry.items()}
-    source = kinds.get(recipe.entry["source"])
+    source = KINDS["datasets"].get(recipe.entry["source"])
     if source is None or "root" not in source.model_fields:
         del own["root"]
     return own | given

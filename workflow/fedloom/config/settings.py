@@ -24,9 +24,6 @@ class FixedSeeds:
     initialisation: int | None = None
 
 
-NOTHING_FIXED = FixedSeeds()
-
-
 @dataclass(frozen=True)
 class Trial:
     """A combination of options that a method tries, and the label of the method that has them."""
@@ -43,9 +40,6 @@ class Expected(NamedTuple):
     test: int | None = None  # images among all `images`
 
 
-NOTHING_EXPECTED = Expected()
-
-
 @dataclass(frozen=True)
 class Dataset:
     """A label of the config's `datasets`."""
@@ -54,7 +48,7 @@ class Dataset:
     source: str
     settings: dict[str, Any]  # the keys that the source reads
     listing: dict[str, Any] | None = None  # of the user's files, see fedloom.config.datasets
-    expected: Expected = NOTHING_EXPECTED  # by its recipe or its keys
+    expected: Expected = field(default_factory=Expected)  # by its recipe or its keys
     domains: int | None = None  # their number, if its recipe states it
     notes: tuple[str, ...] = ()  # where its recipe differs from papers, for the report
 
@@ -76,14 +70,11 @@ class Partition:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A label of the config's `backbones`.
-
-    `settings` are name, weights and image size, as the library reads them; of a run whose study
-    sets another `precision` than float32, also that, and `gradient_checkpointing` if true.
-    """
+    """A label of the config's `backbones`."""
 
     label: str
     library: str
+    # of its entry; of a run also a `precision` but float32, and `gradient_checkpointing` if true
     settings: dict[str, Any]
     sha256: str | None = None  # of the weights, where they are a local file
 
@@ -120,16 +111,12 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class Grid:
-    """A label that stands for one method per combination of option values.
-
-    `options` are those that the axes touch, with the values that the label gives them; training
-    options as `training.lr`.
-    """
+    """A label that stands for one method per combination of option values."""
 
     label: str
     title: str
     axes: tuple[tuple[str, list], ...]  # name and values of each
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, Any], ...]  # those that the axes touch, with the label's values
 
 
 @dataclass(frozen=True)
@@ -160,6 +147,14 @@ class Method:
     own_training: dict[str, Any]  # the label's, which overrides that of study and partition
     rounds: int | None = None  # the label's, which override those of the partition
     member: GridMember | None = None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What tables report of a run."""
+
+    rounds: tuple[int, ...]  # evaluated rounds to average
+    worst_of: tuple[int, ...] = ()  # the worst accuracy is their lowest mean, else a client's
 
 
 @dataclass(frozen=True)
@@ -230,4 +225,4 @@ class Settings:
     select: Selection
     trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)  # of `study.tune`
     citation: str | None = None  # of the study's paper
-    notes: tuple[str, ...] = ()  # on what the study does not inherit, see fedloom.config.inherited
+    notes: tuple[str, ...] = ()  # on what the study does not inherit

@@ -30,16 +30,15 @@ class Report(Keys):
     last_evaluations: Count = 1
     """The mean over this number of the last evaluations."""
     worst_of_evaluations: Count | None = None
-    """The worst accuracy is that of an evaluation, not of a client: the lowest mean over clients
-    among this number of the last evaluations (PEP-FedPT, footnote 4)."""
+    """The worst accuracy is not a client's, but the lowest mean over clients among this number of
+    the last evaluations (PEP-FedPT, footnote 4)."""
 
 
 class Tune(Keys):
     """How every method's options are chosen before the study's seeds are trained.
 
-    Every method is trained with the same number of combinations of options on a part of the
-    clients' training images, and keeps the one whose participating clients are best on the rest;
-    never on a test image.
+    It trains with the same number of combinations on a part of the clients' training images, and
+    keeps the one whose participating clients are best on the rest; never on a test image.
     """
 
     trials: Count
@@ -47,11 +46,10 @@ class Tune(Keys):
     values: Axes
     """Option, or training.option -> values that every method tries."""
     per_method: dict[str, Axes] = Field(default={})
-    """Method label -> an option that it alone tries -> its values; taken in turn, so that each
-    meets some of `values`, or all of them where there are trials enough."""
+    """Method label -> an option that it alone tries -> its values; they take turns beside `values`.
+    """
     validation: Share = 0.2
-    """Share of every client's training images that trials are evaluated on, stratified by class;
-    the study's seeds train on all of them."""
+    """Share of every client's training images that trials are evaluated on, stratified by class."""
     rounds: Rounds | None = None
     """Of a trial; default: study.rounds."""
     seed: Natural = 1000
@@ -59,10 +57,7 @@ class Tune(Keys):
 
 
 class Study(Keys):
-    """Rounds, seeds, and which clients are evaluated when.
-
-    A run has these values unless its partition's `protocol` or its method overrides them.
-    """
+    """Rounds, seeds and evaluations, unless a partition's `protocol` or a method overrides them."""
 
     name: Label
     """Names the folder of the tables."""
@@ -76,8 +71,7 @@ class Study(Keys):
     """What the paper leaves open, and the choice made here; a word -> a sentence."""
     rounds: Rounds
     seeds: Several[Natural]
-    """A seed fixes partition, sampling, initialisation and batch order, except those in
-    `fixed_seeds`."""
+    """Of partition, sampling, initialisation and batch order, except those in `fixed_seeds`."""
     fixed_seeds: FixedSeeds = FixedSeeds()
     clients_per_round: Count
     rounds_per_job: Count = 20
@@ -86,44 +80,35 @@ class Study(Keys):
     """Clients are evaluated after every n-th round, and after the last of a job."""
     evaluate_clients: Count | None = None
     """Number of clients to evaluate in rounds that no table reports (`report`), drawn anew each
-    time, participating and held-out ones in proportion; all are evaluated in the rounds that
-    tables report. Without it, all are evaluated every time."""
+    time, participating and held-out ones in proportion; default: all."""
     report: Report = Report()
     global_test: bool = False
-    """Evaluate the server's model on all test images as well (PFPT); where a method has none, every
-    participating client's own, on all of them (SGPT)."""
+    """Evaluate the server's model on all test images too (PFPT); where a method has none, every
+    participating client's own (SGPT)."""
     confusion: bool = False
-    """Also write confusion.parquet beside every run's evaluation.parquet: how many test images of a
-    class were taken for which, per client and evaluated round, and for the global test."""
+    """Also write every run's confusion.parquet: how many test images of a class were taken for
+    which, per client and evaluated round, and for the global test."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """Of a backbone's arithmetic while training and evaluating; tf32 is a GPU's own, and bf16 keeps
-    the trained parameters, the residual stream and the norms in float32."""
+    """Of a backbone's arithmetic; tf32 is a GPU's own, and bf16 keeps the trained parameters, the
+    residual stream and the norms in float32."""
     stacked: bool = True
-    """Train and evaluate the clients of a round as one batch with a client axis; false: one client
-    after another, which takes less memory and more time and gives the same numbers up to
-    rounding."""
+    """Train and evaluate the clients of a round as one batch; false: one client after another, with
+    less memory, more time, and the same numbers up to rounding."""
     gradient_checkpointing: bool = False
-    """Compute the inside of a backbone's blocks a second time in the backward pass instead of
-    keeping it: a fraction of the memory for about a third more time, and the same numbers."""
+    """Compute the inside of a backbone's blocks again in the backward pass: a fraction of the
+    memory for about a third more time, and the same numbers."""
     training: Training = Training()
     """Overrides method.toml's."""
     tune: Tune | None = None
 
 
-class ProtocolReport(Keys):
-    """What the tables report of the runs on a partition."""
-
-    last_evaluations: Count = Field(default=UNSET)
-    worst_of_evaluations: Count | None = None
-
-
 class Protocol(Keys):
-    """How runs on a partition differ from the study's others: keys of `study` that it overrides."""
+    """Keys of `study` that runs on a partition override."""
 
     rounds: Rounds = Field(default=UNSET)
     clients_per_round: Count = Field(default=UNSET)
     evaluate_every: Count = Field(default=UNSET)
-    report: ProtocolReport = ProtocolReport()
+    report: Report = Report()
     training: Training = Training()
 
     def over(self, study: Study) -> Study:
@@ -139,8 +124,7 @@ class PartitionGrid(Keys):
     """The key of a partition that stands for several."""
 
     grid: Grid
-    """Key of the scheme -> its values; the label then stands for a label per combination, as
-    <label>.0.1, wherever `select` names it."""
+    """Key of the scheme -> its values; the label then stands for one per combination."""
 
 
 class WrapperEntry(Keys):
@@ -161,8 +145,7 @@ class MethodEntry(Keys):
     """See the plugin's method.toml."""
     grid: Grid | None = None
     """Option, or training.option, or option.position for an entry of a list (from 0) -> its values;
-    the label then stands for a label per combination, as <label>.4-8-12, wherever methods are
-    named."""
+    the label then stands for one per combination, as <label>.4-8-12, wherever methods are named."""
     training: Training = Training()
     """Overrides the study's and the partition's."""
     rounds: Rounds | None = None

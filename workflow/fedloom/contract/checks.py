@@ -3,9 +3,8 @@
 The rules in RULES look at one shared run, `keeps_rules`; the other checks train their own.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
@@ -20,23 +19,15 @@ from fedloom.backbones.base import Backbone
 from fedloom.common import tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
-from fedloom.common.tensors import Tree, leaves, tensor_map
-from fedloom.contract.tiny import (
-    ALIKE,
-    DIFFERENT,
-    ODD,
-    tiny_backbone,
-    tiny_job,
-    tiny_outputs,
-    tiny_task,
-)
+from fedloom.common.tensors import Tree, leaves, tensor_map, unstack
+from fedloom.contract import tiny
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import artefact, evaluate, evaluate_globally
 from fedloom.federated.round import collect_updates, initial_state, train_round
 from fedloom.federated.state import State
 from fedloom.federated.task import Task, Update
 from fedloom.hooks import loader
-from fedloom.hooks.hook_caller import Hooks, describe
+from fedloom.hooks.loader import Hooks, describe
 from fedloom.hooks.manifest import Plugin
 
 CLOSE = 1e-4  # float32, after two rounds
@@ -52,16 +43,20 @@ def differences(a: Tree, b: Tree) -> dict[str, float]:
 
 
 def _difference(a: object, b: object) -> float:
-    if not isinstance(a, Tensor | int | float) or not isinstance(b, Tensor | int | float):
-        return 0.0 if a == b else float("inf")
+    if a is None or b is None:  # a client's loss that the server never got
+        return 0.0 if a is b else math.inf
     x, y = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b))
     if x.shape != y.shape:
-        return float("inf")
+        return math.inf
     return float((x - y).abs().max()) if x.numel() else 0.0
 
 
 def require_equal(run: "TinyRun", a: Tree, b: Tree, what: str, tolerance: float = 0.0) -> None:
-    for path, difference in differences(a, b).items():
+    require_close(run, differences(a, b), what, tolerance)
+
+
+def require_close(run: "TinyRun", moved: dict[str, float], what: str, tolerance: float) -> None:
+    for path, difference in moved.items():
         if not difference <= tolerance:
             raise FedLoomError(f"{run.says(what)}: '{path}' differs by {difference:.3g}")
 
@@ -87,31 +82,28 @@ class TinyRun:
         method: Plugin,
         folder: Path,
         *wrappers: Plugin,
-        partition: dict = DIFFERENT,
+        partition: dict = tiny.DIFFERENT,
         epochs: int = 1,
         backbone: Backbone | None = None,
         seed: int = 0,
     ):
         self.method, self.folder, self.wrappers = method, folder, wrappers
-        backbone = backbone or tiny_backbone(method.family)
-        self.task = tiny_task(method, folder, wrappers, partition, seed, backbone)
+        backbone = backbone or tiny.tiny_backbone(method.family)
+        self.task = tiny.tiny_task(method, folder, wrappers, partition, seed, backbone)
         vars(self.task.training).update(epochs=epochs)
         self.hooks = loader.load_hooks(method, wrappers=wrappers)
         self.tolerance = CLOSE_IN_SUM if any(w.preserves for w in wrappers) else CLOSE
 
     @cached_property
     def start(self) -> State:
-        """Return the state before round 1."""
         return initial_state(self.task, self.hooks)
 
     @cached_property
     def first(self) -> State:
-        """Return the state after round 1."""
         return self.after(1)
 
     @cached_property
     def uploads(self) -> tuple[Task, list[Update]]:
-        """Return the task of round 1 and what its clients send."""
         return upload(self.task, self.hooks, 1, self.start, self.task.data.participating[:3])
 
     def says(self, what: str) -> str:
@@ -125,20 +117,15 @@ class TinyRun:
         return current
 
     def aggregate(
-        self, updates: list[Update], change: Callable[[Tensor], Tensor] | None = None
+        self, updates: list[Update], change: Callable[[Tensor], Tensor] = lambda value: value
     ) -> Tree:
-        """Return the server's state of round 1 from what its clients sent, in this order.
-
-        `change` is applied to every tensor in the payloads that the method's aggregate receives.
-        """
+        """Return the server's state of round 1 from updates, whose tensors pass `change`."""
         given: dict[str, Any] = {"task": self.uploads[0], "server": self.start.server}
         accepted = self.hooks.receive(**given, updates=updates)
-        if change is not None:
-            accepted = [replace(u, payload=tensor_map(change, u.payload)) for u in accepted]
+        accepted = [replace(u, payload=tensor_map(change, u.payload)) for u in accepted]
         return self.hooks.aggregate(**given, updates=accepted)
 
     def require_same_aggregate(self, others: list[Update], what: str, tolerance: float) -> None:
-        """Require that other updates lead to the server's state of round 1."""
         before, after = (self.aggregate(sent) for sent in (self.uploads[1], others))
         require_equal(self, before, after, what, tolerance)
 
@@ -147,30 +134,22 @@ def ignores_order(run: TinyRun) -> None:
     """Check that the order of the updates changes the aggregate by rounding at most.
 
     A server may amplify rounding: for an entry that no client changed, Adam divides the rounding of
-    the mean by its own size. So a number passes if noise in the uploads' last bits moves it as far.
+    the mean by its own size. So a tensor passes if noise in the uploads' last bits moves it as far.
     """
     tolerance = CLOSE_IN_SUM if any(w.preserves for w in run.wrappers) else 1e-5
     before, after = (run.aggregate(run.uploads[1][::step]) for step in (1, -1))
-    if tolerance < max(differences(before, after).values(), default=0.0) < math.inf:
-        after = _but_for_rounding(run, before, after)
-    require_equal(run, before, after, "the order of updates changes the aggregate", tolerance)
+    moved = differences(before, after)
+    if tolerance < max(moved.values(), default=0.0) < math.inf:
+        generator = run.task.generator("rounding")
 
+        def noisy(value: Tensor) -> Tensor:
+            noise = LAST_BITS * torch.randn(value.shape, generator=generator)
+            return value + noise if value.is_floating_point() else value
 
-def _but_for_rounding(run: TinyRun, before: Tree, after: Tree) -> Tree:
-    """Return `after`, with the numbers of `before` that noise in the last bits moves as far."""
-    generator = run.task.generator("rounding")
-
-    def noisy(value: Tensor) -> Tensor:
-        noise = LAST_BITS * torch.randn(value.shape, generator=generator)
-        return value + noise if value.is_floating_point() else value
-
-    def settled(b: Tensor, a: Tensor, *moved: Tensor) -> Tensor:
-        reach = torch.stack([(m.double() - a).abs() for m in moved]).amax(0)
-        return torch.where((b.double() - a).abs() <= AMPLIFIED * reach, a, b)
-
-    moved = [run.aggregate(run.uploads[1], noisy) for _ in range(DRAWS)]
-    alike = [each for each in moved if math.inf not in differences(before, each).values()]
-    return tensor_map(settled, after, before, before, *alike)
+        draws = [differences(before, run.aggregate(run.uploads[1], noisy)) for _ in range(DRAWS)]
+        reach = {p: max(d[p] for d in draws if math.inf not in d.values()) for p in moved}
+        moved = {path: far for path, far in moved.items() if far > AMPLIFIED * reach[path]}
+    require_close(run, moved, "the order of updates changes the aggregate", tolerance)
 
 
 def aggregates_as_declared(run: TinyRun) -> None:
@@ -178,49 +157,34 @@ def aggregates_as_declared(run: TinyRun) -> None:
 
     Its next state stays the same when numbers are added to the payloads that cancel in the sum.
     """
-    for number, method in enumerate([] if run.wrappers else _declarations(run.method)):
+    declared = {} if run.wrappers else run.method.aggregation or {}
+    conditions = [{}] if isinstance(declared, str) else declared.values()
+    for number, options in enumerate(conditions):
         folder = run.folder / f"declared {number}"
         folder.mkdir()
-        one = TinyRun(method, folder)
+        options = options if isinstance(options, dict) else {}
+        one = TinyRun(run.method.with_defaults(options), folder)
         task, updates = one.uploads
-        shifted = _shift(task, updates, task.aggregation == "weighted")
-        what = f"aggregation is {task.aggregation}, but aggregate uses more of the updates"
-        one.require_same_aggregate(shifted, what, CLOSE_IN_SUM)
+        if task.aggregation is not None:
+            shifted = _shift(task, updates)
+            what = f"aggregation is {task.aggregation}, but aggregate uses more of the updates"
+            one.require_same_aggregate(shifted, what, CLOSE_IN_SUM)
 
 
-def _declarations(method: Plugin) -> Iterator[Plugin]:
-    """Yield the method with defaults for which it declares a mean, in each way that it does.
-
-    Every option that a declaration names is given each of the values that it is named with.
-    """
-    named: dict[str, set] = {}
-    conditions = method.aggregation.values() if isinstance(method.aggregation, dict) else ()
-    for condition in conditions:
-        for option, value in condition.items() if isinstance(condition, dict) else ():
-            named.setdefault(option, {method.option_schemas[option]["default"]}).add(value)
-    for values in itertools.product(*(sorted(values, key=str) for values in named.values())):
-        one = method.with_defaults(dict(zip(named, values, strict=True)))
-        if one.aggregation_with(one.options({}, one.name)) is not None:
-            yield one
-
-
-def _shift(task: Task, updates: list[Update], weighted: bool) -> list[Update]:
-    """Add noise to each payload that cancels in the updates' sum, plain or weighted by images."""
+def _shift(task: Task, updates: list[Update]) -> list[Update]:
+    """Add noise to the payloads that cancels in their sum, plain or weighted by images."""
+    weighted, generator = task.aggregation == "weighted", task.generator("sum")
     weights = torch.tensor([float(u.num_examples if weighted else 1) for u in updates])
-    shares, generator = weights / weights.sum(), task.generator("sum")
 
-    def draw(value: Tensor) -> Tensor:  # [K, ...], of weighted mean 0 over clients
-        noise = SHIFT * torch.randn(len(updates), *value.shape, generator=generator)
-        return noise - torch.einsum("k,k...->...", shares, noise)
+    def move(*values: Tensor) -> Tensor:  # [K, ...], by noise of weighted mean 0 over clients
+        stacked = torch.stack(values)
+        if not stacked.is_floating_point():
+            return stacked
+        noise = SHIFT * torch.randn(stacked.shape, generator=generator)
+        return stacked + noise - torch.einsum("k,k...->...", weights / weights.sum(), noise)
 
-    def add(update: Update, k: int) -> Update:
-        def moved(value: Tensor, noise: Tensor) -> Tensor:
-            return value + noise[k] if value.is_floating_point() else value
-
-        return replace(update, payload=tensor_map(moved, update.payload, drawn))
-
-    drawn = tensor_map(draw, updates[0].payload)
-    return [add(update, k) for k, update in enumerate(updates)]
+    moved = tensor_map(move, *(update.payload for update in updates))
+    return [replace(update, payload=unstack(moved, k)) for k, update in enumerate(updates)]
 
 
 def reads_nothing_private(run: TinyRun) -> None:
@@ -297,15 +261,15 @@ def resumes(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     Each job imports the plugins anew, as its process would: what they hold beside the state is
     lost. The backbone's width is odd, since kernels round the rest of a vector in other ways.
     """
-    run = TinyRun(method, folder, *wrappers, backbone=tiny_backbone(method.family, ODD))
+    run = TinyRun(method, folder, *wrappers, backbone=tiny.tiny_backbone(method.family, tiny.ODD))
     states, tables = [], []
     for name, ends in (("whole", [3]), ("parts", [2, 3])):
         (folder / name).mkdir()
         start, first, evaluations = None, 0, []
         for last in ends:
-            outputs = tiny_outputs(folder / name, last)
+            outputs = tiny.tiny_outputs(folder / name, last)
             hooks = loader.load_hooks(method, wrappers=wrappers)
-            job = tiny_job(method, first, last)
+            job = tiny.tiny_job(method, first, last)
             training_job.train(run.task, hooks, job, start, outputs, f"{last}")
             evaluations.append(read_table(outputs.evaluation))
             start, first = outputs.state, last
@@ -342,7 +306,7 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
     """
     if not method.trained:
         return
-    run = TinyRun(method, folder, *wrappers, partition=ALIKE, epochs=2)
+    run = TinyRun(method, folder, *wrappers, partition=tiny.ALIKE, epochs=2)
     current, losses = run.start, []
     for number in range(1, 9):
         task = run.task.at(number)
@@ -350,9 +314,7 @@ def learns(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
         if number not in (4, 5):
             losses.append(evaluate_globally(task, run.hooks, current)["loss"])
     if not sum(losses[3:]) < sum(losses[:3]):
-        line = run.says(f"the loss of the global test does not fall: {losses}")
-        raise NotLearningError(line)
+        raise NotLearningError(run.says(f"the loss of the global test does not fall: {losses}"))
 
 
-Check = Callable[..., None]
-CHECKS: tuple[Check, ...] = (keeps_rules, resumes, stacks, learns)
+CHECKS: tuple[Callable[..., None], ...] = (keeps_rules, resumes, stacks, learns)

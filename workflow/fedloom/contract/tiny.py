@@ -19,6 +19,7 @@ from fedloom.data.partition import divide
 from fedloom.data.store import Example, ImageStore
 from fedloom.data.store import write as write_store
 from fedloom.federated import training_job
+from fedloom.federated.build_task import fields_of
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks.manifest import Plugin
 from fedloom.study.jobs import MethodSpec, RunSpec, TrainJob
@@ -61,14 +62,13 @@ def tiny_clip(width: int = 16):
 
 @cache
 def tiny_backbone(family: str, width: int = 16) -> Any:
-    """Return one of these, which checks share: they leave it as it is."""
+    """Return one of these, which checks share."""
     return tiny_vit(width) if family == "vit" else tiny_clip(width)
 
 
 @cache
 def _tokenizer():
-    """Return open_clip's tokenizer, which takes a tenth of a second to make."""
-    import open_clip
+    import open_clip  # whose tokenizer takes a tenth of a second to make
 
     return open_clip.SimpleTokenizer()
 
@@ -78,17 +78,14 @@ def _tiny_data(folder: Path, scheme: dict, seed: int) -> tuple[ImageStore, Path]
     rng = np.random.default_rng(0)
     means = rng.uniform(0, 255, (CLASSES, SIZE, SIZE, 1))
     labels = np.repeat(np.arange(CLASSES), (15, 25, 35, 45))
-    images = np.clip(means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1)), 0, 255)
-    examples = (
-        Example(image.astype(np.uint8), int(label), i % 5 < 2, "noise")
-        for i, (image, label) in enumerate(zip(images, labels, strict=True))
-    )
-    path = folder / "images.arrow"
+    noisy = means[labels] + rng.normal(0, 40, (120, SIZE, SIZE, 1))
+    images = np.clip(noisy, 0, 255).astype(np.uint8)
+    examples = [Example(images[i], int(labels[i]), i % 5 < 2, "noise") for i in range(120)]
+    path, division = folder / "images.arrow", folder / "partition.parquet"
     write_store(path, examples, (SIZE, SIZE, 1), list("abcd"), "noise")
     store = ImageStore(path)
-    table = divide(store.labels, store.test, store.domains, scheme, seed=seed)
-    write_table(folder / "partition.parquet", table)
-    return store, folder / "partition.parquet"
+    write_table(division, divide(store.labels, store.test, store.domains, scheme, seed=seed))
+    return store, division
 
 
 def tiny_task(
@@ -100,13 +97,7 @@ def tiny_task(
     backbone: Any = None,
     **options: object,
 ) -> Task:
-    """Return a task on which a round takes milliseconds; write its files into `folder`.
-
-    Args:
-        seed: of the partition, by default of clients of unequal size.
-        backbone: of the method's family; default: one with random weights.
-        options: the method's, where they are not the defaults.
-    """
+    """Return a task on which a round takes milliseconds; write its files into `folder`."""
     store, division = _tiny_data(folder, partition, seed)
     images = torch.from_numpy(store.images(np.arange(len(store))).copy())
     backbone = backbone or (tiny_vit() if method.family == "vit" else tiny_clip())
@@ -128,7 +119,6 @@ def tiny_task(
         tokens=cached if "features" in needs else None,
         patches=(lambda: patches) if "patches" in needs else None,
     )
-    given = method.options(options, method.name)
     training = method.training({"epochs": 2, "batch_size": 4, "lr": 0.05})
     chosen = [torch.from_numpy(data.train[k]) for k in data.participating[:3]]
     prototypes = None
@@ -136,22 +126,13 @@ def tiny_task(
         prototypes = WarmStart(**warm_start(tokens[:, :-1], data.labels, chosen, CLASSES))
     return Task(
         seed=0,
-        options=SimpleNamespace(**given),
         training=SimpleNamespace(**training, rounds=4),
         backbone=backbone,
         data=data,
         clients_per_round=3,
-        stacked=method.stacked,
-        features_only=method.features_only,
-        forward_inputs=method.forward_inputs,
-        passes=method.passes(given),
-        whole_cohorts=method.needs_whole_cohorts(given),
-        trains_weights=method.trains_weights(given),
-        prompts=method.prompts_of_a_block(given),
-        method=method.name,
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
-        aggregation=method.aggregation_with(given),
         warm_start=prototypes,
+        **fields_of(method, method.options(options, method.name)),
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.common.errors import shortened
 from fedloom.data.image_list import NO_DOMAIN, Prepared
 
 IMAGES = {"images": "images", "train": "training images", "test": "test images"}
@@ -12,20 +13,14 @@ MANY = 5  # lines on single classes before the rest of them is one line
 
 def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     """Return a line for every count that is not as in a recipe's `counts`."""
-    everything = np.ones(len(ready.labels), bool)
-    lines = _compared("", ready, everything, counts)
-    named = {
-        "classes": ("classes with training images", trained_classes(ready)),
-        "domains": ("domains", _domains(ready)),
-    }
-    for key, (words, names) in named.items():
+    lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
+    for key, names in (("classes", trained_classes(ready)), ("domains", _domains(ready))):
         if counts.get(key, len(names)) != len(names):
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            lines.append(f"{len(names)} {words}, the recipe has {counts[key]:,}; found: {shown}")
+            shown = shortened(", ".join(names), 100)
+            lines.append(f"{len(names)} {key}, the recipe has {counts[key]:,}; found: {shown}")
     for name, cell in counts.get("by_domain", {}).items():
         rows = ready.domains == name
-        where = f"domain '{name}': "
-        lines += _compared(where, ready, rows, cell) if rows.any() else [f"{where}missing"]
+        lines += _compared(f"domain '{name}': ", ready, rows, cell)
     expected, each = counts.get("by_class", {}), counts.get("each_class", {})
     of_classes = [f"class '{name}': missing" for name in expected.keys() - set(ready.classes)]
     for label, name in enumerate(ready.classes):
@@ -41,28 +36,6 @@ def trained_classes(ready: Prepared) -> list[str]:
     rows = ready.test if ready.test.all() else ~ready.test
     counts = np.bincount(ready.labels[rows], minlength=len(ready.classes))
     return [name for name, count in zip(ready.classes, counts, strict=True) if count]
-
-
-def uncompared(ready: Prepared, counts: dict[str, Any]) -> list[str]:
-    """Return which images no count of a recipe covers, such as "training images of notmnist".
-
-    A count of images covers those of both splits; one that says at least how many there are covers
-    them as well.
-    """
-    names, domains = _domains(ready), counts.get("by_domain", {})
-    lines = []
-    for half in ("train", "test"):
-        if _covers(counts, half) or _covers(counts.get("each_class", {}), half):
-            continue
-        rest = [name for name in names if not _covers(domains.get(name, {}), half)]
-        if rest:
-            lines.append(IMAGES[half] + ("" if rest == names else f" of {', '.join(rest)}"))
-    return lines
-
-
-def _covers(cell: dict[str, Any], half: str) -> bool:
-    """Return True if counts cover the images of a split, by themselves or with the other's."""
-    return any(key in part for part in (cell, cell.get("at_least", {})) for key in (half, "images"))
 
 
 def _domains(ready: Prepared) -> list[str]:

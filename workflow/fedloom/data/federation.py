@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -20,17 +20,34 @@ from fedloom.data.store import ImageStore
 COPIED_AT_ONCE = 1024  # images, to a GPU
 
 
-def unasked(cache: str) -> Callable[..., torch.Tensor]:
-    """Return a reader that refuses, for a cache that the method does not need."""
+def unasked(cache: str) -> Callable[..., Any]:
+    """Return a reader that refuses, for a cache or prototypes that a method does not need."""
 
-    def read(*block: int | None) -> torch.Tensor:
+    def read(*block: int | None) -> NoReturn:
         line = f"the method reads {cache}, which its method.toml does not ask for"
         raise FedLoomError(f'{line}; add "{cache}" to needs')
 
     return read
 
 
-@dataclass
+@dataclass(frozen=True)
+class Arrived:
+    """Which part of a stream has arrived; without `arrivals` of a partition, the only one.
+
+    Attributes:
+        part: number of the newest part, from 0.
+        parts: how many there will be.
+        training: bool [C], the classes that clients train on now.
+        seen: bool [C], the classes that clients have trained on so far, or do now.
+    """
+
+    part: int
+    parts: int
+    training: torch.Tensor
+    seen: torch.Tensor
+
+
+@dataclass(eq=False)
 class Federation:
     """All clients' data.
 
@@ -38,7 +55,7 @@ class Federation:
         store: the images of all clients, uint8, on disk.
         train, test: rows of the image store, per client id.
         participating: ids of the clients that may be sampled; the others are held out.
-        labels: class of every image, int64 [N].
+        labels: class of every image, int64 [N]; -1 if no client trains on it.
         priors: [clients, C], each client's share of every class in its training images
             (PEP-FedPT, Eq. 14).
         tokens: returns the class tokens [N, d] of the unprompted backbone at the input of a block
@@ -46,12 +63,15 @@ class Federation:
         patches: returns a CLIP's projected patch tokens [N, T, d], from the cache; None if the
             method does not need them. Both are in its format, and a batch's are float32.
         domains: name of every client's domain; of several, joined by +.
-        classes: names of the C classes; without those that no client trains on, whose images have
-            the label -1.
+        classes: names of the C classes that clients train on.
         numbers: the number of each class in the dataset [C]; None: they are the labels.
         unseen: other test images, by a name; every client is tested on all of them, among classes
             that it never trained on.
         device: of a batch's tensors.
+        rounds: of a partition with `arrivals`, the first round [N] in which each image is there,
+            and the first in which clients no longer train on it [N].
+        arrived: what of it there is, of the data of a round (see `at`).
+        whole: the data of all rounds, of the data of a round.
     """
 
     store: ImageStore
@@ -67,16 +87,23 @@ class Federation:
     numbers: np.ndarray | None = None
     unseen: "dict[str, Federation]" = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rounds: tuple[np.ndarray, np.ndarray] | None = None
+    arrived: Arrived | None = None
+    whole: "Federation | None" = None
+
+    def at(self, number: int) -> "Federation":
+        """Return the data of a round (of the first, for 0): images that have not arrived are not
+        in `train` and `test`, and those that have left not in `train`."""
+        if self.rounds is None:
+            return self
+        starts = np.unique(self.rounds[0])
+        part = int(np.searchsorted(starts, max(number, 1), "right")) - 1
+        return _of_part(self.whole or self, part, tuple(starts))
 
     @property
-    def image_bytes(self) -> int:
-        """Return the bytes of all images."""
-        return len(self.store) * int(np.prod(self.store.shape))
-
-    @property
-    def patch_bytes(self) -> int:
-        """Return the bytes of all patches, none if the method does not need them."""
-        return 0 if self.patches is None else self.patches().nbytes
+    def tested(self) -> list[int]:
+        """Return the ids of the clients that have test images: all, if none is yet to arrive."""
+        return [client for client, rows in enumerate(self.test) if len(rows)]
 
     @property
     def num_clients(self) -> int:
@@ -98,11 +125,6 @@ class Federation:
         """Return all images on a GPU, uint8 [N, H, W, channels], or None if they stay on disk."""
         # not of a wrapper's changed images: a copy for every round would push this one out
         return _resident(self.store, self.device) if type(self.store) is ImageStore else None
-
-    @property
-    def streams(self) -> bool:
-        """Return True if images come from disk to a GPU, batch by batch."""
-        return self.device.type == "cuda" and self.resident is None
 
     def batch(self, rows: list[np.ndarray], fill: list[int] | None = None) -> "Batch":
         """Return rows of K clients as one batch [K, B], B the longest; shorter ones are masked.
@@ -128,28 +150,54 @@ class Federation:
             yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
 
 
+@lru_cache(maxsize=4)
+def _of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
+    """Return the data while `part` is the newest of the parts that arrive at the rounds `starts`.
+
+    A client's class priors are those of all its training images that have arrived, and uniform if
+    there are none.
+    """
+    assert whole.rounds is not None
+    arrives, leaves = whole.rounds
+    there, trained = arrives <= starts[part], leaves > starts[part]
+    train = [rows[there[rows]] for rows in whole.train]
+    now = [rows[trained[rows]] for rows in train]
+    labels = whole.labels.cpu().numpy()
+    counts = np.stack([np.bincount(labels[r], minlength=whole.num_classes) for r in train])
+    counts[counts.sum(1) == 0] = 1
+    seen, training = np.zeros((2, whole.num_classes), bool)
+    for client in whole.participating:
+        seen[labels[train[client]]], training[labels[now[client]]] = True, True
+    flags = (torch.from_numpy(values).to(whole.device) for values in (training, seen))
+    return replace(
+        whole,
+        train=now,
+        test=[rows[there[rows]] for rows in whole.test],
+        priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(whole.device),
+        arrived=Arrived(part, len(starts), *flags),
+        whole=whole,
+    )
+
+
 @lru_cache(maxsize=1)  # a copy of a Federation, with other clients, has the same images
 def _resident(store: ImageStore, device: torch.device) -> torch.Tensor | None:
     """Copy all images to a GPU once; see `Federation.resident`."""
-    shape = len(store), *store.shape
-    if not fits(int(np.prod(shape)), device):
+    if not fits(store.nbytes, device):
         return None
-    images = torch.empty(shape, dtype=torch.uint8, device=device)
-    for rows in np.array_split(np.arange(shape[0]), -(-shape[0] // COPIED_AT_ONCE)):
-        images[rows[0] : rows[-1] + 1] = torch.from_numpy(store.images(rows))
+    images = torch.empty((len(store), *store.shape), dtype=torch.uint8, device=device)
+    for start in range(0, len(store), COPIED_AT_ONCE):
+        rows = np.arange(start, min(start + COPIED_AT_ONCE, len(store)))
+        images[start : start + len(rows)] = torch.from_numpy(store.images(rows))
     return images
 
 
 def fits(size: int, device: torch.device) -> bool:
     """Return True if a number of bytes may be kept on a GPU; a CPU keeps none and reads files."""
-    total = gpu_bytes(device)
-    return total is not None and memory.stays_on_gpu(size, total)
+    return device.type == "cuda" and memory.stays_on_gpu(size, gpu_bytes(device))
 
 
-def gpu_bytes(device: torch.device) -> int | None:
-    """Return the memory of a GPU; None of a CPU."""
-    if device.type != "cuda":
-        return None
+def gpu_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU."""
     return torch.cuda.get_device_properties(device).total_memory
 
 
@@ -164,10 +212,7 @@ def pinned(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def read_ahead(batches: Iterator["Batch"]) -> Iterator["Batch"]:
-    """Yield the batches; where the CPU reads images for a GPU, that works while the next are read.
-
-    That begins when a batch's images are first used: a method may do without.
-    """
+    """Yield batches; the CPU reads the next images while a GPU works, once a batch's are used."""
     reads, coming, following = False, None, next(batches, None)
     with ThreadPoolExecutor(1) as reader:
         while following is not None:
@@ -186,7 +231,8 @@ def _padded(rows: list[np.ndarray], fill: list[int] | None) -> tuple[np.ndarray,
     index = np.zeros((len(rows), width), np.int64)
     mask = np.zeros((len(rows), width), bool)
     for k, row in enumerate(rows):
-        index[k] = row[0] if fill is None else fill[k]
+        if len(row) or fill is not None:  # a client may have no image left
+            index[k] = row[0] if fill is None else fill[k]
         index[k, : len(row)] = row
         mask[k, : len(row)] = True
     return index, mask
@@ -215,7 +261,7 @@ class Batch:
     @property
     def is_read_ahead(self) -> bool:
         """Return True if the images are read while the GPU works on another batch."""
-        return self.source.streams
+        return self.source.device.type == "cuda" and self.source.resident is None
 
     @cached_property
     def images(self) -> torch.Tensor:
@@ -265,20 +311,7 @@ class Batch:
 
     def part(self, columns: slice) -> "Batch":
         """Return the images of these columns as a batch."""
-        return BatchPart(**self._columns(columns), whole=self, columns=columns)
-
-    def _columns(self, columns: slice) -> dict[str, Any]:
-        """Return the fields of `part`."""
-        before = [min(count, columns.start) for count in self.counts]
-        until = [min(count, columns.stop) for count in self.counts]
-        return {
-            "source": self.source,
-            "index": self.index[:, columns],
-            "counts": tuple(b - a for a, b in zip(before, until, strict=True)),
-            "rows": self.rows[:, columns],
-            "mask": self.mask[:, columns],
-            "seen": tuple(n + a for n, a in zip(self.seen, before, strict=True)),
-        }
+        return BatchPart.of(self, columns)
 
 
 @dataclass
@@ -288,9 +321,24 @@ class BatchPart(Batch):
     whole: Batch
     columns: slice
 
+    @classmethod
+    def of(cls, whole: Batch, columns: slice) -> Self:
+        """Return the images of these columns as a batch."""
+        before = [min(count, columns.start) for count in whole.counts]
+        until = [min(count, columns.stop) for count in whole.counts]
+        return cls(
+            source=whole.source,
+            index=whole.index[:, columns],
+            counts=tuple(b - a for a, b in zip(before, until, strict=True)),
+            rows=whole.rows[:, columns],
+            mask=whole.mask[:, columns],
+            seen=tuple(n + a for n, a in zip(whole.seen, before, strict=True)),
+            whole=whole,
+            columns=columns,
+        )
+
     @cached_property
     def images(self) -> torch.Tensor:
-        """Return the images, uint8 [K, B, H, W, channels]."""
         return self.whole.images[:, self.columns]
 
 
@@ -310,7 +358,9 @@ def load(
     numbers = np.setdiff1d(np.arange(len(classes)), novel)
     labels = _positions(store.labels, numbers, len(classes))
     counts = np.stack([np.bincount(labels[r], minlength=len(numbers)) for r in train_rows])
-    domains = table["domain"].to_numpy(zero_copy_only=False)
+    domains, rounds = table["domain"].to_numpy(zero_copy_only=False), None
+    if "arrives" in table.column_names:
+        rounds = table["arrives"].to_numpy(), table["leaves"].to_numpy()
     data = Federation(
         store=store,
         train=train_rows,
@@ -323,6 +373,7 @@ def load(
         patches=patches,
         classes=tuple(name for k, name in enumerate(classes) if k in numbers),
         device=device,
+        rounds=rounds,
     )
     if not len(novel):
         return data
@@ -344,11 +395,8 @@ def among(
 ) -> Federation:
     """Return the same clients, each tested on all `rows`, among `classes` that it never trained on.
 
-    Its class priors are uniform.
-
-    Args:
-        labels: of all images [N].
-        other: `store`, `tokens` and `patches`, of images that are not those of `data`.
+    Class priors are uniform. `labels` [N] are those of all images; `other` may hold `store`,
+    `tokens` and `patches` of other images than those of `data`.
     """
     clients, count = data.num_clients, len(classes)
     return replace(
@@ -374,8 +422,7 @@ def shuffled_batches(
 ) -> Iterator[np.ndarray]:
     """Yield one client's minibatches of `size` rows, in a fresh order for every epoch.
 
-    The last batch of an epoch may be smaller. `drop_last` leaves it out, except for a client that
-    has fewer rows than a batch.
+    `drop_last` leaves out a smaller last one, unless it is the only one.
     """
     whole = len(rows) - len(rows) % size if drop_last and len(rows) >= size else len(rows)
     for epoch in range(epochs):

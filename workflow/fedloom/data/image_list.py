@@ -66,9 +66,21 @@ def root_folder(path: str, expected: str) -> Path:
     return root
 
 
+def named_folder(folder: Path, key: str) -> Path:
+    """Return a folder that a key names, which must be there."""
+    if not is_folder(folder):
+        raise FedLoomError(f"{printable(str(folder))}: no such folder, but {key} names it")
+    return folder
+
+
 def file_items(paths: Sequence[str]) -> Callable[[], Iterator[Item]]:
     """Return the `items` of an ImageList of image files."""
     return lambda: (Item(printable(path), partial(_load, path)) for path in paths)
+
+
+def array_items(pixels: np.ndarray) -> Callable[[], Iterator[Item]]:
+    """Return the `items` of an ImageList of the images `pixels`, uint8 [N, H, W]."""
+    return lambda: (Item(f"{k}", partial(Image.fromarray, image)) for k, image in enumerate(pixels))
 
 
 def _load(path: str) -> Image.Image:
@@ -83,12 +95,9 @@ def check_columns(listed: ImageList) -> None:
     count = len(listed.labels)
     kinds = {"labels": ("iu", "integers"), "domains": ("U", "text"), "test": ("b", "booleans")}
     for name, (kind, words) in kinds.items():
-        column = getattr(listed, name)
-        if column is None and name != "labels":
-            continue
-        column = np.asarray(column)
-        if column.shape != (count,) or (count and column.dtype.kind not in kind):
-            raise FedLoomError(
-                f"the source's {name} must be {words} [{count}], got an array {[*column.shape]} of "
-                f"{column.dtype}"
-            )
+        values = getattr(listed, name)
+        column = np.asarray(values)
+        fits = column.shape == (count,) and (not count or column.dtype.kind in kind)
+        if values is not None and not fits:
+            line = f"the source's {name} must be {words} [{count}], got"
+            raise FedLoomError(f"{line} an array {[*column.shape]} of {column.dtype}")

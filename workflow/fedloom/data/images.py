@@ -17,11 +17,6 @@ from fedloom.data.preparation import prepared
 
 log = logging.getLogger(__name__)
 
-# On damaged files Pillow's decoders raise OSError, SyntaxError, ValueError, RuntimeError,
-# struct.error, DecompressionBombError and more.
-UNREADABLE = Exception
-# resized to more pixels than this an image is refused, as Pillow refuses to read one
-LARGEST = 178_956_970
 GREY = ("1", "L", "LA", "La")
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 
@@ -49,25 +44,17 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
 
 
 def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
-    skipped: dict[int, str] = {}  # row -> name
+    skipped: list[str] = []
     examples = _examples(ready, settings, rgb, skipped)
     first = next(examples, None)
     if first is None:
         raise FedLoomError(f"none of {len(skipped)} images can be read, the first is {skipped[0]}")
-    store.write(
-        path,
-        chain([first], examples),
-        first.image.shape,
-        ready.classes,
-        ready.provenance,
-        skipped,
-        ready.named,
-        ready.test_split,
-    )
+    about = ready.classes, ready.provenance, skipped, ready.named, ready.test_split
+    store.write(path, chain([first], examples), first.image.shape, *about)
 
 
 def _examples(
-    ready: Prepared, settings: dict[str, Any], rgb: bool, skipped: dict[int, str]
+    ready: Prepared, settings: dict[str, Any], rgb: bool, skipped: list[str]
 ) -> Iterator[store.Example]:
     """Yield the images, all in the shape of the first; note unreadable ones in `skipped`."""
     first, shape = "", ()
@@ -78,10 +65,9 @@ def _examples(
                 pixels = _pixels(item, settings, rgb)
             except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
-                    cure = "mend or remove it, or set skip_unreadable: true"
-                    raise FedLoomError(f"{error}; {cure}") from None
+                    raise FedLoomError(f"{error}; mend it, or set skip_unreadable: true") from None
                 log.warning("skipped %s", error)
-                skipped[row] = item.name
+                skipped.append(item.name)
                 continue
             if not shape:
                 first, shape = item.name, pixels.shape
@@ -96,42 +82,19 @@ def _examples(
             yield store.Example(
                 pixels, int(ready.labels[row]), bool(ready.test[row]), str(ready.domains[row])
             )
-    if skipped and shape:
-        log.warning(
-            "%d of %d images were unreadable and are left out", len(skipped), len(ready.labels)
-        )
-        _check_classes(ready, skipped)
-
-
-def _check_classes(ready: Prepared, skipped: dict[int, str]) -> None:
-    """Require that images left out take no class, nor its training images, with them."""
-    left = np.ones(len(ready.labels), bool)
-    left[[*skipped]] = False
-    for row, name in skipped.items():
-        own = left & (ready.labels == ready.labels[row])
-        if (own if ready.test[row] else own & ~ready.test).any():
-            continue
-        images = "training images" if own.any() else "images"
-        raise FedLoomError(
-            f"class '{ready.classes[ready.labels[row]]}': none of its {images} can be read, among "
-            f"them {name}; mend them or remove the class"
-        )
+    if skipped:
+        log.warning("%d of %d images were unreadable", len(skipped), len(ready.labels))
 
 
 def _pixels(item: Item, settings: dict[str, Any], rgb: bool) -> np.ndarray:
     """Read an image and return its pixels, see `to_pixels`."""
     try:
-        image = item.load()
-        if not isinstance(image, Image.Image):
-            kind = type(image).__name__
-            raise FedLoomError(f"{item.name}: the source loads {kind}, no PIL image")
         squash = settings.get("resize") == "squash"
-        return to_pixels(image, rgb, settings.get("image_size"), squash)
+        return to_pixels(item.load(), rgb, settings.get("image_size"), squash)
     except FedLoomError:
         raise
-    except UNREADABLE as error:
-        reason = one_line(error)
-        raise _UnreadableError(f"{item.name}: unreadable image ({reason})") from None
+    except Exception as error:  # Pillow's decoders raise whatever they like
+        raise _UnreadableError(f"{item.name}: unreadable image ({one_line(error)})") from None
 
 
 def unreadable(item: Item) -> str | None:
@@ -149,9 +112,7 @@ def to_pixels(image: Image.Image, rgb: bool, size: int | None, squash: bool = Fa
     The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out; or
     `squash` resizes the whole image to the square.
 
-    Raises:
-        ValueError: no pixels, pixels without a known range (32-bit integers and floats), or so
-            long and narrow an image that resizing it would fill the memory.
+    It raises a ValueError at no pixels, or pixels without a known range (32-bit integers, floats).
     """
     if 0 in image.size:
         raise ValueError("it has no pixels")
@@ -165,8 +126,6 @@ def to_pixels(image: Image.Image, rgb: bool, size: int | None, squash: bool = Fa
         wide, high = (max(size, int(side * scale + 1e-9)) for side in image.size)
         if squash:
             wide, high = size, size
-        if wide * high > LARGEST:
-            raise ValueError(f"with image_size {size} it would be resized to {wide} x {high}")
         image = image.resize((wide, high), Image.Resampling.BICUBIC)
         left, top = round((wide - size) / 2), round((high - size) / 2)
         image = image.crop((left, top, left + size, top + size))

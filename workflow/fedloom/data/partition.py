@@ -7,14 +7,15 @@ those of no domain to all clients.
 
 import importlib
 import logging
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from fedloom.common.errors import FedLoomError, check_known
-from fedloom.common.ids import UNASSIGNED
+from fedloom.common.ids import NEVER, UNASSIGNED
 from fedloom.common.seeds import numpy_generator
-from fedloom.config.data_plugins import OWN
+from fedloom.config.kinds import OF_PLUGINS
 from fedloom.config.partitions import held_out_count
 from fedloom.data import plugins
 from fedloom.data.schemes.base import Group
@@ -22,34 +23,33 @@ from fedloom.data.schemes.base import Group
 log = logging.getLogger(__name__)
 
 COLUMNS = pa.schema(
-    [
-        ("index", pa.int64()),
-        ("client_id", pa.int32()),
-        ("label", pa.int32()),
-        ("test", pa.bool_()),
-        ("participating", pa.bool_()),
-        ("domain", pa.string()),
-    ]
+    {
+        "index": pa.int64(),
+        "client_id": pa.int32(),
+        "label": pa.int32(),
+        "test": pa.bool_(),
+        "participating": pa.bool_(),
+        "domain": pa.string(),
+    }
 )
 
 
 def _groups(domains: np.ndarray, scheme: str, settings: dict) -> list[Group]:
     """Return the groups of images that a scheme divides by themselves."""
-    if scheme not in OWN["scheme"]:
-        return plugins.groups(scheme, domains, settings)
-    module = importlib.import_module(f"fedloom.data.schemes.{scheme}")
-    if hasattr(module, "groups"):
-        return module.groups(domains, settings)
-    return [Group("", np.ones(len(domains), bool), module.divide, settings)]
+    if scheme in OF_PLUGINS["scheme"].own:
+        module = importlib.import_module(f"fedloom.data.schemes.{scheme}")
+        if hasattr(module, "groups"):
+            return module.groups(domains, settings)
+        divide_group = module.divide
+    else:
+        divide_group = partial(plugins.divide, scheme)
+    return [Group("", np.ones(len(domains), bool), divide_group, settings)]
 
 
 def _held_out(owner: np.ndarray, domains: np.ndarray, spec: dict, seed: int) -> np.ndarray:
-    """Return the ids of the clients that never train.
+    """Return the ids of the clients that never train, by client and domain of every image [N].
 
     They are all of some domains, or drawn: a share of all clients, or some of each domain.
-
-    Args:
-        owner, domains: [N] client and domain of every image.
     """
     clients, names = owner.max() + 1, spec.get("held_out_domains")
     if names is not None:
@@ -80,19 +80,14 @@ def _test_owners(
     """Return the client [M] of every test image, in proportion to the training images of its class.
 
     What rounding gives a client too much or too little of one class is made good with the next,
-    so that its number of test images is in proportion to its training images as well.
-
-    Args:
-        labels: [M] of the test images.
-        train, owner: [N] label and client of the training images.
-        where: the group of images in an error, as " of domain 'ink'".
+    so that its number of test images is in proportion to its training images as well. `labels` [M]
+    are those of the test images; `train` and `owner` [N] label and client of the training images.
     """
     untrained = np.setdiff1d(labels, train)
     if len(untrained):
         raise FedLoomError(
-            f"class {untrained[0]} has test images but no training image{where} "
-            f"({len(untrained)} such classes), and a client is tested on classes that it trains "
-            "on; add training images, or use a scheme that does not keep domains apart"
+            f"class {untrained[0]} has test images but no training image{where}; add training "
+            "images, or use a scheme that does not keep domains apart"
         )
     result = np.empty(len(labels), int)
     owed = rng.random(clients) * 1e-6  # ties are broken at random
@@ -119,13 +114,10 @@ def _few_shots(labels: np.ndarray, owner: np.ndarray, shots: int, seed: int) -> 
     for client, label in pairs:
         rows = np.flatnonzero((owner == client) & (labels == label))
         kept[rng.permutation(rows)[:shots]] = True
-    if (counts < shots).any():
-        client, label = pairs[counts.argmin()]
-        log.warning(
-            "shots is %d, but clients hold fewer training images of a class %d times out of %d and "
-            "train on those; the fewest are %d, of class %d at client %d (seed %d)",
-            shots, (counts < shots).sum(), len(pairs), counts.min(), label, client, seed,
-        )  # fmt: skip
+    few = (counts < shots).sum()
+    if few:
+        line = "shots is %d, but clients hold fewer training images of a class %d times out of %d"
+        log.warning(line, shots, few, len(pairs))
     return kept
 
 
@@ -133,11 +125,8 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
     """Draw the images that are held back to choose options by, bool [N].
 
     Of a client's images lined up by class, every 1/share-th is drawn, but one image of each class
-    is left to train on, and one at least is drawn.
-
-    Args:
-        labels: [N] class of every image.
-        owner: [N] client of every training image; UNASSIGNED for all others.
+    is left to train on, and one at least is drawn. `owner` [N] is the client of every training
+    image, and UNASSIGNED for all others.
     """
     rng = numpy_generator(seed, "validation")
     held = np.zeros(len(labels), bool)
@@ -146,10 +135,8 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
         rows = rows[np.argsort(labels[rows], kind="stable")]
         _, starts, counts = np.unique(labels[rows], return_index=True, return_counts=True)
         if counts.max() < 2:
-            raise FedLoomError(
-                f"client {client} has no two training images of one class, so that none can be "
-                "held back for study.tune; leave tune out, use fewer clients, or raise shots"
-            )
+            line = "has no two images of one class to hold one back for study.tune; leave tune out"
+            raise FedLoomError(f"client {client} {line}, use fewer clients, or raise shots")
         steps = np.diff(np.floor(np.arange(len(rows) + 1) * share + 0.5))
         taken = np.minimum(np.add.reduceat(steps, starts), counts - 1).astype(int)
         if not taken.any():
@@ -159,27 +146,57 @@ def validation_split(labels: np.ndarray, owner: np.ndarray, share: float, seed: 
     return held
 
 
+def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first round [N] in which each image is there, and the first [N] without it."""
+    keys, columns = spec["arrivals"], {"classes": "label", "domains": "domain"}
+    column = table[columns.get(keys["of"], "client_id")].to_numpy(zero_copy_only=False)
+    starts = np.array([1, *keys["at"]])
+    found = np.unique(column[table["client_id"].to_numpy() != UNASSIGNED])
+    if len(found) < len(starts):
+        raise FedLoomError(
+            f"arrivals: must have {keys['of']} for {len(starts)} parts, got {len(found)}; name "
+            "fewer rounds under at"
+        )
+    part = np.zeros(len(table), int)
+    order = numpy_generator(spec.get("seed", seed), "arrivals").permutation(found)
+    for number, members in enumerate(np.array_split(order, len(starts))):
+        part[np.isin(column, members)] = number
+    ends = np.array([*starts[1:], NEVER])
+    return starts[part], np.full(len(part), NEVER) if keys["keep"] else ends[part]
+
+
 def divide(
     labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
 ) -> pa.Table:
-    """Divide a dataset over clients.
+    """Divide a dataset over clients; return a row per image with the columns `COLUMNS`.
+
+    The clients of a domain follow each other, domains in alphabetical order. `participating` is
+    False for the clients held out of training. UNASSIGNED are, by the keys of `spec`:
+
+    - shots: training images that are not drawn;
+    - validation: the dataset's test images; images drawn from the training ones replace them;
+    - novel_classes: all images of these classes.
+
+    With `arrivals`, the columns `arrives` and `leaves` are the rounds from which on, and before
+    which, clients train on an image.
 
     Args:
         labels, test, domains: [N] class, test split and domain of every image.
-        spec: an entry of the config's `partitions`. The clients of a domain follow each other,
-            domains in alphabetical order. `novel_classes` are numbers here.
+        spec: an entry of the config's `partitions`, in which `novel_classes` are numbers.
         seed: the run's; the entry's own `seed` goes before it.
-
-    Returns:
-        One row per image with the columns `COLUMNS`, sorted by index. `participating` is False for
-        the clients held out of training. UNASSIGNED are, by the keys of `spec`:
-
-        - shots: training images that are not drawn;
-        - validation: the dataset's test images; images drawn from the training ones replace them;
-        - novel_classes: all images of these classes.
     """
-    if "novel_classes" not in spec:
-        return _divide(labels, test, domains, spec, seed)
+    divided = _beside_novel if "novel_classes" in spec else _divide
+    table = divided(labels, test, domains, spec, seed)
+    if "arrivals" in spec:
+        for name, rounds in zip(("arrives", "leaves"), _arrivals(table, spec, seed), strict=True):
+            table = table.append_column(name, pa.array(rounds, pa.int32()))
+    return table
+
+
+def _beside_novel(
+    labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
+) -> pa.Table:
+    """Divide all images but those of `novel_classes`; see `divide`."""
     seen = ~np.isin(labels, spec["novel_classes"])
     numbers = np.unique(labels[seen], return_inverse=True)[1]  # schemes count classes from 0
     table = _divide(numbers, test[seen], domains[seen], spec, seed)
@@ -222,11 +239,10 @@ def _divide(
     for kind, split in (("training", ~test), ("test", test)):
         empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
         if len(empty):
-            raise FedLoomError(
-                f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
-                f"{len(empty)} such clients of {clients}); use fewer clients, a larger alpha or "
-                "more classes per client"
-            )
+            who = f"client {empty[0]}{of_client[empty[0]]} has no {kind} images (seed {seed}, "
+            who += f"{len(empty)} such clients of {clients})"
+            cure = "use fewer clients, a larger alpha or more classes per client"
+            raise FedLoomError(f"{who}; {cure}")
     training = ~np.isin(owner, _held_out(owner, domains, spec, seed))
     if "shots" in spec:
         rows = np.flatnonzero(~test)

@@ -8,13 +8,6 @@ from fedloom.common.errors import FedLoomError
 from fedloom.common.seeds import numpy_generator
 
 
-class Split(NamedTuple):
-    """A test split."""
-
-    test: np.ndarray  # bool [N]
-    rule: str  # how they were chosen, in words
-
-
 class _Cells(NamedTuple):
     """The images of one class in one domain are a cell; cells are ordered by class."""
 
@@ -25,29 +18,23 @@ class _Cells(NamedTuple):
     domain: np.ndarray  # [cells]
 
 
-def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -> Split:
-    """Choose test images, stratified as finely as the counts allow; always the same ones.
+def fixed_test_split(
+    labels: np.ndarray, domains: np.ndarray, fraction: float
+) -> tuple[np.ndarray, str]:
+    """Choose test images, bool [N], always the same ones; return the rule in words with them.
 
-    By class and domain, where that is possible: images are lined up by class, within it by domain,
-    within that at random, and every 1/fraction-th is taken, but one image of each class in each
-    domain is left to train on.
-
-    This may cost a class more test images than one, or leave a large domain with none (writers,
-    say, who wrote every letter once). Then `fraction` holds for every class by itself, within one
-    image, and for every domain by itself as nearly as the classes allow. A class keeps at least
-    one training image, not every domain of it. If any class has two images, there is a test image.
-
-    Args:
-        labels, domains: class, int [N], and domain, str [N], of every image.
-        fraction: in (0, 1]; 1 leaves no image to train on.
+    They are stratified as finely as the counts allow. Images are lined up by class, within it by
+    domain, within that at random, and every 1/fraction-th is taken, but one image of each class in
+    each domain is left to train on. If that costs a class more test images than one, or leaves a
+    large domain with none (writers, say, who wrote every letter once), `fraction` holds for every
+    class by itself, within one image, and for every domain by itself as nearly as the classes
+    allow; a class keeps a training image.
     """
     if fraction == 1:
-        return Split(np.ones(len(labels), bool), "all images")
+        return np.ones(len(labels), bool), "all images"
     if len(np.unique(labels)) == len(labels):
-        raise FedLoomError(
-            f"each of {len(labels)} classes has one image, to train on, which leaves none to test "
-            "on; add images, or take a dataset with an official test split"
-        )
+        line = "classes has one image, which leaves none to test on; add images, or take a dataset"
+        raise FedLoomError(f"each of {len(labels)} {line} with an official test split")
     cells = _cells(labels, domains)
     # every 1/fraction-th image in order, but not the last one of a cell
     chosen = np.diff(np.floor(np.arange(len(labels) + 1) * fraction + 0.5)) > 0
@@ -67,7 +54,7 @@ def fixed_test_split(labels: np.ndarray, domains: np.ndarray, fraction: float) -
             )
     test = np.zeros(len(labels), bool)
     test[cells.order] = chosen
-    return Split(test, rule)
+    return test, rule
 
 
 def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:

@@ -49,41 +49,36 @@ def write(
         skipped: images that are left out; it may grow while `examples` are drawn.
         named, test_split: see ImageList.
     """
-    schema = pa.schema(
-        [
-            ("image", pa.binary(int(np.prod(shape)))),
-            ("label", pa.int32()),
-            ("test", pa.bool_()),
-            ("domain", pa.string()),
-        ],
-        metadata={"height": str(shape[0]), "width": str(shape[1]), "channels": str(shape[2])},
-    )
-    count = {"training": 0, "test": 0}
-    size, iterator = max(1, min(BATCH, CHUNK // int(np.prod(shape)))), iter(examples)
+    pixels = pa.binary(int(np.prod(shape)))
+    kinds = {"image": pixels, "label": pa.int32(), "test": pa.bool_(), "domain": pa.string()}
+    sides = dict(zip(("height", "width", "channels"), map(str, shape), strict=True))
+    schema = pa.schema(kinds, metadata=sides)
+    total, tests = 0, 0
+    size, iterator = max(1, min(BATCH, CHUNK // pixels.byte_width)), iter(examples)
     with replacing(store) as temporary, pa.ipc.new_file(temporary, schema) as writer:
         while group := list(islice(iterator, size)):
             images, *others = zip(*group, strict=True)
             columns = [[image.tobytes() for image in images], *others]
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
-            for example in group:
-                count["test" if example.test else "training"] += 1
-        if not count["test"]:
-            left_out = f", {len(skipped)} unreadable ones left out" if len(skipped) else ""
+            total, tests = total + len(group), tests + sum(example.test for example in group)
+        if not tests:
             raise FedLoomError(
-                f"none of the {count['training']} images{left_out} is a test image; name test "
+                f"none of {total} images ({len(skipped)} unreadable) is a test image; name test "
                 "images that can be read, or take a dataset without an official split"
             )
-    facts: dict[str, Any] = {
-        "images": sum(count.values()),
-        "test_images": count["test"],
-        "test_split": test_split,
-        "classes": classes,
-        "shape": shape,
-        "skipped": len(skipped),
-        "provenance": provenance,
-    }
-    write_receipt(store, **facts, **_checksums(store), **({} if named else {"named": False}))
+    write_receipt(
+        store,
+        images=total,
+        test_images=tests,
+        test_split=test_split,
+        classes=classes,
+        shape=shape,
+        skipped=len(skipped),
+        provenance=provenance,
+        **_checksums(store),
+        **({} if named else {"named": False}),
+    )
 
 
 def _checksums(store: Path) -> dict[str, Any]:
@@ -118,7 +113,7 @@ class ImageStore:
         self._path, self._data, self._parts = path, memoryview(whole), facts["parts"]
         if _digest_between(self._data, self._parts) != facts["rest"]:
             raise changed(path)
-        self._verified = [False] * len(self._parts)
+        self._unverified = set(range(len(self._parts)))
         self._table = pa.ipc.open_file(whole).read_all()
         meta = self._table.schema.metadata
         self.shape = tuple(int(meta[key]) for key in (b"height", b"width", b"channels"))
@@ -132,20 +127,24 @@ class ImageStore:
     def __len__(self) -> int:
         return self._table.num_rows
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all images."""
+        return len(self) * int(np.prod(self.shape))
+
     def images(self, index: np.ndarray) -> np.ndarray:
         """Return the images at `index` [...], as uint8 [..., H, W, channels], verified by chunk."""
         rows = index.reshape(-1)
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
-        within = rows - self._starts[chunks]
-        pixels = np.empty((len(rows), *self.shape), np.uint8)
-        for chunk in np.unique(chunks):
+        for chunk in self._unverified & set(chunks.tolist()):
             start, length, checksum = self._parts[chunk]
-            pixels_of_chunk = self._data[start : start + length]
-            if not self._verified[chunk] and zlib.crc32(pixels_of_chunk) != checksum:
+            if zlib.crc32(self._data[start : start + length]) != checksum:
                 raise changed(self._path)
-            self._verified[chunk] = True
+            self._unverified.remove(chunk)
         # image by image, to copy each once: Arrow's `take` may copy the whole column before it
         # takes from it, and numpy makes another array when it is indexed by a list
+        pixels = np.empty((len(rows), *self.shape), np.uint8)
+        within = rows - self._starts[chunks]
         for place, (chunk, row) in enumerate(zip(chunks.tolist(), within.tolist(), strict=True)):
             pixels[place] = self._chunks[chunk][row]
         return pixels.reshape(*index.shape, *self.shape)

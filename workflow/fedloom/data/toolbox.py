@@ -1,7 +1,6 @@
 """What a plugin that brings a source of data, or a partition scheme, may call.
 
-A source returns an ImageList, which lists images as Items; a scheme returns the client of every
-image, or Groups that are divided by themselves.
+A source returns an ImageList, which lists images as Items; a scheme the client of every image.
 """
 
 from fedloom.common.checkout import matching as matching
@@ -9,7 +8,6 @@ from fedloom.common.checkout import resource as resource
 from fedloom.common.errors import FedLoomError as FedLoomError
 from fedloom.data.image_list import ImageList as ImageList
 from fedloom.data.image_list import Item as Item
-from fedloom.data.schemes.base import Group as Group
 from fedloom.data.schemes.base import deal as deal
 from fedloom.data.schemes.base import deal_classes as deal_classes
 from fedloom.data.schemes.base import largest_remainder as largest_remainder

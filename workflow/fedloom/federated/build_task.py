@@ -20,7 +20,8 @@ from fedloom.data import federation
 from fedloom.data.store import ImageStore
 from fedloom.federated.task import Task, WarmStart
 from fedloom.hooks import loader, manifest
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
+from fedloom.hooks.manifest import Plugin
 from fedloom.study.jobs import RunSpec
 
 
@@ -30,42 +31,48 @@ def build_task(
     """Return the task of a run, whose `files` are fedloom.study.paths.run_inputs, and its hooks."""
     run, method = spec.run, manifest.find(spec.method.plugin, kind="method")
     wrappers = [manifest.find(wrapper.plugin, kind="wrapper") for wrapper in spec.method.wrappers]
-    facts = read_receipt(files["store"])
-    for name in files.keys() - {"store"}:  # whose reader verifies what it reads
-        check_receipt(files[name])
+    facts = _checked_receipts(files)
     if method.family == "clip":
         check_names(facts, run.dataset)
     warm_start = None
     if "prototypes" in files:
         warm_start = WarmStart(**tensor_files.load(files["prototypes"], device)[0])
+    store, classes = ImageStore(files["store"], facts), facts["classes"]
+    caches = _caches(files, device)
     task = Task(
         seed=run.seed,
         fixed=spec.fixed,
-        options=SimpleNamespace(**spec.method.options),
         training=SimpleNamespace(**spec.method.training, rounds=spec.schedule_rounds),
         backbone=base.load(spec.backbone.family, spec.backbone.settings, device),
-        data=federation.load(
-            ImageStore(files["store"], facts),
-            files["partition"],
-            facts["classes"],
-            device,
-            **_caches(files, device),
-        ),
+        data=federation.load(store, files["partition"], classes, device, **caches),
         clients_per_round=spec.clients_per_round,
-        stacked=method.stacked and spec.stacked,
-        features_only=method.features_only,
-        forward_inputs=method.forward_inputs,
-        passes=method.passes(spec.method.options),
-        whole_cohorts=method.needs_whole_cohorts(spec.method.options),
-        trains_weights=method.trains_weights(spec.method.options),
-        prompts=method.prompts_of_a_block(spec.method.options),
-        method=method.name,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
-        aggregation=method.aggregation_with(spec.method.options),
         warm_start=warm_start,
+        **fields_of(method, spec.method.options, spec.stacked),
     )
-    check_cohort(task)
+    clients = len(task.data.participating)
+    if spec.clients_per_round > clients:  # the config cannot tell for a partition by domains
+        raise FedLoomError(
+            f"study.clients_per_round: {spec.clients_per_round} is more than the {clients} "
+            "participating clients of the partition"
+        )
     return task, loader.load_hooks(method, wrappers=wrappers)
+
+
+def fields_of(method: Plugin, options: dict[str, Any], stacked: bool = True) -> dict[str, Any]:
+    """Return the fields of a Task that follow from method.toml and the method's options."""
+    return {
+        "options": SimpleNamespace(**options),
+        "stacked": method.stacked and stacked,
+        "features_only": method.features_only,
+        "forward_inputs": method.forward_inputs,
+        "passes": method.passes(options),
+        "whole_cohorts": method.needs_whole_cohorts(options),
+        "trains_weights": method.trains_weights(options),
+        "prompts": method.prompts_of_a_block(options),
+        "method": method.name,
+        "aggregation": method.aggregation_with(options),
+    }
 
 
 def with_datasets(
@@ -73,21 +80,24 @@ def with_datasets(
 ) -> Task:
     """Return a task with the test images of other datasets in `data.unseen`, by their labels.
 
-    Args:
-        files: of each dataset, see fedloom.study.paths.other_inputs.
+    Their `files` are those of fedloom.study.paths.other_inputs.
     """
     unseen = dict(task.data.unseen)
     for dataset, of_dataset in files.items():
-        facts = read_receipt(of_dataset["store"])
+        facts = _checked_receipts(of_dataset)
         check_names(facts, dataset)
-        for name in of_dataset.keys() - {"store"}:
-            check_receipt(of_dataset[name])
         store = ImageStore(of_dataset["store"], facts)
         other = {"store": store} | _caches(of_dataset, device)
-        rows = np.flatnonzero(store.test)
-        found = federation.among(task.data, rows, store.labels, facts["classes"], **other)
-        unseen[OTHER + dataset] = found
+        rows, classes = np.flatnonzero(store.test), facts["classes"]
+        unseen[OTHER + dataset] = federation.among(task.data, rows, store.labels, classes, **other)
     return replace(task, data=replace(task.data, unseen=unseen))
+
+
+def _checked_receipts(files: Mapping[str, Path]) -> dict[str, Any]:
+    """Check all files but the image store, whose reader verifies it, and return its receipt."""
+    for name in files.keys() - {"store"}:
+        check_receipt(files[name])
+    return read_receipt(files["store"])
 
 
 def _caches(files: Mapping[str, Path], device: torch.device) -> dict[str, Any]:
@@ -101,18 +111,14 @@ def cached_tokens(features: Path, device: torch.device) -> Callable[[int | None]
 
     @lru_cache
     def tokens(block: int | None) -> Tensor:
-        if block is None:
-            return tensor_files.tensor(features, "final").to(device)
-        return tensor_files.tensor(features, "inputs", block - 1).to(device)
+        name, column = ("final", None) if block is None else ("inputs", block - 1)
+        return tensor_files.tensor(features, name, column).to(device)
 
     return tokens
 
 
 def cached_patches(file: Path, device: torch.device) -> Callable[[], Tensor]:
-    """Return a function that gives all images' patch tokens [N, T, d] of a cache.
-
-    They stay in a memory-mapped file, of which a batch reads its rows, unless they fit a GPU.
-    """
+    """Return `Federation.patches`: tokens [N, T, d], on a GPU if they fit, else on disk."""
 
     @lru_cache
     def patches() -> Tensor:
@@ -128,17 +134,4 @@ def check_names(facts: dict, dataset: str) -> None:
         raise FedLoomError(
             f"datasets.{dataset}: its {len(facts['classes'])} classes have numbers and no names, "
             f"which a CLIP's prompts are made of; set datasets.{dataset}.class_names"
-        )
-
-
-def check_cohort(task: Task) -> None:
-    """Check that a cohort is at most all participating clients.
-
-    The config cannot tell for a partition by domains, whose clients follow from the dataset.
-    """
-    clients = len(task.data.participating)
-    if task.clients_per_round > clients:
-        raise FedLoomError(
-            f"study.clients_per_round: {task.clients_per_round} is more than the {clients} "
-            "participating clients of the partition"
         )

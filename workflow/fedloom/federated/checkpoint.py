@@ -3,10 +3,8 @@
 The head, `checkpoint.safetensors`, holds the server's state. A part, `checkpoint/0007.safetensors`,
 holds the states of the clients that took part in round 7, and the round's rows. A round writes its
 part first and then the head: a job that is killed between the two resumes from the round before.
-
-When all parts would take FOLD times the space of the current states, or would be more than
-MOST_PARTS, the round writes the current states to one part: on average at most three times the
-bytes that change.
+Where all parts would take FOLD times the space of the current states, or would be more than
+MOST_PARTS, the round writes the current states to one part.
 """
 
 from collections.abc import Iterable
@@ -25,28 +23,19 @@ REMEMBERED = 64  # approximate bytes of what the server remembers of a client
 
 @dataclass(frozen=True)
 class Saved:
-    """The content of a checkpoint.
+    """The content of a checkpoint."""
 
-    Attributes:
-        round: the last finished round.
-        changes: the server's state after it, and those of the clients that took part in the job.
-        rows: of all rounds since the job began.
-        digests: of the parts, by their names.
-        size: bytes that the parts hold, as `_size` counts.
-    """
-
-    round: int
-    changes: State
-    rows: Rows
-    digests: dict[str, str]
-    size: int
+    round: int  # the last finished one
+    changes: State  # the server's state after it, and those of clients that took part in the job
+    rows: Rows  # of all rounds since the job began
+    digests: dict[str, str]  # of the parts, by their names
+    size: int  # bytes that the parts hold, as `_size` counts
 
 
 def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | None:
     """Return what a checkpoint holds, on the host, or why no job can resume from it.
 
-    It is None if there is no checkpoint of a round after `first`, the one that the job starts
-    after. A part is missing where the user deleted it, because it was damaged.
+    It is None if there is no checkpoint of a round after `first`, where the job starts.
     """
     if not head.exists():
         return None
@@ -56,11 +45,10 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
     if facts["fingerprint"] != fingerprint:
         return "was made by other code, settings, data or packages"
     digests = facts["parts"]
-    missing = [name for name in digests if not _part(head, name).exists()]
-    if missing:
-        return f"lacks its part {_part(head, missing[0])}"
     changes, rows, size = State({}), list[Rows](), 0
     for name, digest in digests.items():
+        if not _part(head, name).exists():  # the user deleted it, because it was damaged
+            return f"lacks its part {_part(head, name)}"
         part, _ = tensor_files.load(_part(head, name), sha256=digest)
         rows.append(Rows.unpack(part.pop("rows")))
         own = State.of(part)
@@ -71,7 +59,7 @@ def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | N
 
 
 class Checkpoint:
-    """The checkpoint of a job that trains, written after every round."""
+    """The checkpoint of a job, written after every round."""
 
     def __init__(self, head: Path, fingerprint: str, saved: Saved | None = None):
         """Resume from the saved checkpoint, or begin a new one; `head` names its parts."""
@@ -80,11 +68,9 @@ class Checkpoint:
         self._digests: dict[str, str] = {}
         self._taken = 0  # bytes that the parts hold
         self._sizes: dict[int, int] = {}  # bytes of the current states, by client
-        self._counts = 0  # bytes of the current states and the rows
         if saved is not None:
             self._rows, self._digests, self._taken = [saved.rows], saved.digests, saved.size
             self._sizes = {k: _size(saved.changes, k) for k in saved.changes.clients}
-            self._counts = sum(self._sizes.values()) + saved.rows.size
             self._sweep()  # a job that was killed may not have come to it
 
     @property
@@ -95,15 +81,13 @@ class Checkpoint:
     def write(self, number: int, state: State, clients: Iterable[int], rows: Rows) -> None:
         """Write the state and the rows of round `number`, and the `clients` that it changed."""
         changed = {client: _size(state, client) for client in clients}
-        replaced = sum(self._sizes.get(client, 0) for client in changed)
-        new = rows.size + sum(changed.values())
-        self._counts += new - replaced
-        self._taken += new
+        self._taken += rows.size + sum(changed.values())
         self._sizes |= changed
         self._rows.append(rows)
-        fold = self._taken > FOLD * self._counts or len(self._digests) >= MOST_PARTS
+        current = sum(each.size for each in self._rows) + sum(self._sizes.values())
+        fold = self._taken > FOLD * current or len(self._digests) >= MOST_PARTS
         if fold:
-            changed, rows, self._taken = self._sizes, self.rows, self._counts
+            changed, rows, self._taken = self._sizes, self.rows, current
             self._rows = [rows]
         if not self._digests:  # the parts of another checkpoint may have the same names
             self._head.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """Evaluate the clients on their own test images, and the server's model on all of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,39 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.ids import SERVER_MODEL
+from fedloom.common.ids import BASE, OWN, PART, SERVER_MODEL
 from fedloom.common.tensors import Tree, leaves, stack, tensor_map
 from fedloom.data.federation import Batch, Federation
-from fedloom.federated import attacks, checks
-from fedloom.federated.groups import (
-    clients_at_once,
-    clients_evaluated_at_once,
-    groups,
-    groups_by_images,
-    images_at_once,
-    iterate_examples,
-)
-from fedloom.federated.round import download_to, personal_state
-from fedloom.federated.rows import Confusion
+from fedloom.federated import checks, groups
+from fedloom.federated.round import attackers, download_to, personal_state
+from fedloom.federated.rows import Confusion, Score
 from fedloom.federated.state import State
 from fedloom.federated.task import Cohort, Task, cohort
-from fedloom.hooks.hook_caller import Hooks
-
-
-@dataclass(frozen=True)
-class Score:
-    """How a client, or the server's model, answered its images.
-
-    Attributes:
-        images, predicted: rows of the image store [n], and the class predicted for each.
-        correct: number of correct answers.
-        loss: sum of the cross-entropies.
-    """
-
-    images: np.ndarray
-    predicted: np.ndarray
-    correct: int
-    loss: float
+from fedloom.hooks.loader import Hooks
 
 
 @torch.no_grad()
@@ -54,47 +31,50 @@ def evaluate(
     global_test: bool = False,
     confusion: Confusion | None = None,
 ) -> list[dict]:
-    """Return the rows of evaluation.parquet of round `task.round`.
+    """Return the rows of evaluation.parquet of round `task.round`, sorted by client id.
 
-    They are sorted by client id; a method that personalises has two rows per client, without and
-    with it. The row of the global test comes last.
+    A method that personalises has two rows per client, without and with it. The row of the global
+    test comes last: that of the server's model on all test images.
 
     Args:
         ids: the clients to evaluate; default: all, whether they participate or not.
-        global_test: also evaluate the server's model on all test images.
         confusion: counts the answers, of a method that personalises those of personalised clients.
     """
     rows, answers = list[dict](), list[list[Score]]()
     server = received_by(task, hooks, state, [SERVER_MODEL]) if global_test else None
-    everyone = ids is None or len(ids) == task.data.num_clients
-    triggered = attacks.triggered(task, hooks)
     # clients that a method cannot tell apart have given the answers of the server's model
-    one_model = global_test and everyone and not hooks.takes("predict", "clients")
-    for received, clients in cohorts(task, hooks, state, ids):
+    everyone = ids is None or len(ids) == len(task.data.tested)
+    one_model = everyone and not hooks.takes("predict", "clients")
+    triggered = hooks.triggered(task=task)
+    if triggered is not None:
+        checks.check_federation(task, "triggered", triggered)
+
+    def add_rows(received: Tree, clients: Cohort, personalized: bool) -> list[Score]:
         images = [task.data.test[k] for k in clients.ids]
-        # scored before `personalize`, which may write to the states that it gets
         scores = score_of(task, hooks, received, clients, images)
+        rates = _backdoor_rates(task, hooks, received, clients, triggered) if triggered else {}
+        for client, score in zip(clients.ids, scores, strict=True):
+            row = row_of(task, client, [[score]], personalized)
+            rows.append(row | ({"backdoor_rate": rates[client]} if client in rates else {}))
+        return scores
+
+    for received, clients in cohorts(task, hooks, state, ids):
+        # scored before `personalize`, which may write to the states that it gets
+        scores = add_rows(received, clients, False)
         answers.append(scores)
-        rates = _backdoor_rates(task, hooks, received, clients, triggered)
-        rows += _client_rows(task, clients, scores, rates, personalized=False)
         one_model = one_model and server is not None and is_copied(server[0], received)
         personal = personalized_by(task, hooks, received, clients)
         if personal is not None:
-            scores = score_of(task, hooks, received, personal, images)
-            rates = _backdoor_rates(task, hooks, received, personal, triggered)
-            rows += _client_rows(task, clients, scores, rates, personalized=True)
+            scores = add_rows(received, personal, True)
         if confusion is not None:
             for client, score in zip(clients.ids, scores, strict=True):
-                confusion.add(task, client, score.images, score.predicted)
+                confusion.add(task, client, [score])
     rows.sort(key=lambda row: (row["client_id"], row["personalized"]))
     if server is not None:
-        answers = answers if one_model else _answers_to_all(task, hooks, state, ids, *server)
+        answers = answers if one_model else _answers_to_all(task, hooks, state, ids, server)
         rows.append(row_of(task, SERVER_MODEL, answers))
         if confusion is not None:
-            scores = [score for of_cohort in answers for score in of_cohort]
-            predicted = np.concatenate([score.predicted for score in scores])
-            images = np.concatenate([score.images for score in scores])
-            confusion.add(task, SERVER_MODEL, images, predicted)
+            confusion.add(task, SERVER_MODEL, [s for of_cohort in answers for s in of_cohort])
     return rows
 
 
@@ -104,12 +84,7 @@ def evaluate_globally(task: Task, hooks: Hooks, state: State) -> dict:
 
 
 def _answers_to_all(
-    task: Task,
-    hooks: Hooks,
-    state: State,
-    ids: Sequence[int] | None,
-    received: Tree,
-    server_model: Cohort,
+    task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None, server: tuple[Tree, Cohort]
 ) -> list[list[Score]]:
     """Return how the server's model answers all test images.
 
@@ -117,37 +92,24 @@ def _answers_to_all(
     all of them instead (SGPT's protocol).
     """
     images = np.sort(np.concatenate(task.data.test))
-    scores = score_of(task, hooks, received, server_model, [images])
+    scores = score_of(task, hooks, *server, [images])
     if not scores:
         chosen = [k for k in ids or task.data.participating if k in task.data.position]
-        for group in groups(len(chosen), width(task, state)):
+        for group in groups.divide(len(chosen), groups.clients_evaluated_at_once(task, state)):
             received, clients = received_by(task, hooks, state, [chosen[k] for k in group])
             scores += score_of(task, hooks, received, clients, [images] * len(clients))
     return [scores]
 
 
-def _client_rows(
-    task: Task, clients: Cohort, scores: list[Score], rates: dict[int, float], personalized: bool
-) -> list[dict]:
-    """Return the clients' rows of evaluation.parquet; `rates` are of `_backdoor_rates`."""
-    rows = []
-    for client, score in zip(clients.ids, scores, strict=True):
-        row = row_of(task, client, [[score]], personalized)
-        rows.append(row | ({"backdoor_rate": rates[client]} if client in rates else {}))
-    return rows
-
-
 def _backdoor_rates(
-    task: Task, hooks: Hooks, received: Tree, clients: Cohort, triggered: Federation | None
+    task: Task, hooks: Hooks, received: Tree, clients: Cohort, triggered: Federation
 ) -> dict[int, float]:
     """Return the share of its triggered images that each client takes for the wanted class."""
-    if triggered is None:
-        return {}
     chosen = [k for k, client in enumerate(clients.ids) if len(triggered.test[client])]
     if not chosen:
         return {}
-    images = [triggered.test[clients.ids[k]] for k in chosen]
     sent, members = tensor_map(lambda value: value[chosen], received), clients.subset(chosen)
+    images = [triggered.test[client] for client in members.ids]
     scores = score_of(replace(task, data=triggered), hooks, sent, members, images)
     pairs = zip(members.ids, scores, strict=True)
     return {client: score.correct / len(score.images) for client, score in pairs}
@@ -168,28 +130,39 @@ def row_of(
         "num_test": images,
         "num_correct": sum(score.correct for score in scores),
         "loss": sum(sum(score.loss for score in of_cohort) for of_cohort in answers) / images,
+        **_by_part(task, scores),
     }
+
+
+def _by_part(task: Task, scores: list[Score]) -> dict[str, float]:
+    """Return the share of correct answers to each part of a stream that has arrived, from 1 on."""
+    if task.data.rounds is None:
+        return {}
+    images = np.concatenate([score.images for score in scores])
+    predicted = np.concatenate([score.predicted for score in scores])
+    correct = predicted == task.data.labels.cpu().numpy()[images]
+    part = np.unique(task.data.rounds[0], return_inverse=True)[1][images]
+    return {f"{PART}{n + 1}": float(correct[part == n].mean()) for n in np.unique(part)}
 
 
 @torch.no_grad()
 def artefact(task: Task, hooks: Hooks, state: State, name: str) -> dict[str, list]:
     """Compute a table of a wrapper, or else of the method, for figures and tables, by column."""
 
-    def batches() -> Iterator[tuple[Tree, Cohort, Batch]]:
+    def batches(images: Sequence[np.ndarray]) -> Iterator[tuple[Tree, Cohort, Batch]]:
         for received, clients in cohorts(task, hooks, state):
-            for batch in iterate_examples(task, [task.data.test[k] for k in clients.ids]):
+            for batch in groups.iterate_examples(task, [images[k] for k in clients.ids]):
                 yield received, clients, batch
 
     def answers(images: Sequence[np.ndarray]) -> Iterator[tuple[Cohort, Batch, Tensor]]:
-        for received, clients in cohorts(task, hooks, state):
-            for batch in iterate_examples(task, [images[k] for k in clients.ids]):
-                logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
-                yield clients, batch, checks.check_logits(task, clients, batch.labels, logits)
+        for received, clients, batch in batches(images):
+            logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+            yield clients, batch, checks.check_logits(task, clients, batch.labels, logits)
 
     hook, table = "audit_table", hooks.audit_table(task=task, answers=answers, name=name)
     if table is None:
-        hook = "artefact"
-        table = hooks.artefact(task=task, server=state.server, cohorts=batches(), name=name)
+        hook, own = "artefact", batches(task.data.test)
+        table = hooks.artefact(task=task, server=state.server, cohorts=own, name=name)
     checks.check_artefact(task, hook, name, table)
     return table
 
@@ -198,52 +171,36 @@ def cohorts(
     task: Task, hooks: Hooks, state: State, ids: Sequence[int] | None = None
 ) -> Iterator[tuple[Tree, Cohort]]:
     """Yield what clients (default: all) receive, and the clients, in cohorts of similar size."""
-    ids = range(task.data.num_clients) if ids is None else ids
+    ids = task.data.tested if ids is None else ids
     by_size = sorted(ids, key=lambda k: (len(task.data.test[k]), k))
     sizes = [len(task.data.test[k]) for k in by_size]
-    for group in groups_by_images(sizes, width(task, state), images_at_once(task)):
+    most = groups.clients_evaluated_at_once(task, state), groups.images_at_once(task)
+    for group in groups.groups_by_images(sizes, *most):
         yield received_by(task, hooks, state, sorted(by_size[k] for k in group))
-
-
-def width(task: Task, state: State) -> int:
-    """Return how many clients are evaluated as one batch."""
-    sent = {key: state.server.get(key, {}) for key in ("params", "constants")}
-    kept = next(iter(state.clients.values()), {})
-    return clients_evaluated_at_once(task, sent, kept)
 
 
 def received_by(task: Task, hooks: Hooks, state: State, ids: list[int]) -> tuple[Tree, Cohort]:
     """Return what the clients receive after the round, stacked [K, ...], and the clients."""
     received = download_to(task, hooks, state, ids)[1]
-    pairs = zip(ids, received, strict=True)
-    states = {k: _state_to_evaluate(task, hooks, state, k, tree) for k, tree in pairs}
-    checks.check_stackable(task, "unseen_client_state", states, state.clients)
+    states = {}
+    for client, tree in zip(ids, received, strict=True):
+        own = state.personal.get(client)
+        if own is None:
+            seen = {"states": state.personal, "received": tree}
+            own = hooks.unseen_client_state(task=task, client=client, **seen)
+        states[client] = personal_state(task, hooks, state, client) if own is None else own
+    checks.check_states(task, "unseen_client_state", states, state.clients)
     return stack(received), cohort(task, ids, list(states.values()))
-
-
-def _state_to_evaluate(task: Task, hooks: Hooks, state: State, client: int, received: Tree) -> Tree:
-    """Return the personal state with which a client is evaluated, before it is personalised."""
-    if client in state.personal:
-        return state.personal[client]
-    unseen = hooks.unseen_client_state(
-        task=task, client=client, states=state.personal, received=received
-    )
-    if unseen is None:
-        return personal_state(task, hooks, state, client)
-    checks.check_personal(task, "unseen_client_state", client, unseen)
-    return unseen
 
 
 def is_copied(server: Tree, received: Tree) -> bool:
     """Return True if all K clients received [K, ...] the same as the server's model [1, ...]."""
 
     def equal(one: object, several: object) -> bool:
-        if not isinstance(one, Tensor) or not isinstance(several, Tensor):
-            return type(one) is type(several) and one == several
-        if one.dtype != several.dtype or one.shape[1:] != several.shape[1:]:
-            return False
-        expanded = one.data_ptr() == several.data_ptr() and several.stride(0) == 0  # not copied
-        return expanded or torch.equal(several, one.expand_as(several))
+        if isinstance(one, Tensor) and isinstance(several, Tensor):
+            same = one.dtype == several.dtype and one.shape[1:] == several.shape[1:]
+            return same and torch.equal(several, one.expand_as(several))
+        return type(one) is type(several) and one == several
 
     of_server, of_clients = dict(leaves(server)), dict(leaves(received))
     return of_server.keys() == of_clients.keys() and all(
@@ -252,13 +209,10 @@ def is_copied(server: Tree, received: Tree) -> bool:
 
 
 def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -> Cohort | None:
-    """Return the clients with the states that `personalize` gives; None if the method has none.
-
-    The hook may train, so that it gets at most as many clients at once as train as one batch.
-    """
+    """Return the clients with the states that `personalize` gives; None if it gives none."""
     trees = []
     first = (tensor_map(lambda value: value[0], tree) for tree in (received, clients.state))
-    for group in groups(len(clients), clients_at_once(task, *first)):
+    for group in groups.divide(len(clients), groups.clients_at_once(task, *first)):
         members = clients if len(group) == len(clients) else clients.subset(group)
         sent = tensor_map(lambda value: value[group.start : group.stop], received)  # noqa: B023
         with torch.enable_grad():
@@ -273,28 +227,71 @@ def personalized_by(task: Task, hooks: Hooks, received: Tree, clients: Cohort) -
 def score_of(
     task: Task, hooks: Hooks, received: Tree, clients: Cohort, images: list[np.ndarray]
 ) -> list[Score]:
-    """Let K clients predict the classes of their images.
-
-    Returns:
-        A score per client; none if the cohort is the server's model and the method has none.
-    """
+    """Return how K clients answer their images; [] for the server's model if there is none."""
     answers = []
-    correct, loss, bad = torch.zeros(3, len(images), device=task.data.device)  # [K] each
-    for batch in iterate_examples(task, images):
+    correct, loss = torch.zeros(2, len(images), device=task.data.device)  # [K] each
+    for batch in groups.iterate_examples(task, images):
         logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
         if logits is None and clients.is_server_model:
             return []
         logits = checks.check_logits(task, clients, batch.labels, logits)
-        bad += ~logits.isfinite().all(-1).all(-1)
         answers.append(logits.argmax(-1))
         hits = (answers[-1] == batch.labels) & batch.mask
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         correct += hits.sum(1)
         loss += losses.view_as(batch.mask).where(batch.mask, 0).sum(1)
-    correct, loss, bad = torch.stack([correct, loss, bad]).tolist()  # the one wait for the device
-    checks.check_scores(task, clients, bad, loss)
+    correct, loss = torch.stack([correct, loss]).tolist()  # the one wait for the device
+    checks.require_finite(
+        (f"{checks.call_of(task, 'predict', client)}: the loss of its predictions", value)
+        for client, value in zip(clients.ids, loss, strict=True)
+    )
     predicted = torch.cat(answers, 1).cpu().numpy()
     return [
         Score(rows, predicted[k, : len(rows)], int(correct[k]), loss[k])
         for k, rows in enumerate(images)
     ]
+
+
+@torch.no_grad()
+def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, Any]]:
+    """Let every honest participating client answer all sets of test images; return their rows.
+
+    A row is of a client and a `test_set`: `own` are its own test images, `base` those of all
+    clients, and the others, of classes and datasets that no client trains on, are
+    `task.data.unseen`, by their names. Clients answer as they are before `personalize`.
+    """
+    data, rows = task.data, list[dict[str, Any]]()
+    everything = np.sort(np.concatenate(data.test))
+    base = replace(data, test=[everything] * data.num_clients)
+    sets = {OWN: data, BASE: base, **data.unseen}
+    server = received_by(task, hooks, state, [SERVER_MODEL])
+    attacking = attackers(task, hooks)
+    honest = [client for client in data.participating if client not in attacking]
+
+    @cache
+    def of_server(name: str) -> list[Score]:
+        return _scores_of_set(task, hooks, *server, sets[name])
+
+    tasks = [replace(task, data=tested) for tested in sets.values()]
+    at_once = min(groups.clients_evaluated_at_once(each, state) for each in tasks)
+    for start in range(0, len(honest), at_once):
+        received, clients = received_by(task, hooks, state, honest[start : start + at_once])
+        one_model = not hooks.takes("predict", "clients") and is_copied(server[0], received)
+        for name, tested in sets.items():
+            if one_model and name != OWN:
+                scores = of_server(name) * len(clients)
+            else:
+                scores = _scores_of_set(task, hooks, received, clients, tested)
+            for client, score in zip(clients.ids, scores, strict=True):
+                rows.append(row_of(task, client, [[score]]) | {"test_set": name})
+    return rows
+
+
+def _scores_of_set(
+    task: Task, hooks: Hooks, received: Tree, clients: Cohort, tested: Federation
+) -> list[Score]:
+    """Return how K clients, or the server's model, answer their test images of a set."""
+    ids = list(clients.ids)  # the server's, -1, has the images of the last client, which all have
+    clients = replace(clients, priors=tested.priors[ids])
+    images = [tested.test[k] for k in ids]
+    return score_of(replace(task, data=tested), hooks, received, clients, images)

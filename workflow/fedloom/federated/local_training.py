@@ -1,9 +1,8 @@
 """Local training of a whole cohort as one batch with an explicit client axis.
 
 Every client gets exactly its own gradient: the sum of the clients' losses is differentiated, and no
-parameter is shared. Gradients are clipped by the norm of each client, momentum and Adam are
-elementwise, ragged batches are masked, and a client that has done its steps is left out of later
-ones. With `training.micro_batch`, a step adds up the gradients of the parts of its batch.
+parameter is shared. Gradients are clipped by the norm of each client, optimisers are elementwise,
+ragged batches are masked, and a client that has done its steps is left out of later ones.
 """
 
 import math
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.common.errors import FedLoomError
 from fedloom.common.tensors import Tree, leaves, tensor_map
 from fedloom.data.federation import Batch, read_ahead, shuffled_batches, to_device
 from fedloom.federated import checks
@@ -48,10 +46,7 @@ class Trained:
 def make_optimizer(
     training: SimpleNamespace, params: list[Tensor], lr: float
 ) -> torch.optim.Optimizer:
-    """Build the optimiser that the training options name.
-
-    All of them work element by element, so that parameters [K, ...] of K clients stay apart.
-    """
+    """Build the optimiser that the training options name; all of them work elementwise."""
     decay = training.weight_decay
     if training.optimizer == "sgd":
         return torch.optim.SGD(params, lr, momentum=training.momentum, weight_decay=decay)
@@ -60,23 +55,17 @@ def make_optimizer(
 
 
 def learning_rate(task: Task) -> float:
-    """Return the learning rate of round `task.round` (from 1).
-
-    It is `lr`; exponential: `lr * decay ** (round - 1)`; cosine: from `lr` in round 1 towards 0.
-    """
-    t = task.training
+    """Return the learning rate of round `task.round` (from 1), by its schedule."""
+    t, past = task.training, task.round - 1
     if t.schedule == "constant":
         return t.lr
     if t.schedule == "exponential":
-        return t.lr * t.decay ** (task.round - 1)
-    return t.lr * (1 + math.cos(math.pi * (task.round - 1) / t.rounds)) / 2  # cosine
+        return t.lr * t.decay**past
+    return t.lr * (1 + math.cos(math.pi * past / t.rounds)) / 2  # cosine
 
 
 def clip_gradients(params: list[Tensor], limit: float) -> None:
-    """Scale each client's gradient down to an L2 norm of `limit`, as torch's clip_grad_norm_ does.
-
-    A client's norm is taken over its part of all parameters [K, ...].
-    """
+    """Scale each client's gradient of parameters [K, ...] down to an L2 norm of `limit`."""
     gradients = [p.grad for p in params if p.grad is not None]
     if not gradients:
         return
@@ -90,21 +79,14 @@ def _steps(
     task: Task, clients: Cohort, epochs: int | None, purpose: int, fewest: int
 ) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
     """Yield for every step the positions of the clients still training, and their rows."""
-    count = task.training.local_steps if epochs is None else None
-    # an epoch has a step or more
-    passes = (count or task.training.epochs) if epochs is None else epochs
+    t = task.training
+    count = t.local_steps if epochs is None else None
+    passes = (count or t.epochs) if epochs is None else epochs  # an epoch has a step or more
     streams = []
     for client, work in zip(clients.ids, clients.work, strict=True):
-        stream = shuffled_batches(
-            task.data.train[client],
-            task.training.batch_size,
-            passes,
-            task.seed,
-            task.round,
-            client,
-            purpose,
-            drop_last=task.training.drop_last,
-        )
+        ids = task.round, client, purpose
+        images, drop = task.data.train[client], t.drop_last
+        stream = shuffled_batches(images, t.batch_size, passes, task.seed, *ids, drop_last=drop)
         steps = list(islice((rows for rows in stream if len(rows) >= fewest), count))
         streams.append(steps[: math.ceil(work * len(steps))])
     for rows in zip_longest(*streams):
@@ -147,17 +129,15 @@ def train_locally(
 
     Args:
         loss: function of (task, params, received, clients, batch) that returns the loss [K, B] of
-            every example; it is masked and averaged per client here. It may return a dict beside
-            it: what each example adds to the counters, {name: [K, B, ...]}, and `reported_loss`
-            [K, B], to be logged where the minimised loss has further terms.
+            every example, and may return a dict beside it: what each example adds to the counters,
+            {name: [K, B, ...]}, and `reported_loss` [K, B], to be logged in place of the loss.
         received: what the clients received from the server [K, ...].
         params: the parameters to start from [K, ...]; default: `received["params"]`.
         train: top-level names of `params` that are trained; default: all.
         epochs: default: `task.training.local_steps` steps, or if null, `task.training.epochs`.
         lr: default: `learning_rate(task)`.
         phase: number of the training phase within the round; each draws its own order of batches.
-        fewest: a batch of fewer images makes no step, for losses that compare images. A client
-            that has no other trains nothing, at a loss of 0.
+        fewest: a batch of fewer images makes no step, for losses that compare images.
         counters: where counting starts {name: [K, ...]}; the loss reads the current counts in
             `params["counters"]`.
         project: matrices [d, d] by the name of a parameter [K, P, d]: the optimiser's whole step of
@@ -165,14 +145,12 @@ def train_locally(
         clip_apart: top-level names of `params` that are separate models: the gradient of each is
             clipped by its own norm, and those of all other names by theirs together.
     """
-    start = received["params"] if params is None else params
+    start, project = received["params"] if params is None else params, project or {}
     names = tuple(start) if train is None else train
-    trained = {
-        name: tensor_map(lambda v: v.detach().clone().requires_grad_(), {name: start[name]})[name]
-        for name in names
-    }
-    current = {**start, **trained}
-    flat, projections = [value for _, value in leaves(trained)], project or {}
+    trained = tensor_map(
+        lambda value: value.detach().clone().requires_grad_(), {name: start[name] for name in names}
+    )
+    current, flat = {**start, **trained}, [value for _, value in leaves(trained)]
     together = [name for name in trained if name not in clip_apart]
     models = [  # whose gradients are clipped each by its norm
         [value for _, value in leaves({name: trained[name] for name in part})]
@@ -201,51 +179,29 @@ def train_locally(
             if not everyone:
                 inputs = tensor_map(lambda v: v[positions], inputs)  # noqa: B023
             result = loss(task, inputs, sent, members, micro_batch)
-            values, extras = result, {}
-            if isinstance(result, tuple) and len(result) == 2:
-                values, extras = result
-            values = checks.check_loss(task, members.ids, micro_batch.mask, values, extras)
-            (values.where(micro_batch.mask, 0).sum(1) / images).sum().backward()
-            reported = extras.get("reported_loss", values).detach()
-            total[positions] += reported.where(micro_batch.mask, 0).sum(1) / images
-            additions.append(_sums(task, extras, micro_batch.mask, counted))
+            mask = micro_batch.mask
+            values, extras = checks.check_loss(task, members.ids, mask, result, counted)
+            (values.where(mask, 0).sum(1) / images).sum().backward()
+            reported = extras.pop("reported_loss", values).detach()
+            total[positions] += reported.where(mask, 0).sum(1) / images
+            for name, add in extras.items():  # [K, B, ...], of real images
+                real = mask.view(*mask.shape, *[1] * (add.dim() - 2))
+                additions.append((name, add.detach().where(real, 0).sum(1)))
         if task.training.clip is not None:
             for model in models:
                 clip_gradients(model, task.training.clip)
-        before = None if everyone else [p.detach().clone() for p in flat]
-        origin = {name: trained[name].detach().clone() for name in projections}
-        optimizer.step()
         with torch.no_grad():
-            for name, matrix in projections.items():
-                move = trained[name] - origin[name]
-                trained[name].copy_(origin[name] + move @ matrix)
-        if before is not None:  # momentum would carry those that have finished on
-            with torch.no_grad():
-                for p, old in zip(flat, before, strict=True):
-                    p[finished] = old[finished]
-        for name, add in (item for sums in additions for item in sums.items()):
+            kept = {} if everyone and not project else tensor_map(torch.clone, trained)
+            optimizer.step()
+            for name, matrix in project.items():
+                trained[name].copy_(kept[name] + (trained[name] - kept[name]) @ matrix)
+            if not everyone:  # momentum would carry those that have finished on
+                for p, (_, before) in zip(flat, leaves(kept), strict=True):
+                    p[finished] = before[finished]
+        for name, add in additions:
             counted[name][positions] += add
         steps[[*active]] += 1
         seen[[*active]] += batch.counts
-    return Trained(
-        params=tensor_map(lambda v: v.detach(), current),
-        loss=(total.cpu().numpy() / steps.clip(1)).tolist(),
-        steps=steps.tolist(),
-        counters=counted,
-    )
-
-
-def _sums(task: Task, extras: Tree, mask: Tensor, counted: Tree) -> Tree:
-    """Return what a loss adds to each counter, summed over real images [K, ...]."""
-    sums = {}
-    for name, add in extras.items():
-        if name == "reported_loss":
-            continue
-        if name not in counted:
-            raise FedLoomError(
-                f"{task.method}: its loss adds to '{name}', which train_locally was not given "
-                "among its counters"
-            )
-        real = mask.view(*mask.shape, *[1] * (add.dim() - 2))
-        sums[name] = add.detach().where(real, 0).sum(1)
-    return sums
+    loss_of_clients = (total.cpu().numpy() / steps.clip(1)).tolist()
+    params = tensor_map(torch.Tensor.detach, current)
+    return Trained(params, loss_of_clients, steps.tolist(), counted)

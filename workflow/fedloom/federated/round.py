@@ -12,15 +12,15 @@ import torch
 
 from fedloom.common.device import exact_float32
 from fedloom.common.tensors import Tree, count_bytes, on_device, stack
-from fedloom.federated import attacks, checks
-from fedloom.federated.groups import clients_at_once, groups
+from fedloom.federated import checks, groups
 from fedloom.federated.state import Participation, State
 from fedloom.federated.task import History, Task, Update, cohort
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
 
 
 def initial_state(task: Task, hooks: Hooks) -> State:
     """Return the state before round 1, without `side_channel`, which only wrappers read."""
+    task = task.at(0)
     server = hooks.init_server(task=task)
     checks.check_server(task, server)
     public = {key: value for key, value in server.items() if key != "side_channel"}
@@ -32,10 +32,9 @@ def download_to(
 ) -> tuple[list[Tree], list[Tree]]:
     """Return what the server sends to each client, and what the client makes of it."""
     sent = [hooks.download(task=task, server=state.server, client=k) for k in ids]
-    checks.check_downloads(task, state.server, ids, sent)
     pairs = zip(ids, sent, strict=True)
     delivered = [hooks.deliver(task=task, sent=tree, client=k) for k, tree in pairs]
-    checks.check_delivered(task, ids, sent, delivered)
+    checks.check_downloads(task, state.server, ids, sent, delivered)
     return sent, delivered
 
 
@@ -46,17 +45,21 @@ def personal_state(task: Task, hooks: Hooks, state: State, client: int) -> Tree:
     """
     if client in state.clients:
         return state.clients[client]
-    new = hooks.init_client(task=task.at(0), client=client)
-    checks.check_personal(task.at(0), "init_client", client, new)
-    return new
+    return hooks.init_client(task=task.at(0), client=client)
+
+
+def attackers(task: Task, hooks: Hooks) -> list[int]:
+    """Return the ids of the clients that attack."""
+    ids = hooks.attackers(task=task)
+    if ids != []:
+        checks.check_ids(task, "attackers", ids, task.data.participating, "participating")
+    return ids
 
 
 def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str, Any]]:
-    """Train round `task.round`.
+    """Train round `task.round`; return the next state and a row of rounds.parquet.
 
-    Returns:
-        The next state and a row of rounds.parquet, whose entry `updates` holds the rows of
-        clients.parquet; `processor_seconds` are those of all threads of this process.
+    The row's `updates` are rows of clients.parquet; its `processor_seconds` are of all threads.
     """
     started, processor = time.perf_counter(), time.process_time()
     ids = select(task, hooks, state)
@@ -71,7 +74,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
-    arrived, attackers = {update.client for update in accepted}, attacks.attackers(task, hooks)
+    arrived, attacking = {update.client for update in accepted}, attackers(task, hooks)
     rows = [
         {
             "round": task.round,
@@ -81,7 +84,7 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
             "received": update.client in arrived,
             "bytes_up": count_bytes(update.payload),
             "bytes_down": count_bytes(tree),
-            **({"attacker": update.client in attackers} if attackers else {}),
+            **({"attacker": update.client in attacking} if attacking else {}),
             **update.metrics,
         }
         for update, tree in zip(updates, sent, strict=True)
@@ -103,10 +106,15 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         "updates": rows,
         **server.get("metrics", {}),
     }
+    participation = {}
+    for entry in rows:
+        before = state.participation.get(entry["client_id"], Participation())
+        loss = float(entry["train_loss"]) if entry["received"] else before.train_loss
+        participation[entry["client_id"]] = Participation(before.rounds + 1, task.round, loss)
     changes = State(
         server,
         {update.client: update.client_state for update in updates},
-        {entry["client_id"]: _remember(state, entry) for entry in rows},
+        participation,
         {update.client: update.wrapper_state for update in updates if update.wrapper_state},
     )
     return state.after(changes), row
@@ -116,22 +124,23 @@ def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
     """Train clients on their shares of the local steps; return their updates and downloads."""
-    ids, poisoned = list(work), replace(task, data=attacks.training_data(task, hooks))
+    data = checks.check_federation(task, "training_data", hooks.training_data(task=task))
+    ids, poisoned = list(work), replace(task, data=data)
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
+    states = dict(zip(ids, personal, strict=True))
+    checks.check_states(task, "init_client", states, state.clients)
     updates = []
-    for group in groups(len(ids), clients_at_once(task, delivered[0], personal[0])):
+    for group in groups.divide(len(ids), groups.clients_at_once(task, delivered[0], personal[0])):
         device = task.data.device
-        states = {ids[k]: on_device(personal[k], device) for k in group}
-        checks.check_stackable(task, "init_client", states, state.clients)
-        shares = [work[client] for client in states]
-        kept = [on_device(state.wrappers.get(client, {}), device) for client in states]
-        members = cohort(poisoned, list(states), list(states.values()), shares, kept)
+        own = {ids[k]: on_device(personal[k], device) for k in group}
+        shares = [work[client] for client in own]
+        kept = [on_device(state.wrappers.get(client, {}), device) for client in own]
+        members = cohort(poisoned, list(own), list(own.values()), shares, kept)
         received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=poisoned, received=received, clients=members)
-        checks.check_count(task, members, returned)
+        checks.check_updates(task, members, returned, personal[group.start : group.stop])
         updates += returned
-    checks.check_updates(task, ids, updates, personal)
     for client, received, update in zip(ids, delivered, updates, strict=True):
         update.client, update.received = client, received
     return updates, sent
@@ -139,21 +148,12 @@ def collect_updates(
 
 def select(task: Task, hooks: Hooks, state: State) -> list[int]:
     """Return the ids of the clients that take part in round `task.round`, ascending."""
-    task = task.selecting()
+    task, everyone = task.selecting(), task.data.participating
     available = hooks.available_clients(task=task)
-    words = "participating clients (task.data.participating)"
-    checks.check_ids(task, "available_clients", available, task.data.participating, words)
-    available = sorted(available)
+    checks.check_ids(task, "available_clients", available, everyone, "participating")
+    # those of a stream that have not arrived, or have left, have no images
+    available = sorted(client for client in available if len(task.data.train[client]))
     history = History(task.data, state.participation)
-    # a copy, which the hook may change
     chosen = hooks.select_clients(task=task, available=[*available], history=history)
-    words = "available clients (its argument `available`)"
-    checks.check_ids(task, "select_clients", chosen, available, words)
+    checks.check_ids(task, "select_clients", chosen, available, "available")
     return sorted(chosen)
-
-
-def _remember(state: State, row: dict) -> Participation:
-    """Return what the server remembers of a client after a round, from its row."""
-    before = state.participation.get(row["client_id"], Participation())
-    loss = float(row["train_loss"]) if row["received"] else before.train_loss
-    return Participation(before.rounds + 1, row["round"], loss)

@@ -1,7 +1,7 @@
 """Rows of a job's result files: tables of one round each, joined at the job's end."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,66 +11,53 @@ from torch import Tensor
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.federated.task import Task
 
+
+def _columns(names: str, kind: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind) for name in names.split()]
+
+
 EVALUATION = pa.schema(
     [
-        ("round", pa.int32()),
-        ("client_id", pa.int32()),
-        ("domain", pa.string()),
-        ("participating", pa.bool_()),
-        ("personalized", pa.bool_()),
-        ("num_test", pa.int32()),
-        ("num_correct", pa.int32()),
-        ("loss", pa.float64()),
+        *_columns("round client_id", pa.int32()),
+        *_columns("domain", pa.string()),
+        *_columns("participating personalized", pa.bool_()),
+        *_columns("num_test num_correct", pa.int32()),
+        *_columns("loss", pa.float64()),
     ]
 )
 TEST_SETS = EVALUATION.append(pa.field("test_set", pa.string()))  # of the artefact of that name
 ROUNDS = pa.schema(
     [
-        ("round", pa.int32()),
-        ("seconds", pa.float64()),
-        ("processor_seconds", pa.float64()),
-        ("threads", pa.int32()),
-        ("cores", pa.int32()),
-        ("bytes_up", pa.int64()),
-        ("bytes_up_used", pa.int64()),
-        ("bytes_down", pa.int64()),
-        ("train_loss", pa.float64()),
-        ("guessing_loss", pa.float64()),
-        ("clients", pa.int32()),
+        *_columns("round", pa.int32()),
+        *_columns("seconds processor_seconds", pa.float64()),
+        *_columns("threads cores", pa.int32()),
+        *_columns("bytes_up bytes_up_used bytes_down", pa.int64()),
+        *_columns("train_loss guessing_loss", pa.float64()),
+        *_columns("clients", pa.int32()),
     ]
 )
 CLIENTS = pa.schema(
     [
-        ("round", pa.int32()),
-        ("client_id", pa.int32()),
-        ("num_examples", pa.int64()),
-        ("work", pa.float64()),
-        ("received", pa.bool_()),
-        ("bytes_up", pa.int64()),
-        ("bytes_down", pa.int64()),
+        *_columns("round client_id", pa.int32()),
+        *_columns("num_examples", pa.int64()),
+        *_columns("work", pa.float64()),
+        *_columns("received", pa.bool_()),
+        *_columns("bytes_up bytes_down", pa.int64()),
     ]
 )
-CONFUSION = pa.schema(
-    [(name, pa.int32()) for name in ("round", "client_id", "label", "predicted", "count")]
-)
+CONFUSION = pa.schema(_columns("round client_id label predicted count", pa.int32()))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What one round, or several, added to the job's tables.
+    """The rows of one or several rounds in the job's tables; metrics come last."""
 
-    Attributes:
-        evaluation: a row per client that was evaluated (two if it is personalised), and one of the
-            global test; of runs with a trigger also `backdoor_rate`, null for the global test.
-        rounds: the columns of ROUNDS, then the server's metrics by name.
-        clients: the columns of CLIENTS, then every metric by name, null if it was not reported.
-        confusion: a row per evaluated client, class and predicted class.
-    """
-
+    # a row per client that was evaluated (two if it is personalised), and one of the global test;
+    # of runs with a trigger also `backdoor_rate`, null for the global test
     evaluation: pa.Table
     rounds: pa.Table
     clients: pa.Table
-    confusion: pa.Table
+    confusion: pa.Table  # a row per evaluated client, class and predicted class
 
     @classmethod
     def of(cls, row: dict, evaluated: list[dict], confusion: pa.Table) -> "Rows":
@@ -86,12 +73,9 @@ class Rows:
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Return the rows of all `parts`, in their order."""
-        return cls(
-            _join([rows.evaluation for rows in parts], EVALUATION),
-            _join([rows.rounds for rows in parts], ROUNDS),
-            _join([rows.clients for rows in parts], CLIENTS),
-            _join([rows.confusion for rows in parts], CONFUSION),
-        )
+        names = ("evaluation", "rounds", "clients", "confusion")
+        pairs = zip(names, (EVALUATION, ROUNDS, CLIENTS, CONFUSION), strict=True)
+        return cls(*(_join([getattr(rows, name) for rows in parts], s) for name, s in pairs))
 
     @property
     def size(self) -> int:
@@ -113,22 +97,18 @@ class Rows:
         """Return the tables that `pack` packed."""
         return cls(**{k: pa.ipc.open_stream(v.cpu().numpy()).read_all() for k, v in packed.items()})
 
-    def evaluated_clients(self) -> dict[int, set[int]]:
-        """Return the ids of the clients that were evaluated, by round."""
-        clients: dict[int, set[int]] = {}
-        pairs = (self.evaluation[name].to_pylist() for name in ("round", "client_id"))
-        for number, client in zip(*pairs, strict=True):
-            clients.setdefault(number, set()).add(client)
-        return {number: ids - {SERVER_MODEL} for number, ids in clients.items()}
+    def evaluated_clients(self, number: int) -> set[int]:
+        """Return the ids of the clients that were evaluated after a round."""
+        clients = self.evaluation["client_id"].to_numpy()
+        return {*clients[self.evaluation["round"].to_numpy() == number].tolist()} - {SERVER_MODEL}
 
     def evaluated(self, rounds: Iterable[int]) -> "Rows":
         """Return the same without evaluations of other rounds."""
-        numbers = list(rounds)
         evaluation, confusion = (
-            table.filter(pa.array(np.isin(table["round"].to_numpy(), numbers))).combine_chunks()
+            table.filter(pa.array(np.isin(table["round"].to_numpy(), [*rounds]))).combine_chunks()
             for table in (self.evaluation, self.confusion)
         )
-        return Rows(evaluation, self.rounds, self.clients, confusion)
+        return replace(self, evaluation=evaluation, confusion=confusion)
 
 
 def with_metrics(rows: list[dict], schema: pa.Schema) -> pa.Table:
@@ -145,17 +125,26 @@ def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     return table.select([*schema.names, *metrics]).combine_chunks()
 
 
+@dataclass(frozen=True)
+class Score:
+    """How a client, or the server's model, answered its images."""
+
+    images: np.ndarray  # rows of the image store [n]
+    predicted: np.ndarray  # the class predicted for each
+    correct: int
+    loss: float  # sum of the cross-entropies
+
+
 class Confusion:
     """Count the answers of an evaluation by client, class and predicted class, if there are any."""
 
     def __init__(self) -> None:
         self._rows = [np.empty((0, len(CONFUSION)), np.int32)]  # [n, columns] of each client
 
-    def add(self, task: Task, client: int, images: np.ndarray, predicted: np.ndarray) -> None:
-        """Count the answers of a client, or of SERVER_MODEL, in round `task.round`.
-
-        `images` are rows of the image store [n], `predicted` the class [n] given to each.
-        """
+    def add(self, task: Task, client: int, scores: Sequence[Score]) -> None:
+        """Count the answers of a client, or of SERVER_MODEL, in round `task.round`."""
+        images = np.concatenate([score.images for score in scores])
+        predicted = np.concatenate([score.predicted for score in scores])
         if task.data.numbers is not None:
             predicted = task.data.numbers[predicted]
         pairs = np.stack([task.data.store.labels[images], predicted])

@@ -19,14 +19,11 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Participation:
-    """What the server remembers of a client: rounds that it was selected in, and the last of them.
+    """What the server remembers of a client."""
 
-    `train_loss` is that of its last update that `aggregate` got; None if there was none.
-    """
-
-    rounds: int = 0
+    rounds: int = 0  # that it was selected in
     last_round: int = 0
-    train_loss: float | None = None
+    train_loss: float | None = None  # of its last update that `aggregate` got
 
 
 class PersonalStates(Mapping[int, Tree]):
@@ -62,22 +59,13 @@ class PersonalStates(Mapping[int, Tree]):
 
 @dataclass
 class State:
-    """The server's state and the personal states of the clients.
+    """The server's state and, by client id, what belongs to the clients that took part so far."""
 
-    Attributes:
-        server: what `init_server` and `aggregate` return, without the side channel.
-        clients: personal states of the clients that took part so far, by client id, on the host.
-        participation: what the server remembers of them, by client id.
-        wrappers: what wrappers keep on clients, by client id and wrapper, where it is something;
-            on the host.
-        device: that of the server's state.
-    """
-
-    server: Tree
-    clients: dict[int, Tree] = field(default_factory=dict)
+    server: Tree  # what `init_server` and `aggregate` return, without the side channel
+    clients: dict[int, Tree] = field(default_factory=dict)  # personal states, on the host
     participation: dict[int, Participation] = field(default_factory=dict)
-    wrappers: dict[int, Tree] = field(default_factory=dict)
-    device: torch.device = HOST
+    wrappers: dict[int, Tree] = field(default_factory=dict)  # what they keep, where it is something
+    device: torch.device = HOST  # of the server's state
 
     @cached_property
     def personal(self) -> PersonalStates:
@@ -90,8 +78,7 @@ class State:
         seen = torch.tensor(sorted(self.clients), dtype=torch.int64)
         entries = {str(k): asdict(entry) for k, entry in sorted(self.participation.items())}
         tree = {"server": self.server, "clients": clients, "seen": seen, "participation": entries}
-        wrappers = {str(k): kept for k, kept in sorted(self.wrappers.items())}
-        return tree | ({"wrappers": wrappers} if wrappers else {})
+        return tree | {"wrappers": {str(k): kept for k, kept in sorted(self.wrappers.items())}}
 
     def of_clients(self, ids: Iterable[int]) -> "State":
         """Return the part of the state that belongs to these clients, without the server's."""
@@ -103,18 +90,11 @@ class State:
         return State({}, some(self.clients), some(self.participation), some(self.wrappers))
 
     def after(self, changes: "State") -> "State":
-        """Return the state, in canonical form (see `of`), with a round's `changes`.
-
-        They are the server's new state, and those of the clients that took part.
-        """
+        """Return the state, in canonical form (see `of`), with a round's `changes`."""
         new = State.of(changes.tree(), self.device)
-        return State(
-            new.server,
-            _merged(self.clients, new.clients),
-            _merged(self.participation, new.participation),
-            _merged(self.wrappers, new.wrappers),
-            self.device,
-        )
+        names = ("clients", "participation", "wrappers")
+        parts = {k: dict(sorted((getattr(self, k) | getattr(new, k)).items())) for k in names}
+        return State(new.server, **parts, device=self.device)
 
     @classmethod
     def of(cls, tree: Tree, device: torch.device = HOST) -> "State":
@@ -138,10 +118,3 @@ class State:
             {k: wrappers[k] for k in sorted(wrappers)},
             device,
         )
-
-
-def _merged(old: dict[int, Entry], new: dict[int, Entry]) -> dict[int, Entry]:
-    """Return entries by client id, ascending; the new ones replace the old."""
-    merged = old | new
-    # sorting thousands of ids every round is left out
-    return merged if new.keys() <= old.keys() else dict(sorted(merged.items()))

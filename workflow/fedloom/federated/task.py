@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -11,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.common.errors import FedLoomError
 from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.seeds import torch_generator
 from fedloom.common.tensors import Tree, stack, tensor_map
-from fedloom.config.settings import NOTHING_FIXED, FixedSeeds
-from fedloom.data.federation import Batch, Federation, to_device
+from fedloom.config.settings import FixedSeeds
+from fedloom.data.federation import Arrived, Batch, Federation, to_device, unasked
 from fedloom.federated.state import Participation
 
 if TYPE_CHECKING:  # to import it takes timm and open_clip
@@ -46,8 +44,7 @@ class WarmStart:
 class Task(Generic[FrozenBackbone]):
     """Everything that a hook may read and that is not state.
 
-    `Task` alone says nothing of the backbone; `ViTTask` and `CLIPTask` of `fedloom.toolbox` name
-    its class, so that an editor and a type checker know its methods.
+    `ViTTask` and `CLIPTask` of `fedloom.toolbox` name the backbone's class for type checkers.
 
     Attributes:
         seed: the run's seed; draw from `generator`, never from this.
@@ -66,14 +63,13 @@ class Task(Generic[FrozenBackbone]):
         trains_weights: True if clients may train all of the backbone's weights.
         prompts: how many a block of a ViT has beside an image's tokens, by method.toml.
         wrappers: options of each of the method's wrappers, by the wrapper's name.
-        aggregation: the mean of the updates that the method's server takes, "plain" or "weighted"
-            by training images; None if it uses each update.
+        aggregation: the mean of updates that the server takes, "plain" or "weighted" by training
+            images; None if it uses each update.
         warm_start: see `prototypes`; None if the method does not need it.
-        secret: 32 bytes of the operating system, others in every job, written nowhere; draw from
-            `secret_uniform` of the toolbox, never from these.
+        secret: 32 bytes of the operating system, others in every job; see `secret_uniform`.
         round: 1 in the first round of training; 0 while states are initialised.
-        selected: ids of the clients that take part in this round, as the server announces them,
-            ascending; empty before the selection, and in evaluation.
+        selected: ids of the round's clients, ascending; empty before the selection, and in
+            evaluation.
     """
 
     seed: int
@@ -83,7 +79,7 @@ class Task(Generic[FrozenBackbone]):
     data: Federation
     clients_per_round: int
     method: str
-    fixed: FixedSeeds = NOTHING_FIXED
+    fixed: FixedSeeds = field(default_factory=FixedSeeds)
     stacked: bool = True
     features_only: bool = False
     forward_inputs: tuple[str, ...] = ("images",)
@@ -106,16 +102,19 @@ class Task(Generic[FrozenBackbone]):
     @property
     def prototypes(self) -> WarmStart:
         """Return the class prototypes that the server starts with."""
-        if self.warm_start is None:
-            raise FedLoomError(
-                f"method {self.method} reads prototypes, which its method.toml does not ask for; "
-                'add "prototypes" to needs'
-            )
-        return self.warm_start
+        return self.warm_start or unasked("prototypes")()
 
     def at(self, number: int) -> "Task[FrozenBackbone]":
-        """Return the same task in round `number`."""
-        return replace(self, round=number)
+        """Return the same task in round `number`, with the data of that round."""
+        return replace(self, round=number, data=self.data.at(number))
+
+    @property
+    def arrived(self) -> Arrived:
+        """Return what of a stream is there in this round (`arrivals` of a partition)."""
+        if self.data.arrived is not None:
+            return self.data.arrived
+        every = torch.ones(self.num_classes, dtype=torch.bool, device=self.data.device)
+        return Arrived(0, 1, every, every)
 
     def generator(self, purpose: str, *ids: int) -> torch.Generator:
         """Return the random stream of (seed, purpose, round, ids), which starts anew at each call.
@@ -123,9 +122,8 @@ class Task(Generic[FrozenBackbone]):
         For a client's own stream, name the client among `ids`. In round 0, in which states are
         initialised, the seed is that of `study.fixed_seeds.initialisation`, if the study has it.
         """
-        seed, fixed = self.seed, self.fixed.initialisation
-        if self.round == 0 and fixed is not None:
-            seed = fixed
+        fixed = self.fixed.initialisation if self.round == 0 else None
+        seed = self.seed if fixed is None else fixed
         return torch_generator(seed, f"method: {purpose}", self.round, *ids)
 
     def selecting(self) -> "Task[FrozenBackbone]":
@@ -140,37 +138,26 @@ CLIPTask = Task["FrozenCLIP"]
 class History:
     """What the server knows of every participating client, before a round. Never test data.
 
-    Each is computed when a hook first reads it: it takes longer the more clients there are.
+    Attributes:
+        num_examples: number of training images, by client id.
+        rounds: number of rounds that the client was selected in so far, by client id.
+        last_round: the last of them, by id of the clients that were ever selected.
+        train_loss: that of the last update that `aggregate` got, by id of the clients with one.
     """
+
+    num_examples: dict[int, int]
+    rounds: dict[int, int]
+    last_round: dict[int, int]
+    train_loss: dict[int, float]
 
     def __init__(self, data: Federation, participation: Mapping[int, Participation]):
         """Take the data, and what the server remembers of clients by their ids."""
-        self._data, self._entries = data, participation
-
-    @cached_property
-    def num_examples(self) -> dict[int, int]:
-        """Return the number of training images, by client id."""
-        return {k: len(self._data.train[k]) for k in self._data.participating}
-
-    @cached_property
-    def rounds(self) -> dict[int, int]:
-        """Return the number of rounds that the client was selected in so far."""
-        entries, never = self._entries, Participation()
-        return {k: entries.get(k, never).rounds for k in self._data.participating}
-
-    @cached_property
-    def last_round(self) -> dict[int, int]:
-        """Return the last of them; clients that were never selected are not in it."""
-        return {k: entry.last_round for k, entry in self._entries.items()}
-
-    @cached_property
-    def train_loss(self) -> dict[int, float]:
-        """Return `train_loss` of the client's last update that `aggregate` got.
-
-        Clients without one are not in it.
-        """
-        losses = {k: entry.train_loss for k, entry in self._entries.items()}
-        return {k: loss for k, loss in losses.items() if loss is not None}
+        never, past = Participation(), participation
+        self.num_examples = {k: len(data.train[k]) for k in data.participating}
+        self.rounds = {k: past.get(k, never).rounds for k in data.participating}
+        self.last_round = {k: entry.last_round for k, entry in past.items()}
+        losses = {k: entry.train_loss for k, entry in past.items()}
+        self.train_loss = {k: loss for k, loss in losses.items() if loss is not None}
 
 
 @dataclass(frozen=True)
@@ -183,8 +170,8 @@ class Cohort:
         priors: share [K, C] of every class in each client's training images.
         num_examples: number of training images [K].
         work: share of its local steps that each client completes [K]; `train_locally` heeds it.
-        wrapper_states: what wrappers keep on each client [K], by the wrapper's name, each without a
-            client axis; {} before its first participation, and in evaluation. For wrappers alone.
+        wrapper_states: what wrappers keep on each client [K], by the wrapper's name, without a
+            client axis; {} before its first participation, and in evaluation.
     """
 
     ids: tuple[int, ...]
@@ -227,19 +214,14 @@ def cohort(
     The server's model (`ids == [SERVER_MODEL]`) gets uniform class priors and no training images.
     By default, clients do all their `work` and wrappers keep nothing on them.
     """
-    kept = ({},) * len(ids) if wrapper_states is None else tuple(wrapper_states)
-    priors = task.data.priors
     if ids == [SERVER_MODEL]:
-        alike = torch.full_like(priors[:1], 1 / task.num_classes)
-        return Cohort((SERVER_MODEL,), stack(states), alike, (0,), (1.0,), kept)
-    return Cohort(
-        ids=tuple(ids),
-        state=stack(states),
-        priors=priors[torch.tensor(ids, device=priors.device)],
-        num_examples=tuple(len(task.data.train[k]) for k in ids),
-        work=(1.0,) * len(ids) if work is None else tuple(work),
-        wrapper_states=kept,
-    )
+        priors, images = torch.full_like(task.data.priors[:1], 1 / task.num_classes), (0,)
+    else:
+        priors = task.data.priors[torch.tensor(ids, device=task.data.priors.device)]
+        images = tuple(len(task.data.train[k]) for k in ids)
+    shares = (1.0,) * len(ids) if work is None else tuple(work)
+    kept = ({},) * len(ids) if wrapper_states is None else tuple(wrapper_states)
+    return Cohort(tuple(ids), stack(states), priors, images, shares, kept)
 
 
 @dataclass
@@ -250,15 +232,14 @@ class Update:
         payload: everything that the client uploads; counted as bytes up. No client axis.
         client_state: what the client keeps for its next round. No client axis.
         num_examples: number of the client's training images.
-        metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` over
-            clients is logged and written to rounds.parquet. `guessing_loss` is the loss of a
-            guess; default: the log of the number of classes.
+        metrics: plain numbers by name, columns of clients.parquet; the mean of `train_loss` is
+            written to rounds.parquet. `guessing_loss`: that of a guess; default: log C.
         side_channel: statistics that only wrappers may read, such as a sensitivity for
             differential privacy. They are not sent, not stored and not counted.
         wrapper_state: what wrappers keep on the client for its next round, by the wrapper's name:
             {"my_wrapper": {...}}. No client axis, not sent.
-        received: what the client had received from the server, without a client axis, which the
-            runtime fills in: the server knows what it sent, and `receive` may add to it.
+        received: what the client had received, without a client axis; the runtime fills it in, and
+            `receive` may add to it.
         client: the client's id, which the runtime fills in.
     """
 

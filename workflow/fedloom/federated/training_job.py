@@ -1,7 +1,6 @@
 """A job's rounds: resumed from the last finished one, written whole or not at all.
 
-A run has one checkpoint (`checkpoint.py`), written after every round. It belongs to a configuration
-and a job; one of another is left alone until a round is finished.
+A run has one checkpoint (`checkpoint.py`), written after every round, which belongs to a job.
 """
 
 import logging
@@ -15,25 +14,24 @@ from statistics import fmean
 import torch
 
 from fedloom.common import packages, tensor_files
-from fedloom.common.errors import FedLoomError, NotFiniteError, StoppedError
+from fedloom.common.errors import NotFiniteError, StoppedError
 from fedloom.common.io import write_table
 from fedloom.common.locks import held
 from fedloom.common.logs import progress
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.seeds import torch_generator
-from fedloom.federated import attacks
 from fedloom.federated.checkpoint import Checkpoint, Saved, read_checkpoint
 from fedloom.federated.evaluate import evaluate
-from fedloom.federated.round import initial_state, train_round
+from fedloom.federated.round import attackers, initial_state, train_round
 from fedloom.federated.rows import Confusion, Rows
 from fedloom.federated.state import State
 from fedloom.federated.task import Task
-from fedloom.hooks.hook_caller import Hooks
+from fedloom.hooks.loader import Hooks
 from fedloom.study.jobs import TrainJob
 
 log = logging.getLogger(__name__)
 
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)
+STOPPING = (signal.SIGTERM, signal.SIGUSR1)  # at the end, or minutes before a time limit
 
 
 @contextmanager
@@ -60,9 +58,8 @@ class Outputs:
 def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> str:
     """Digest everything that the numbers after the job's first round depend on.
 
-    That is its spec with its weights and sources (an edited plugin reruns the job), the receipts
-    `files` of its inputs, the versions of packages, and the kind of GPU, whose kernels differ in
-    the order of sums; neither the job's end nor what it evaluates.
+    That is its spec and sources, the receipts `files` of its inputs, the versions of packages, and
+    the kind of GPU, whose kernels differ in the order of sums; neither its end nor evaluations.
     """
     varying = ("last", "evaluate", "sampled", "evaluate_clients")
     fixed = {key: value for key, value in asdict(job).items() if key not in varying}
@@ -70,18 +67,17 @@ def fingerprint_of(job: TrainJob, files: list[Path], device: torch.device) -> st
     return digest([fixed, [sha256(file) for file in files], packages.versions(), hardware])
 
 
-def evaluated_clients(task: Task, job: TrainJob, attackers: Collection[int] = ()) -> Sequence[int]:
+def evaluated_clients(task: Task, job: TrainJob, attacking: Collection[int] = ()) -> Sequence[int]:
     """Return the ids of the clients that are evaluated after round `task.round`, ascending.
 
-    All but the attackers, or in a round of `job.sampled` `job.evaluate_clients`: participating and
-    held-out ones in proportion, but at least one that participates. They depend on seed, attackers
-    and round alone.
+    All but the attackers, or in a round of `job.sampled` `job.evaluate_clients` of them, drawn in
+    proportion among participating (at least one) and held-out ones.
     """
-    everyone = [client for client in range(task.data.num_clients) if client not in attackers]
+    everyone = [client for client in task.data.tested if client not in attacking]
     count = job.evaluate_clients
     if task.round not in job.sampled or count is None or count >= len(everyone):
         return everyone
-    participating = [client for client in task.data.participating if client not in attackers]
+    participating = [client for client in everyone if client in task.data.position]
     held_out = [client for client in everyone if client not in task.data.position]
     first = max(1, round(count * len(participating) / len(everyone)))
     generator = torch_generator(task.seed, "evaluate", task.round)
@@ -94,16 +90,12 @@ def evaluated_clients(task: Task, job: TrainJob, attackers: Collection[int] = ()
 
 @contextmanager
 def _remembered_signals() -> Iterator[list[str]]:
-    """Only remember the names of signals with which a scheduler ends a process.
-
-    SIGTERM takes an allocation away; SIGUSR1 can be sent minutes before a time limit.
-    """
+    """Only remember the names of signals with which a scheduler ends a process."""
     names: list[str] = []
-
-    def remember(number: int, _: object) -> None:
-        names.append(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, remember) for number in STOPPING}
+    before = {
+        number: signal.signal(number, lambda n, _: names.append(signal.Signals(n).name))
+        for number in STOPPING
+    }
     try:
         yield names
     finally:
@@ -119,77 +111,48 @@ def _mean_accuracy(rows: Sequence[dict]) -> float:
 
 
 def _resume(
-    head: Path, fingerprint: str, task: Task, job: TrainJob, attackers: Collection[int]
+    head: Path, fingerprint: str, task: Task, job: TrainJob, attacking: Collection[int]
 ) -> Saved | None:
-    """Return what the checkpoint holds, if this job can resume from it."""
-    try:
-        saved = read_checkpoint(head, fingerprint, job.first)
-    except FedLoomError as error:
-        line = f"{error} (training then starts again after round {job.first})"
-        raise FedLoomError(line) from None
+    """Return what the checkpoint holds, if this job can resume from it; else log why it cannot."""
+    saved = read_checkpoint(head, fingerprint, job.first)
     if isinstance(saved, Saved):
-        reason = _why_unusable(saved, task, job, attackers)
-        if reason is None:
-            return saved
-        saved = reason
-    if saved is not None:
+        rows, done = saved.rows, [number for number in job.evaluate if number <= saved.round]
+        due = {n: {*evaluated_clients(task.at(n), job, attacking)} for n in done}
+        others = [n for n in done if rows.evaluated_clients(n) != due[n]]
+        if saved.round > job.last:
+            saved = f"is of round {saved.round}, after the job's last"
+        elif others:
+            saved = f"holds no evaluation, or one of other clients, after round {others[0]}"
+    if isinstance(saved, str):
         log.info("%s %s; starting after round %d", head, saved, job.first)
-    return None
-
-
-def _why_unusable(
-    saved: Saved, task: Task, job: TrainJob, attackers: Collection[int]
-) -> str | None:
-    """Return why a job cannot resume from a checkpoint; None if it can."""
-    if saved.round > job.last:
-        return f"is of round {saved.round}, after the job's last"
-    evaluated = saved.rows.evaluated_clients()
-    for number in job.evaluate:
-        due = set(evaluated_clients(task.at(number), job, attackers))
-        if number <= saved.round and evaluated.get(number) != due:
-            return f"holds no evaluation, or one of other clients, after round {number}"
-    return None
+        return None
+    return saved
 
 
 def train(
-    task: Task,
-    hooks: Hooks,
-    job: TrainJob,
-    start: Path | None,
-    outputs: Outputs,
-    fingerprint: str,
+    task: Task, hooks: Hooks, job: TrainJob, start: Path | None, outputs: Outputs, fingerprint: str
 ) -> None:
-    """Train the job's rounds and write its outputs.
+    """Train the job's rounds, from the state file `start` or an initial one; write its outputs.
 
-    A trial that diverges ends before that round, without the evaluations that were due.
-
-    Args:
-        start: the state after round `job.first`; None for the first job, which makes its own.
-        fingerprint: see `fingerprint_of`; a checkpoint of another one is not resumed.
-
-    Raises:
-        StoppedError: a signal asked the job to stop; its last round is in the checkpoint.
+    A trial that diverges ends before that round, without the evaluations that were due. Where a
+    signal asks the job to stop, it raises StoppedError; its last round is in the checkpoint.
     """
     name, device = job.spec.run.path, task.data.device
     before, diverged = State({}, device=device), False
     if start is not None:
         tree, facts = tensor_files.load(start)
         before, diverged = State.of(tree, device), facts["diverged"]
-    attackers = attacks.attackers(task, hooks)
-    saved = _resume(outputs.checkpoint, fingerprint, task, job, attackers)
+    attacking = attackers(task, hooks)
+    saved = _resume(outputs.checkpoint, fingerprint, task, job, attacking)
     checkpoint = Checkpoint(outputs.checkpoint, fingerprint, saved)
-    done = job.first
     if saved is not None:
         current, done, diverged = before.after(saved.changes), saved.round, False
         log.info("%s: resumed after round %d", name, done)
     else:
-        current = initial_state(task, hooks) if start is None else before
+        current, done = initial_state(task, hooks) if start is None else before, job.first
     ahead = [] if diverged else range(done + 1, job.last + 1)
-    values: dict[str, str] = {}  # shown behind the number of rounds
-    with (
-        progress(total=job.last, initial=done, what=name) as bar,
-        _remembered_signals() as signals,
-    ):
+    shown: dict[str, str] = {}  # behind the number of rounds
+    with progress(total=job.last, initial=done, what=name) as bar, _remembered_signals() as signals:
         for number in ahead:
             log.debug("%s: round %d", name, number)
             now = task.at(number)
@@ -197,13 +160,10 @@ def train(
                 after, row = train_round(now, hooks, current)
                 evaluated, confusion = list[dict](), Confusion()
                 if number in job.evaluate:
+                    ids = evaluated_clients(now, job, attacking)
+                    counts = confusion if job.confusion else None
                     evaluated = evaluate(
-                        now,
-                        hooks,
-                        after,
-                        evaluated_clients(now, job, attackers),
-                        global_test=job.global_test,
-                        confusion=confusion if job.confusion else None,
+                        now, hooks, after, ids, global_test=job.global_test, confusion=counts
                     )
             except NotFiniteError as error:
                 if not job.trial:
@@ -213,12 +173,11 @@ def train(
                 break
             current = after
             selected = [update["client_id"] for update in row["updates"]]
-            rows = Rows.of(row, evaluated, confusion.table())
-            checkpoint.write(number, current, selected, rows)
-            values["loss"] = f"{row['train_loss']:.3f}"
+            checkpoint.write(number, current, selected, Rows.of(row, evaluated, confusion.table()))
+            shown["loss"] = f"{row['train_loss']:.3f}"
             if evaluated:
-                values["accuracy"] = f"{_mean_accuracy(evaluated):.1f}"
-            bar.set_postfix(values, refresh=False)
+                shown["accuracy"] = f"{_mean_accuracy(evaluated):.1f}"
+            bar.set_postfix(shown, refresh=False)
             bar.update()
             if signals and number < job.last:
                 raise StoppedError(
@@ -227,10 +186,7 @@ def train(
                 )
     # a checkpoint of a job that was to end elsewhere may hold rounds that this one does not report
     rows = checkpoint.rows.evaluated(job.evaluate)
-    write_table(outputs.evaluation, rows.evaluation)
-    write_table(outputs.rounds, rows.rounds)
-    write_table(outputs.clients, rows.clients)
-    if job.confusion:
-        write_table(outputs.confusion, rows.confusion)
+    for table in ("evaluation", "rounds", "clients", *(["confusion"] if job.confusion else [])):
+        write_table(getattr(outputs, table), getattr(rows, table))
     facts = {"run": name, "round": job.last, "diverged": diverged}
     tensor_files.save(outputs.state, current.tree(), **facts)

@@ -1,12 +1,11 @@
 """Where plugins lie: the folders of `plugins/` and installed packages, found without an import."""
 
 import importlib.util
-import re
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from pydantic import PrivateAttr
 
@@ -41,18 +40,19 @@ class Located(Keys):
     _module: str | None = PrivateAttr()
 
     @classmethod
-    def of(cls, content: dict[str, Any], file: Path, module: str | None) -> Self:
-        """Check the content of a plugin's TOML file, and add where the plugin lies."""
+    def of(cls, file: Path, module: str | None) -> Self:
+        """Read and check a plugin's TOML file."""
+        try:
+            content = tomllib.loads(read_text(file))
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise FedLoomError(f"{file}: {error}") from None
         plugin = checked(cls, content, f"{file}: ")
         plugin._toml, plugin._module = file, module
-        try:
-            plugin.check(content)
-        except FedLoomError as error:
-            raise FedLoomError(f"{file}: {error}") from None
+        plugin.check(f"{file}: ")
         return plugin
 
-    def check(self, content: dict[str, Any]) -> None:
-        """Check what the keys in `content` say together; errors begin with the key."""
+    def check(self, where: str) -> None:
+        """Check what the keys say together; errors begin with `where` and the key."""
 
     @property
     def folder(self) -> Path:
@@ -75,28 +75,10 @@ class Located(Keys):
         return self.folder / "plugin.py"
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """Return the content of a plugin's TOML file; require plugin.py and no second file of FILES."""
-    others = [name for name in FILES if (file.parent / name).exists() and name != file.name]
-    if others:
-        raise FedLoomError(f"{file.parent}: {file.name} and {others[0]}; a plugin is of one kind")
-    for needed in (file, file.parent / "plugin.py"):
-        if not needed.is_file():
-            raise FedLoomError(f"{file.parent}: a {file.stem} needs the file {needed.name}")
-    try:
-        return tomllib.loads(read_text(file))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FedLoomError(f"{file}: {error}") from None
-
-
 def _is_of(kind: str, path: Path) -> bool:
-    """Return True for the folder of a plugin of this kind.
-
-    One without a file of `FILES` is taken for a method, which then misses its method.toml.
-    """
-    if not path.is_dir() or path.name[0] in "_.":
-        return False
-    return f"{kind}.toml" in ([name for name in FILES if (path / name).exists()] or FILES[:1])
+    """Return True for the folder of a plugin of this kind; without TOML file, of a method."""
+    files = [name for name in FILES if (path / name).exists()] or FILES[:1]
+    return path.is_dir() and path.name[0] not in "_." and f"{kind}.toml" in files
 
 
 def _installed(entry: EntryPoint) -> tuple[Path, str]:
@@ -120,15 +102,11 @@ def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Fo
     found: Found[LocatedPlugin] = Found()
     own = [path for folder in folders for path in sorted(folder.iterdir()) if _is_of(kind, path)]
     for place in (*own, *entry_points(group=f"fedloom.{kind}s")):
-        name, path, module = place.name, None, None
         try:
             path, module = _installed(place) if isinstance(place, EntryPoint) else (place, None)
-            file = path / f"{kind}.toml"
-            plugin = model.of(read_toml(file), file, module)
+            plugin = model.of(path / f"{kind}.toml", module)
         except FedLoomError as error:
-            if path and kind == "method":  # the names of FedLoom's sources and schemes stay theirs
-                name = _name_in(path / "method.toml") or name
-            found.broken[name] = error
+            found.broken[place.name] = error
             continue
         other = found.setdefault(plugin.name, plugin).folder
         if other != path:
@@ -137,12 +115,3 @@ def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Fo
     for name in found.keys() & found.broken.keys():
         del found[name]
     return found
-
-
-def _name_in(file: Path) -> str | None:
-    """Return the name that a broken TOML file gives, if it gives one."""
-    try:
-        match = re.search(r'^name *= *"(\w+)"', read_text(file), re.MULTILINE)
-    except FedLoomError:
-        return None
-    return match[1] if match else None

@@ -1,17 +1,18 @@
 """The declarations of plugins in method.toml, read without importing the plugins.
 
 A plugin is a folder with `method.toml`, `plugin.py` and any further modules. It ships with FedLoom,
-lies in `plugins/` of the current folder, or is an installed package that declares an entry point of
-the group `fedloom.methods`. A source, a scheme, a table or a figure has `source.toml` and so on
-instead, and the group `fedloom.sources` and so on (see fedloom.config.kind_plugins).
+lies in `plugins/` of the current folder, or is an installed package with an entry point of the
+group `fedloom.methods`. A source, scheme, table or figure has `source.toml`, `fedloom.sources` and
+so on instead (see fedloom.config.kinds).
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedloom.common.checkout import plugin_folders
 from fedloom.common.errors import FedLoomError, check_known
@@ -20,13 +21,11 @@ from fedloom.hooks.discovery import Found, Located, gather
 from fedloom.hooks.options import check_schemas, fill_in
 from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 
-FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts")}  # by default, by family
-CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches")}  # by family
-NO_WEIGHTS = ("prompts", "head")  # an option `train` that names no weights of the backbone
+# by default, by family; None of a wrapper
+FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
+CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
-OF_WRAPPERS = ("preserves", "updates")  # keys that only a wrapper declares
-OF_BOTH = ("kind", "name", "title", "paper", "look", "options", "artefacts")  # others: a method's
 
 Item = TypeVar("Item")
 Condition = bool | dict[str, Any]
@@ -61,23 +60,20 @@ class Cost(Keys):
     """What memory and time of a job follow from, beside images, backbone and clients."""
 
     prompts: Items[Identifier | int] = ()
-    """The prompts that a block of a ViT has beside an image's tokens: options that hold their
-    numbers, and numbers, which are added. Where trains_weights names an option, it has them if that
-    is prompts."""
+    """The prompts of a block of a ViT: options that hold their numbers, and numbers, which are
+    added. Where trains_weights names an option, it has them if that is prompts."""
     trains_weights: str | None = None
     """The option that says by a regular expression which of the backbone's own weights a client
     trains; empty: all, prompts or head: none."""
     keeps_weights: bool = False
     """True if clients keep them from round to round."""
     passes: str | int = 1
-    """How often a step encodes its images and the texts of all classes, each time with other
-    prompts: a number, or the option that holds it; "image": texts once for every image."""
+    """How often a step encodes its images and the texts of all classes: a number, or the option
+    that holds it; "image": texts once for every image."""
     personalize_epochs: str | int = 0
-    """Epochs, of all clients, that the hook personalize takes before an evaluation, or the option
-    that holds their number."""
+    """Epochs that the hook personalize takes before an evaluation, or the option with them."""
     no_server_model: Condition = False
-    """Where `predict` returns None for the server's model; in a global test, every client's model
-    then answers all test images."""
+    """Where `predict` returns None for the server's model; every client's answers in its place."""
 
 
 Mean = Literal["plain", "weighted"]
@@ -100,17 +96,18 @@ class Plugin(Located):
     """Other kinds of backbone that it trains on without a change."""
     needs: Items[Literal["features", "patches", "prototypes"]] = ()
     """Features: final class token of every image, or its CLIP features (batch.features); patches:
-    projected patch tokens of every image, of a CLIP alone (batch.patches); prototypes: the warm
-    start of Eq. 18-19 of PEP-FedPT (task.prototypes)."""
-    forward_inputs: Items[Literal["images", "texts"]] = ()
+    projected patch tokens, of a CLIP alone (batch.patches); prototypes: the warm start of Eq. 18-19
+    of PEP-FedPT, of a ViT alone (task.prototypes)."""
+    forward_inputs: Items[Literal["images", "texts"]] = Field(
+        default_factory=lambda keys: FORWARD_INPUTS[keys.get("family")]
+    )
     """What it runs through the backbone in a training step; by default images, and with a CLIP
-    texts. [] if it reads caches alone. How many clients train, and how many images are evaluated,
-    at once follows from it."""
+    texts. [] if it reads caches alone. The sizes of batches follow from it."""
     artefacts: dict[Identifier, Artefact] = Field({})
     """Named tables that its hook artefact gives, or a wrapper's hook audit_table."""
     trains: str = ""
-    """What clients train, as "prompts + head", which tables say where it is not the same for all
-    methods; known without it where cost.trains_weights names an option."""
+    """What clients train, as "prompts + head", for tables of methods that differ in it; known where
+    cost.trains_weights names an option."""
     trained: bool = True
     """False if there is nothing to train, and the rounds change nothing."""
     stacked: bool = True
@@ -118,87 +115,61 @@ class Plugin(Located):
     uses_rounds: bool = False
     """True if the method reads `task.training.rounds`: its runs cannot be extended by rounds."""
     couples_images: Condition = False
-    """Where the loss of an image depends on the other images of its batch; training.micro_batch is
-    refused then."""
+    """Where the loss of an image depends on its batch; training.micro_batch is refused then."""
     whole_cohorts: Condition = False
-    """Where the update of a client depends on the other clients of its round: they train as one
-    cohort, however large, and study.stacked: false is refused."""
+    """Where a client's update depends on the others of its round: they train as one cohort, however
+    large, and study.stacked: false is refused."""
     aggregation: Mean | dict[Mean, Condition] | None = None
-    """The mean of the clients' updates that the server takes: "plain", of all clients alike,
-    "weighted", by their training images, or the options with which it is which. The default hook
-    `aggregate` takes it. A method with its own `aggregate` names it if it uses nothing else of the
-    updates; without it, wrappers that preserve the sum of the updates alone are refused."""
+    """The mean of the clients' updates that the server, and the default hook `aggregate`, takes:
+    "plain", of all clients alike, "weighted", by their training images, or the options with which
+    it is which. Left out if its own `aggregate` uses anything else of the updates; wrappers that
+    preserve the sum of the updates alone are then refused."""
     unseen_classes: Condition = False
-    """Where predict answers among the classes of `task.data.classes`, by their names, even if they
-    are others than those that clients trained on: key novel_classes of a partition."""
+    """Where predict answers among the classes of `task.data.classes` by their names, also among
+    others than clients trained on: key novel_classes of a partition."""
     server_sees_held_out: bool = False
-    """True if the server trains on images of held-out clients, to which it is then no stranger:
-    tables mark its held-out accuracies."""
+    """True if the server trains on images of held-out clients; tables mark these accuracies."""
     preserves: Literal["sum"] | None = None
     """Sum, if a wrapper changes the updates such that only their sum stays as it was, up to
     rounding (secure masks); the method and the other wrappers must be content with that
     (aggregation, updates), and `fedloom check` compares within a wider tolerance."""
     updates: Literal["unread", "dropped", "read"] = "read"
-    """What a wrapper does with the clients' updates: it leaves them unread; it may drop some,
-    whatever they hold, and must then come after a wrapper that preserves the sum alone; or it
-    reads or changes them, and cannot be used with such a wrapper."""
+    """What a wrapper does with the clients' updates: nothing; drop some, whatever they hold, and
+    then after a wrapper that preserves the sum alone; or read or change them, and then beside no
+    such wrapper."""
     cost: Cost = Cost()
     """What memory and time of a job follow from, beside images, backbone and clients."""
     look: Look = Look()
-    """The colour and marker that the method asks for in figures; another row of a figure that asks
-    for the same gets others."""
+    """The colour and marker in figures; a second row that asks for the same gets others."""
     training_defaults: Training = Field(Training(), alias="training")
     """The paper's values of the core options of config.yaml, all of them."""
     option_schemas: dict[str, Any] = Field({}, alias="options")
     """A JSON Schema of every option, with type, default and description."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _inputs_of_the_family(cls, content: dict[str, Any]) -> dict[str, Any]:
-        inputs = FORWARD_INPUTS.get(str(content.get("family")))
-        return content if inputs is None else {"forward_inputs": inputs} | content
-
-    def check(self, content: dict[str, Any]) -> None:
-        """Check what the keys in `content` say together; errors begin with the key."""
+    def check(self, where: str) -> None:
+        """Check what the keys say together; errors begin with `where` and the key."""
         is_method, options = self.kind == "method", self.option_schemas
-        for key in content:
-            if is_method and key in OF_WRAPPERS:
-                raise FedLoomError(f"{key}: only a wrapper declares it; remove it")
-            if not is_method and key not in OF_WRAPPERS + OF_BOTH:
-                raise FedLoomError(f"{key}: only a method declares it; remove it")
         if is_method and self.family is None:
-            raise FedLoomError('family: is missing; a method needs "vit" or "clip"')
-        available = CACHES.get(self.family or "", ())
-        for number, entry in enumerate(self.needs):
-            if entry not in available:
-                names = " or ".join(repr(name) for name in available)
-                raise FedLoomError(f"needs[{number}]: must be {names}, got {entry!r}")
+            raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
         for key in OF_THE_PAPER if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
-                raise FedLoomError(f"training.{key}: is missing")
-        aggregation = self.aggregation if isinstance(self.aggregation, dict) else {}
-        named = {
-            "couples_images": self.couples_images,
-            "whole_cohorts": self.whole_cohorts,
-            "unseen_classes": self.unseen_classes,
-            "cost.no_server_model": self.cost.no_server_model,
-            "cost.prompts": tuple(name for name in self.cost.prompts if isinstance(name, str)),
-            "cost.trains_weights": self.cost.trains_weights,
-            "cost.passes": None if self.cost.passes == "image" else self.cost.passes,
-            "cost.personalize_epochs": self.cost.personalize_epochs,
-            **{f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()},
-            **{f"aggregation.{kind}": condition for kind, condition in aggregation.items()},
-        }
+                raise FedLoomError(f"{where}training.{key}: is missing")
+        named = {key: getattr(self, key) for key in CONDITIONS}
+        named |= {f"cost.{key}": value for key, value in self.cost if value != "image"}
+        named |= {f"artefacts.{k}.options": entry.options for k, entry in self.artefacts.items()}
+        if isinstance(self.aggregation, dict):
+            named |= {f"aggregation.{kind}": value for kind, value in self.aggregation.items()}
         for key, value in named.items():
-            names = (value,) if isinstance(value, str) else value
-            for option in names if isinstance(names, dict | tuple) else ():
-                check_known(option, options, f"{key}: no option")
-        check_schemas(options, "options", required=("default",))
+            names = [value] if isinstance(value, str) else value
+            for option in names if isinstance(names, dict | list | tuple) else ():
+                if isinstance(option, str):
+                    check_known(option, options, f"{where}{key}: no option")
+        check_schemas(options, f"{where}options", required=("default",))
 
     @property
     def families(self) -> tuple[str, ...]:
         """All kinds of backbone that a method trains on."""
-        return (*([self.family] if self.family else []), *self.extra_families)
+        return tuple(filter(None, (self.family, *self.extra_families)))
 
     @property
     def features_only(self) -> bool:
@@ -230,16 +201,12 @@ class Plugin(Located):
 
     def refused_parts(self, options: dict, micro_batch: int | None, stacked: bool) -> str | None:
         """Return why a study may not divide the method's batches or cohorts, and what to change."""
+        line = "with these options {} depends on the other {}; set {}"
         if micro_batch is not None and _holds(self.couples_images, options):
-            return (
-                "with these options the loss of an image depends on the other images of its batch; "
-                "set training.micro_batch: null"
-            )
+            loss = "the loss of an image", "images of its batch", "training.micro_batch: null"
+            return line.format(*loss)
         if not stacked and self.needs_whole_cohorts(options):
-            return (
-                "with these options a client's update depends on the other clients of its round; "
-                "set study.stacked: true"
-            )
+            return line.format("a client's update", "clients of its round", "study.stacked: true")
         return None
 
     def aggregation_with(self, options: dict) -> str | None:
@@ -252,10 +219,10 @@ class Plugin(Located):
     def refused_wrappers(self, options: dict, wrappers: "Sequence[Plugin]") -> str | None:
         """Return why the method cannot have these wrappers in this order, and what to change.
 
-        The innermost wrapper comes first. One that preserves the sum of the updates alone hands on
-        updates that mean nothing by themselves. So the method must use their mean alone, no other
-        wrapper may read or change an update, and one that drops updates must come after it: on the
-        server the last wrapper comes first, and drops them before their sum is restored.
+        The innermost comes first. One that preserves the sum of the updates alone hands on updates
+        that mean nothing by themselves. So the method must use their mean alone, no other wrapper
+        may read or change an update, and one that drops some must come after it: on the server the
+        last wrapper comes first, and drops them before their sum is restored.
         """
         for position, mask in enumerate(wrappers):
             if mask.preserves is None:
@@ -266,21 +233,21 @@ class Plugin(Located):
                     f"{line}but with these options {self.name} declares no aggregation in its "
                     f"method.toml: it may use each update; remove {mask.name}"
                 )
-            for other in wrappers:
-                if other is not mask and other.updates == "read":
+            for other in (*wrappers[:position], *wrappers[position + 1 :]):
+                if other.updates == "read":
                     return f"{line}and {other.name} reads or changes each; remove one of the two"
             for other in wrappers[:position]:
                 if other.updates == "dropped":
-                    return (
-                        f"{line}and {other.name}, which comes before it, drops some of them "
-                        f"afterwards; list {mask.name} before {other.name}"
+                    line += (
+                        f"and {other.name}, which comes before it, drops some of them afterwards"
                     )
+                    return f"{line}; list {mask.name} before {other.name}"
         return None
 
     def trains_weights(self, options: dict) -> bool:
         """Return True if clients may train all of the backbone's weights."""
         pattern = self.cost.trains_weights
-        return pattern is not None and options[pattern] not in NO_WEIGHTS
+        return pattern is not None and options[pattern] not in ("prompts", "head")
 
     def prompts_of_a_block(self, options: dict) -> int:
         """Return how many prompts a block of a ViT has beside an image's tokens."""
@@ -306,10 +273,7 @@ class Plugin(Located):
 
     def training(self, *overrides: dict) -> dict:
         """Return the paper's training options, overridden in turn."""
-        merged = DEFAULTS | self.training_defaults.given
-        for override in overrides:
-            merged |= override
-        return merged
+        return reduce(or_, overrides, DEFAULTS | self.training_defaults.given)
 
     def options(self, given: dict, where: str) -> dict:
         """Check the given options and fill in the defaults of the others; errors name `where`."""

@@ -12,11 +12,7 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class Training(Keys):
-    """Training options, those that are set: the others are of whatever they override.
-
-    The keys of `study.training`, of a method's `training`, and of `[training]` in method.toml.
-    A method's values override the study's, which override method.toml's.
-    """
+    """Training options that are set: a method's override the study's, and these method.toml's."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default=UNSET)
     lr: Number = Field(default=UNSET, gt=0)
@@ -36,19 +32,18 @@ class Training(Keys):
     epochs: Count = Field(default=UNSET)
     """Local epochs."""
     local_steps: Count | None = None
-    """Optimiser steps of every client in a round, however many images it has; overrides epochs;
-    null stands for epochs."""
+    """Optimiser steps of every client in a round, in place of epochs; null: epochs."""
     batch_size: Count = Field(default=UNSET)
     augment: bool | Literal["shift"] = False
-    """Crop (8 to 100% of the area) and flip training images at random, anew in every step, as CoOp
-    does; or shift them, by up to an eighth of the side, and flip them, as CIFAR is trained on;
-    features are then not read from the cache but computed."""
+    """Crop (8 to 100% of the area) and flip training images at random in every step, as CoOp does;
+    or shift them, by up to an eighth of the side, and flip them. Features are then computed, not
+    read from the cache."""
     drop_last: bool = False
-    """Leave out the last batch of an epoch if it is smaller than batch_size, as CoOp does; a client
-    with fewer images than a batch trains on all of them."""
+    """Leave out the last batch of an epoch if it is smaller than batch_size, as CoOp does, unless
+    it is the only one."""
     micro_batch: Count | None = None
-    """Go through a batch this many images per client at a time and add up the gradients, which
-    takes less memory and gives the same step up to rounding; null: all at once."""
+    """Go through a batch this many images per client at a time, with less memory and the same step
+    up to rounding; null: all at once."""
 
     @property
     def given(self) -> dict[str, Any]:

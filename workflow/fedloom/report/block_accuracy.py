@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
+from fedloom.common.tensor_files import tensor
 from fedloom.data.store import ImageStore
 
 
@@ -23,8 +24,7 @@ def nearest_prototype(tokens: Tensor, labels: Tensor, test: Tensor) -> tuple[flo
     means /= count.clamp(min=1)[:, None]
     distance = torch.cdist(tokens[test], means)  # [test images, C]
     distance[:, count == 0] = torch.inf
-    nearest = distance.topk(min(5, classes), largest=False).indices
-    hits = nearest == labels[test][:, None]
+    hits = distance.topk(min(5, classes), largest=False).indices == labels[test][:, None]
     return 100 * hits[:, 0].float().mean().item(), 100 * hits.any(1).float().mean().item()
 
 
@@ -37,38 +37,21 @@ def depth(features: Path) -> int:
 def class_tokens(features: Path, block: int) -> Tensor:
     """Return the class tokens [N, d] of all images at the input of a block, in float32.
 
-    Args:
-        features: safetensors file with `inputs` [N, M, d] and `final` [N, d].
-        block: 1 to M for the inputs of the M blocks, M + 1 for the network's output.
-
-    Raises:
-        FedLoomError: the network has no such block, or the file is truncated.
+    Those of the M blocks, counted from 1, are `inputs` [N, M, d] of a safetensors file, and those
+    at the network's output, block M + 1, are `final` [N, d].
     """
-    try:
-        with safetensors.safe_open(features, "pt") as file:
-            inputs = file.get_slice("inputs")
-            last = inputs.get_shape()[1] + 1
-            if block > last:
-                raise FedLoomError(f"{features}: no block {block}; it has 1 to {last}")
-            if block == last:
-                return file.get_tensor("final").float()
-            return inputs[:, block - 1 : block].squeeze(1).float()
-    except (safetensors.SafetensorError, OSError) as error:
-        raise FedLoomError(f"{features}: {error}; delete it and run again") from None
+    last = depth(features) + 1
+    if block > last:
+        raise FedLoomError(f"{features}: no block {block}; it has 1 to {last}")
+    final = block == last
+    return (tensor(features, "final") if final else tensor(features, "inputs", block - 1)).float()
 
 
 def write(store: ImageStore, features: Path, out: Path) -> None:
-    """Write a row per block of `class_tokens`: `block`, `top1` and `top5`.
-
-    Raises:
-        FedLoomError: see `class_tokens`; or the file is made from another set of images.
-    """
+    """Write a row per block of `class_tokens`: `block`, `top1` and `top5`."""
     labels, test = torch.from_numpy(store.labels), torch.tensor(store.test)
     rows = []
     for block in range(1, depth(features) + 2):  # one at a time: all may not fit into memory
-        tokens = class_tokens(features, block)
-        if len(tokens) != len(labels):
-            raise FedLoomError(f"{features}: of {len(tokens)} images, the store has {len(labels)}")
-        rows.append((block, *nearest_prototype(tokens, labels, test)))
+        rows.append((block, *nearest_prototype(class_tokens(features, block), labels, test)))
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
     write_table(out, pa.table(columns, names=["block", "top1", "top5"]))

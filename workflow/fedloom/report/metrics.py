@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -11,11 +10,11 @@ from fedloom.common.ids import SERVER_MODEL
 from fedloom.common.io import read_table, write_table
 from fedloom.common.receipts import read_receipt
 from fedloom.config import grids
-from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember
+from fedloom.config.settings import GridMember, Reported
 from fedloom.study.plot_inputs import PlottedRun
 from fedloom.study.runs import Run
 
+GROUPS = {"participating": True, "held_out": False}  # of clients, by whether they train
 SCENARIO = ("dataset", "partition", "backbone")
 ROUNDING = 1e-6  # of a loss in float32: one that training leaves as it was is that of guessing
 
@@ -26,10 +25,7 @@ def frame(path: Path) -> pd.DataFrame:
 
 
 def evaluation(path: Path, personalized: bool = True) -> pd.DataFrame:
-    """Read an evaluation.parquet with one row per round and client.
-
-    A client that was evaluated with and without `personalize` has the row that `personalized` says.
-    """
+    """Read an evaluation.parquet with one row per round and client, personalised or before it."""
     rows = frame(path)
     return personal(rows) if personalized else rows[~rows["personalized"]]
 
@@ -41,7 +37,7 @@ def personal(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def artefact(run: PlottedRun) -> pd.DataFrame:
-    """Read the method's own table of a run, for a kind that is made of one."""
+    """Read the method's own table of a run."""
     assert run.artefact is not None, "the kind names no artefact"
     return frame(run.artefact)
 
@@ -54,7 +50,7 @@ def by_test_set(run: PlottedRun) -> dict[str, float]:
 
 
 def class_names(run: PlottedRun) -> list[str]:
-    """Return the names of the classes of a run's dataset, for a kind that reads `names`."""
+    """Return the names of the classes of a run's dataset."""
     return [str(name) for name in read_receipt(run.store)["classes"]]
 
 
@@ -77,62 +73,51 @@ def over_seeds(
 
 
 def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> None:
-    """Write the jobs' rows as one Parquet file, in the order given, with the run's labels.
-
-    The file's metadata has the facts.
+    """Write the jobs' rows as one Parquet file with the run's labels, and facts as metadata.
 
     A column that only some of the jobs have is null in the rows of the others.
     """
     table = pa.concat_tables(map(read_table, parts), promote_options="default")
     for position, (name, value) in enumerate(vars(run).items()):
         kind = pa.int32() if name == "seed" else pa.dictionary(pa.int32(), pa.string())
-        column = pa.array([value] * len(table), kind)
-        table = table.add_column(position, name, column)
+        table = table.add_column(position, name, pa.array([value] * len(table), kind))
     write_table(out, table.replace_schema_metadata(facts))
 
 
 def loss_not_below_guessing(rounds: pd.DataFrame) -> bool:
-    """Return True if the training loss in rounds.parquet is not below that of guessing.
-
-    The median over the last half of the rounds decides.
-    """
+    """Return True if the median loss over the last half of the rounds is not below guessing's."""
     last = rounds.sort_values("round").tail((len(rounds) + 1) // 2)
     return bool(last["train_loss"].median() >= last["guessing_loss"].iloc[0] * (1 - ROUNDING))
 
 
 def accuracies(evaluation: pd.DataFrame, reported: Reported) -> dict[str, float]:
-    """Compute accuracies in percent of evaluation.parquet, each the mean over the reported rounds.
+    """Return the means of `curves` over the reported rounds, of groups with rows, in percent.
 
-    They are the unweighted mean and the minimum (see `worst`) over clients that take part in
-    training, and over those held out (PEP-FedPT, Section 5), and `global` on all test images. A
-    group without rows is left out. `backdoor_rate`, where there is a trigger, is the mean over
-    clients that take part.
+    With `reported.worst_of`, the worst is the lowest mean over clients in these rounds (PEP-FedPT,
+    footnote 4). With a trigger, `backdoor_rate` is the mean over clients that take part.
     """
-    server = evaluation["client_id"] == SERVER_MODEL
-    clients = evaluation[~server]
-    result = {}
-    for name, group in (("participating", True), ("held_out", False)):
-        of_group = clients[clients["participating"] == group]
-        rows = of_group[of_group["round"].isin(reported.rounds)]
-        if len(rows):
-            result[f"{name}_mean"] = float(by_round(rows).mean())
-            result[f"{name}_worst"] = worst(of_group, reported)
-    overall = evaluation[server & evaluation["round"].isin(reported.rounds)]
-    if len(overall):
-        result["global"] = float(percent(overall).mean())
+    every = curves(evaluation)
+    numbers = every[every.index.isin(reported.rounds)].mean()
+    if reported.worst_of:
+        lowest = every[every.index.isin(reported.worst_of)].min()
+        for group in GROUPS:
+            numbers[f"{group}_worst"] = lowest[f"{group}_mean"]
     if "backdoor_rate" in evaluation:
-        rows = clients[clients["participating"] & clients["round"].isin(reported.rounds)]
-        rates = 100 * rows.groupby("round")["backdoor_rate"].mean()
-        result["backdoor_rate"] = float(rates.mean())
-    return result
+        rows = evaluation[evaluation["participating"] & evaluation["round"].isin(reported.rounds)]
+        numbers["backdoor_rate"] = (100 * rows.groupby("round")["backdoor_rate"].mean()).mean()
+    return {str(name): float(value) for name, value in numbers.dropna().items()}
 
 
 def curves(evaluation: pd.DataFrame) -> pd.DataFrame:
-    """Compute the accuracies in percent of each evaluated round, named as `accuracies` does."""
+    """Compute accuracies in percent by evaluated round, NaN for a group without rows.
+
+    They are the unweighted mean and the minimum over clients that take part in training, and over
+    those held out (PEP-FedPT, Section 5), and `global` on all test images.
+    """
     server = evaluation["client_id"] == SERVER_MODEL
-    clients, parts = evaluation[~server], dict[str, pd.Series]()
-    for name, group in (("participating", True), ("held_out", False)):
-        rows = clients[clients["participating"] == group]
+    parts = dict[str, pd.Series]()
+    for name, participating in GROUPS.items():
+        rows = evaluation[~server & (evaluation["participating"] == participating)]
         parts[f"{name}_mean"] = by_round(rows)
         parts[f"{name}_worst"] = percent(rows).groupby(rows["round"]).min()
     return pd.DataFrame(parts | {"global": by_round(evaluation[server])})
@@ -146,17 +131,6 @@ def percent(rows: pd.DataFrame) -> pd.Series:
 def by_round(rows: pd.DataFrame) -> pd.Series:
     """Return the mean accuracy in percent of rows of evaluation.parquet, by round."""
     return percent(rows).groupby(rows["round"]).mean()
-
-
-def worst(evaluation: pd.DataFrame, reported: Reported) -> float:
-    """Return the accuracy in percent of the worst of a group's clients, mean over reported rounds.
-
-    With `reported.worst_of`, the lowest mean over clients in these rounds (PEP-FedPT, footnote 4).
-    """
-    rows = evaluation[evaluation["round"].isin(reported.worst_of or reported.rounds)]
-    if reported.worst_of:
-        return float(by_round(rows).min())
-    return float(percent(rows).groupby(rows["round"]).min().mean())
 
 
 def pooled(evaluation: pd.DataFrame, reported: Reported) -> float:
@@ -177,16 +151,8 @@ def axis_values(run: PlottedRun) -> dict[str, str]:
     return {axis: grids.text(value) for axis, value in member(run).at.items()}
 
 
-def varied_lists(run: PlottedRun) -> dict[str, list[Any]]:
-    """Return the options of a run that are lists and that its grid varies entry by entry."""
-    return grids.varied_lists(member(run))
-
-
 def of_members(series: Sequence[PlottedRun]) -> pd.DataFrame:
-    """Return one row per member of a grid: its value on every axis, `accuracy` and `std`.
-
-    `accuracy` is `participating_mean`, the mean over seeds with its sample standard deviation.
-    """
+    """Return a row per member of a grid: its values, mean `accuracy` over seeds, and deviation."""
     records = []
     for run in series:
         mean = accuracies(evaluation(run.evaluation), run.reported)["participating_mean"]

@@ -34,18 +34,15 @@ def settings_of(plan: Plan, run: Run) -> Iterator[tuple[str, Setting]]:
     varied = _varied(plan, run)
     above = (["methods", label], ["partitions", partition, "protocol"], ["study"])
 
-    def given(keys: list[str]) -> str | tuple[str, Any] | None:
-        for change in reversed(plan.changes):
-            if within(keys, change.keys):
-                return f"--set {change.text}"
-        return written(plan.files, keys)
-
     def setting(value: Any, *places: list[str], default: str = "default") -> Setting:
-        found = next(filter(None, map(given, places)), None)
-        if found is None or isinstance(found, str):
-            return Setting(value, found or default)
-        place = found[0].replace(f"{ROOT}/", "" if Path.cwd() == ROOT else "FedLoom's ", 1)
-        return Setting(value, place if found[1] == value else f"{place}, capped")
+        for keys in places:
+            changes = [change.text for change in plan.changes if within(keys, change.keys)]
+            if changes:
+                return Setting(value, f"--set {changes[-1]}")
+            if found := written(plan.files, keys):
+                place = found[0].replace(f"{ROOT}/", "" if Path.cwd() == ROOT else "FedLoom's ", 1)
+                return Setting(value, place if found[1] == value else f"{place}, capped")
+        return Setting(value, default)
 
     def of_method(name: str, value: Any, declared: bool, *places: list[str]) -> Setting:
         if name in varied:

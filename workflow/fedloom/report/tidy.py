@@ -1,11 +1,10 @@
 """All evaluations of a study as one tidy table: a data frame, or a view that DuckDB reads lazily.
 
-Both take the record of the study (fedloom.study.records), with a column `filename`: where the
-evaluations of each run lie.
+Both take its record (fedloom.study.records) with the `filename` of every run's evaluations.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,6 @@ from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report.metrics import percent
 from fedloom.study import paths, provenance
 from fedloom.study.runs import Run
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
 
 COLUMNS = {
     "title": "the method's name in tables and figures",
@@ -72,31 +68,23 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     categories, in the order of the study. An error names a run whose evaluations are of other
     settings or data: another study with the same labels trained it since.
     """
+    study = record.schema.metadata[b"study"].decode()
     runs = record.to_pandas().astype({"seed": "int32", "learning_rate": float})
     runs = runs[(runs["split"] == "validation") == trials].reset_index(drop=True)
     if runs.empty:  # a record always has runs
-        line = f"study '{_name(record)}' must have tuning trials, got none; set study.tune"
-        raise FedLoomError(line)
-    labels = zip(*(runs[name] for name in Run.__dataclass_fields__), strict=True)
-    every = [Run(*each) for each in labels]
+        raise FedLoomError(f"study '{study}' must have tuning trials, got none; set study.tune")
+    every = [Run(*each) for each in runs[[*Run.__dataclass_fields__]].itertuples(index=False)]
     made_by = runs[list(provenance.MADE_BY)].to_dict("records")
     for run, facts in zip(every, made_by, strict=True):
         if provenance.facts_of_run(run, folder) != facts:
-            raise FedLoomError(
-                f"{run.path}: made again with other settings or data than those of study "
-                f"'{_name(record)}'; run the study again"
-            )
+            line = f"{run.path}: made again with other settings or data than those of study"
+            raise FedLoomError(f"{line} '{study}'; run the study again")
     runs["filename"] = [str(folder / paths.at(paths.EVALUATION, run)) for run in every]
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
     tested = [folder / paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
     others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
     return pd.concat([runs, others])
-
-
-def _name(record: pa.Table) -> str:
-    """Return the name of the study whose record it is."""
-    return record.schema.metadata[b"study"].decode()
 
 
 def frame(runs: pd.DataFrame) -> pd.DataFrame:
@@ -121,14 +109,14 @@ def frame(runs: pd.DataFrame) -> pd.DataFrame:
     return rows[columns].set_axis(list(COLUMNS), axis=1).reset_index(drop=True)
 
 
-def relation(runs: pd.DataFrame) -> "DuckDBPyRelation":
+def relation(runs: pd.DataFrame) -> Any:
     """Return the rows of `frame` as a relation of DuckDB, which reads files when it is asked."""
     require("duckdb")
     import duckdb
 
     connection = duckdb.connect()
     connection.register("runs", runs)
-    names = runs["filename"].tolist()
+    names = [*runs["filename"]]
     files = connection.read_parquet(names, filename=True, union_by_name=True)
     if "test_set" not in files.columns:
         files = files.project("*, null::varchar as test_set")

@@ -17,21 +17,6 @@ log = logging.getLogger("fedloom")
 STAGES = sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
 
 
-def stage(args: argparse.Namespace) -> None:
-    """Run a stage on its job."""
-    module = import_module(f"fedloom.stages.{args.stage}")
-    job = from_json(args.job, get_type_hints(module.run)["job"])
-    started = time.perf_counter()
-    module.run(job, args.threads)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    log.debug(
-        "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most",
-        time.perf_counter() - started,
-        used.ru_utime + used.ru_stime,
-        used.ru_maxrss / 1024,
-    )
-
-
 def main() -> None:
     """Run the stage that the process's arguments name."""
     parser = argparse.ArgumentParser(prog="python -m fedloom.stages", description=__doc__)
@@ -42,7 +27,13 @@ def main() -> None:
     args = parser.parse_args()
     with one_line_errors():
         log_to(args.log)
-        stage(args)
+        module = import_module(f"fedloom.stages.{args.stage}")
+        job = from_json(args.job, get_type_hints(module.run)["job"])
+        started = time.perf_counter()
+        module.run(job, args.threads)
+        seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
+        took = "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most"
+        log.debug(took, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 if __name__ == "__main__":

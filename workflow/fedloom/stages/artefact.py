@@ -1,7 +1,5 @@
 """Compute a table from a finished run, for figures and tables: the method's, or its test sets."""
 
-from functools import partial
-
 import pyarrow as pa
 
 from fedloom.backbones import base
@@ -11,24 +9,22 @@ from fedloom.common.io import write_table
 from fedloom.common.receipts import check_receipt
 from fedloom.federated import rows
 from fedloom.federated.build_task import build_task, with_datasets
-from fedloom.federated.evaluate import artefact
+from fedloom.federated.evaluate import answer_test_sets, artefact
 from fedloom.federated.state import State
-from fedloom.federated.unseen import answers
 from fedloom.hooks.manifest import TEST_SETS
 from fedloom.study import paths, provenance, selected
 from fedloom.study.jobs import ArtefactJob
 
 
 def run(job: ArtefactJob, threads: int) -> None:
-    """Write the artefact as Parquet."""
     spec = selected.with_choice(job.spec)
     run = spec.run
     state = paths.at(paths.STATE, run, end=paths.end(job.last))
     check_receipt(state)
     inputs = paths.run_inputs(run, spec.method.needs)
     task, hooks = build_task(spec, inputs, prepare_torch(threads, spec.backbone.precision))
-    loaded = partial(base.weights_digest, task.backbone)
-    provenance.digest_of_weights(run.path, spec.backbone, loaded)
+    backbone = task.backbone
+    provenance.digest_of_weights(run.path, spec.backbone, lambda: base.weights_digest(backbone))
     tree, facts = tensor_files.load(state)
     kept = State.of(tree, task.data.device)
     task = task.at(facts["round"])
@@ -36,7 +32,7 @@ def run(job: ArtefactJob, threads: int) -> None:
         names, needs = job.transfer_to, spec.method.needs
         files = {name: paths.other_inputs(name, run, needs) for name in names}
         task = with_datasets(task, files, task.data.device)
-        table = pa.Table.from_pylist(answers(task, hooks, kept), schema=rows.TEST_SETS)
+        table = pa.Table.from_pylist(answer_test_sets(task, hooks, kept), schema=rows.TEST_SETS)
     else:
         table = pa.table(artefact(task, hooks, kept, job.artefact))
     write_table(paths.at(paths.ARTEFACT, run, artefact=job.artefact), table)

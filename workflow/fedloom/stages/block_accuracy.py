@@ -9,7 +9,6 @@ from fedloom.study.jobs import BlockAccuracyJob
 
 
 def run(job: BlockAccuracyJob, threads: int) -> None:
-    """Write the accuracy by block as Parquet."""
     files = paths.inputs("block_accuracy", **vars(job))
     check_receipt(files["features"])
     prepare_cpu(threads)

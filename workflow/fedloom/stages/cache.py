@@ -11,7 +11,6 @@ from fedloom.study.jobs import CacheJob
 
 
 def run(job: CacheJob, threads: int) -> None:
-    """Write the tensors of the cache and their receipt."""
     images = ImageStore(paths.inputs("cache", dataset=job.dataset)["store"])
     label = job.backbone.label
     out = paths.at(paths.CACHE, cache=job.cache, dataset=job.dataset, backbone=label)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
 from fedloom.config import grids
-from fedloom.config.rounds import Reported
+from fedloom.config.settings import Reported
 from fedloom.report.metrics import accuracies, evaluation
 from fedloom.study import paths, selected
 from fedloom.study.jobs import ChooseJob
@@ -23,30 +23,26 @@ def run(job: ChooseJob, threads: int) -> None:
     ones the first trial is chosen; a trial that diverged has none. A line of the log names a chosen
     number that is the lowest or highest of those tried.
     """
-    trials = selected.evaluations(job)
-    of_trials = [accuracies(evaluation(file), Reported((job.last,))) for _, file in trials]
+    trials, files = zip(*selected.evaluations(job), strict=True)
+    of_trials = [accuracies(evaluation(file), Reported((job.last,))) for file in files]
     means = [each.get("participating_mean") for each in of_trials]
-    if all(mean is None for mean in means):
+    finished = [mean for mean in means if mean is not None]
+    if not finished:
         raise FedLoomError(
             f"{job.method}: all of its {len(trials)} trials diverged; give it smaller learning "
             "rates to try (study.tune.values), or set training.clip"
         )
-    options = [json.dumps(trial.options) for trial, _ in trials]
-    labels = [trial.label for trial, _ in trials]
-    best = means.index(max(mean for mean in means if mean is not None))
-    where = {name: getattr(job, name) for name in ("dataset", "partition", "backbone", "method")}
-    rows = {"trial": labels, "options": options, "accuracy": pa.array(means, pa.float64())}
-    rows["chosen"] = [number == best for number in range(len(trials))]
-    write_table(paths.at(paths.TRIALS, **where), pa.table(rows))
-    chosen = {"trial": [labels[best]], "options": [options[best]]}
-    write_table(paths.at(paths.CHOICE, **where), pa.table(chosen))
-    all_options = [trial.options for trial, _ in trials]
-    for name, end in selected.at_edge(all_options[best], all_options).items():
-        log.info(
-            "%s: chose %s %s, the %s that was tried, so that values beyond it may do better; give "
-            "study.tune some",
-            "/".join(where.values()),
-            name,
-            grids.text(all_options[best][name]),
-            end,
-        )
+    best, options = means.index(max(finished)), [trial.options for trial in trials]
+    columns = [
+        pa.array([trial.label for trial in trials]),
+        pa.array(map(json.dumps, options)),
+        pa.array(means, pa.float64()),
+        pa.array([number == best for number in range(len(trials))]),
+    ]
+    table = pa.table(columns, ["trial", "options", "accuracy", "chosen"])
+    write_table(paths.at(paths.TRIALS, **vars(job)), table)
+    write_table(paths.at(paths.CHOICE, **vars(job)), table.select([0, 1]).slice(best, 1))
+    for name, end in selected.at_edge(options[best], options).items():
+        where = "/".join([job.dataset, job.partition, job.backbone, job.method])
+        line = "%s: chose %s %s, the %s that was tried; give study.tune values beyond it"
+        log.info(line, where, name, grids.text(options[best][name]), end)

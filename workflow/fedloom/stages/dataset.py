@@ -6,6 +6,5 @@ from fedloom.study.jobs import DatasetJob
 
 
 def run(job: DatasetJob, threads: int) -> None:
-    """Write images.arrow and its receipt."""
     dataset = job.dataset
     build(dataset.source, dataset.settings, paths.at(paths.STORE, dataset=dataset.label))

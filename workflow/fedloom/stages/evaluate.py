@@ -24,10 +24,8 @@ def run(job: EvaluateJob, threads: int) -> None:
         return
     rounds = metrics.frame(paths.at(paths.ROUNDS, job.run))
     if metrics.loss_not_below_guessing(rounds):
-        log.info(
+        line = (
             "%s: training loss %.2f after the last round, not below that of guessing (%.2f); take "
-            "another training.lr, or set training.clip",
-            job.run.path,
-            rounds["train_loss"].iloc[-1],
-            rounds["guessing_loss"].iloc[-1],
+            "another training.lr, or set training.clip"
         )
+        log.info(line, job.run.path, *rounds[["train_loss", "guessing_loss"]].iloc[-1])

@@ -1,14 +1,13 @@
 """Draw one figure of a study, as PDF and PNG."""
 
 from fedloom.report import figures
-from fedloom.report.figures.line_style import with_styles
+from fedloom.report.figures.style import with_styles
 from fedloom.study import paths
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import plotted_backbones, plotted_runs
 
 
 def run(job: FigureJob, threads: int) -> None:
-    """Draw the figure."""
     out = paths.at(paths.FIGURE, study=job.study, label=job.label)
     items = plotted_backbones(job) if job.shown is None else with_styles(plotted_runs(job.shown))
     figures.write(job, items, {f: out.with_suffix(f".{f}") for f in ("pdf", "png")})

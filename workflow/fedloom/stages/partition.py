@@ -11,9 +11,8 @@ from fedloom.study.jobs import PartitionJob
 
 
 def run(job: PartitionJob, threads: int) -> None:
-    """Write the client of every image."""
     label, seed = job.partition.label, job.seed
-    store = paths.inputs("partition", dataset=job.dataset)["store"]
+    store = paths.at(paths.STORE, dataset=job.dataset)
     images = ImageStore(store)
     out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
@@ -21,8 +20,7 @@ def run(job: PartitionJob, threads: int) -> None:
         if "novel_classes" in spec:
             classes = read_receipt(store)["classes"]
             spec["novel_classes"] = novel_numbers(spec["novel_classes"], classes)
-        table = divide(images.labels, images.test, images.domains, spec, seed)
-        write_table(out, table)
+        write_table(out, divide(images.labels, images.test, images.domains, spec, seed))
     except FedLoomError as error:
         raise FedLoomError(f"partition '{label}': {error}") from None
     write_receipt(out)

@@ -7,7 +7,6 @@ from fedloom.study.jobs import PartitionChartJob
 
 
 def run(job: PartitionChartJob, threads: int) -> None:
-    """Draw the chart as PNG and PDF."""
     partition = paths.inputs("partition_chart", **vars(job))["partition"]
     check_receipt(partition)
     classes = read_receipt(paths.at(paths.STORE, dataset=job.dataset))["classes"]

@@ -21,14 +21,12 @@ def run(job: PrototypesJob, threads: int) -> None:
     prepare_cpu(threads)
     facts = read_receipt(files["store"])
     images, cpu = ImageStore(files["store"], facts), torch.device("cpu")
-    data = federation.load(images, files["partition"], facts["classes"], cpu)
+    data = federation.load(images, files["partition"], facts["classes"], cpu).at(1)
     seed = job.seed if job.sampling is None else job.sampling
-    chosen = sample_clients(data.participating, job.clients_per_round, seed, 0)
+    holders = [client for client in data.participating if len(data.train[client])]
+    chosen = sample_clients(holders, job.clients_per_round, seed, 0)
     rows = [torch.from_numpy(data.train[k]) for k in chosen]
     inputs = tensor_files.tensor(files["features"], "inputs")
-    result = warm_start(inputs, data.labels, rows, data.num_classes)
     out = paths.at(paths.PROTOTYPES, **vars(job))
-    tensor_files.save(out, result)
-    # uploaded once, before round 1, and in no row of rounds.parquet
-    floats = result["mean"][0].numel()
-    write_receipt(out, clients=chosen, floats_up_per_client_and_block=floats)
+    tensor_files.save(out, warm_start(inputs, data.labels, rows, data.num_classes))
+    write_receipt(out, clients=chosen)

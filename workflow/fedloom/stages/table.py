@@ -7,7 +7,6 @@ from fedloom.study.plot_inputs import plotted_runs
 
 
 def run(job: TableJob, threads: int) -> None:
-    """Write the table as Markdown, CSV, LaTeX, HTML and Parquet."""
     out = paths.at(paths.TABLE, study=job.study, label=job.label)
     files = {name: out.with_suffix(f".{name}") for name in paths.TABLE_FORMATS}
     tables.write(job, plotted_runs(job.shown), files)

@@ -5,7 +5,7 @@ from functools import partial
 
 from fedloom.backbones import base
 from fedloom.common.device import prepare_torch
-from fedloom.common.receipts import check_receipt, receipt_of, write_receipt
+from fedloom.common.receipts import check_receipt, digest, receipt_of, sha256, write_receipt
 from fedloom.federated import training_job
 from fedloom.federated.build_task import build_task
 from fedloom.study import paths, provenance, selected
@@ -30,7 +30,7 @@ def run(job: TrainJob, threads: int) -> None:
             "sources": job.sources,
             "weights": weights,
             "settings": provenance.digest_of_settings(job.spec),
-            "data": provenance.digest_of_data(inputs.values()),
+            "data": digest([sha256(receipt_of(file)) for file in inputs.values()]),
         }
         if start is not None:
             provenance.check_same(run, check_receipt(start), made_by)

@@ -1,8 +1,4 @@
-"""Sizes of backbones, which planning needs and which the model itself knows.
-
-A file holds those of the backbones in `config.yaml` and in the studies that ship. The sizes of any
-other are counted once, by a process that imports torch (fedloom.backbones.sizes), and kept.
-"""
+"""Sizes of backbones, for planning: a file has those of all that ship; others are counted once."""
 
 import json
 import os
@@ -19,34 +15,23 @@ from fedloom.config.settings import Backbone
 from fedloom.study import paths
 
 SHIPPED = ROOT / "workflow/resources/backbone_sizes.json"
-SIZED_BY = ("name", "image_size")  # settings that a file's sizes depend on
 PASSING = 12  # numbers per token and feature that are in memory at once without training
 FLOAT = 4 / 1e6  # megabytes of a number
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a backbone.
+    """The sizes of a backbone; those of texts are a CLIP's."""
 
-    Attributes:
-        parameters: numbers that the weights hold.
-        operations: of a forward pass of one image.
-        image_floats: T d of an image's T tokens; of a ResNet, the largest feature map.
-        training_bytes: activations that training keeps of an image for the backward pass.
-        width, depth: d and number of blocks of the image tower; a ResNet has no blocks.
-        text_width, text_depth: of a CLIP's text tower.
-        token_operations: of a forward pass of one token of a text.
-    """
-
-    parameters: int
-    operations: float
-    image_floats: int
-    training_bytes: int
-    width: int
-    depth: int
+    parameters: int  # numbers that the weights hold
+    operations: float  # of a forward pass of one image
+    image_floats: int  # T d of an image's T tokens; of a ResNet, the largest feature map
+    training_bytes: int  # activations that training keeps of an image for the backward pass
+    width: int  # d of the image tower
+    depth: int  # blocks of the image tower; a ResNet has none
     text_width: int = 0
     text_depth: int = 0
-    token_operations: float = 0.0
+    token_operations: float = 0.0  # of a forward pass of one token of a text
 
     @property
     def tokens(self) -> float:
@@ -76,8 +61,8 @@ def sizes(backbone: Backbone) -> Sizes:
 
 def key(backbone: Backbone) -> str:
     """Return the library and the settings that sizes depend on, under which they are kept."""
-    settings = {name: backbone.settings[name] for name in SIZED_BY if backbone.settings.get(name)}
-    return f"{backbone.library} {canonical(settings)}"
+    given = {name: backbone.settings.get(name) for name in ("name", "image_size")}
+    return f"{backbone.library} {canonical({k: v for k, v in given.items() if v})}"
 
 
 @cache
@@ -91,8 +76,8 @@ def _sizes(key: str) -> Sizes:
         environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-            raise FedLoomError(f"sizes of {key}: {said[-1]}")
+            status = f"it ended with status {done.returncode}"
+            raise FedLoomError(f"sizes of {key}: {(done.stderr.splitlines() or [status])[-1]}")
         known[key] = json.loads(done.stdout)
         write_text(counted, json.dumps(kept | {key: known[key]}, indent=0))
     return Sizes(**known[key])

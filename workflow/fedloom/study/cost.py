@@ -1,8 +1,4 @@
-"""What a study costs before it runs: jobs, operations, hours and disk.
-
-It is an estimate, made of fedloom.study.resources, and too large rather than too small. Existing
-results are not taken off.
-"""
+"""What a study costs from nothing to its tables: an estimate, too large rather than too small."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -10,29 +6,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fedloom.config.rounds import job_ends
+from fedloom.config.protocols import job_ends
 from fedloom.config.settings import Settings
-from fedloom.study import estimates, paths
-from fedloom.study.backbone_sizes import sizes
+from fedloom.study import paths
+from fedloom.study.backbone_sizes import FLOAT, sizes
 from fedloom.study.make_jobs import study_of_run, transferred_to, trials_of
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import plotted_runs
-from fedloom.study.resources import RATE, contents, image_megabytes
-from fedloom.study.runs import Run, trial_runs
+from fedloom.study.resources import RATE, contents, image_megabytes, of_job, of_run
+from fedloom.study.runs import trial_runs
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
 # float32 (67 tera), a third in the two others (494 and 989)
 RATES = {"float32": 4e13, "tf32": 1.6e14, "bf16": 3e14}
-START_UP = 5.0  # seconds of the imports of a job that has no job server to share them with
-FORK = 0.2  # seconds that a job starts in that has one
-FEATURE = 4  # bytes of a cached number; patches are kept in half of it
+FORK = 0.2  # seconds that a job starts in, forked by a job server
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
 Jobs = defaultdict[str, dict[Path, Any]]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a study takes from nothing to its tables."""
+    """Jobs, operations, hours and disk of a study; existing results are not taken off."""
 
     runs: int  # trained from a seed
     trials: int  # trained before them, to choose options (study.tune)
@@ -51,25 +45,15 @@ class Cost:
         """Return hours of one core, without a GPU."""
         return (self.operations / RATE + self.seconds) / 3600
 
-    def start_up_share(self, rate: float) -> float:
-        """Return the share of a training job's time that is its start-up, if it is alone."""
-        jobs = self.jobs["train"]
-        return START_UP * jobs / (START_UP * jobs + self.operations / rate) if jobs else 0.0
-
 
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""
-    finals, settings = plan.runs, plan.settings
-    trials = trial_runs(settings)
-    every = [*finals, *trials]
-    jobs = _jobs(plan, finals, every)
-    takes = [
-        estimates.of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()
-    ]
-    trained = [estimates.of_run(settings, run) for run in every]
+    settings, trials, jobs = plan.settings, trial_runs(plan.settings), _jobs(plan)
+    takes = [of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()]
+    trained = [of_run(settings, run) for run in (*plan.runs, *trials)]
     count = {rule: len(found) for rule, found in jobs.items() if found}
     return Cost(
-        runs=len(finals),
+        runs=len(plan.runs),
         trials=len(trials),
         jobs=count,
         operations=sum(each.operations for each in (*takes, *trained)),
@@ -82,37 +66,36 @@ def study_cost(plan: Plan) -> Cost:
 
 def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
     """Return the seconds of one core that a study's jobs take, by rule and file, if estimated."""
-    jobs = _jobs(plan, plan.runs, [*plan.runs, *trial_runs(plan.settings)])
-    seconds: dict[str, dict[Path, float]] = {}
-    for rule in (*ESTIMATED, "train"):
-        for file, labels in jobs[rule].items():
-            work = estimates.of_job(plan.settings, rule, labels)
-            whole = FORK + work.seconds + work.operations / RATE
-            seconds.setdefault(rule, {})[file] = whole
-    return seconds
+
+    def seconds(rule: str, labels: Any) -> float:
+        work = of_job(plan.settings, rule, labels)
+        return FORK + work.seconds + work.operations / RATE
+
+    jobs = _jobs(plan)
+    rules = [rule for rule in (*ESTIMATED, "train") if jobs[rule]]
+    return {rule: {file: seconds(rule, w) for file, w in jobs[rule].items()} for rule in rules}
 
 
-def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
+def _jobs(plan: Plan) -> Jobs:
     """Return the jobs by rule: the labels of each by the file that it makes."""
     settings, jobs = plan.settings, Jobs(dict)
 
     def add(rule: str, pattern: str, **labels: Any) -> None:
         jobs[rule][paths.at(pattern, **labels)] = SimpleNamespace(**labels)
 
-    for run in every:
+    for run in (*plan.runs, *trial_runs(settings)):
         labels, reads = vars(run), plan.run_inputs(run)
         add("dataset", paths.STORE, **labels)
         add("partition", paths.PARTITION, **labels)
         if "prototypes" in reads:
             add("prototypes", paths.PROTOTYPES, **labels)
-        if reads.keys() & {"features", "prototypes"}:
-            add("cache", paths.CACHE, **labels, cache="features")
-        if "patches" in reads:
-            add("cache", paths.CACHE, **labels, cache="patches")
+        for name in reads.keys() & {"features", "prototypes", "patches"}:
+            cache = "patches" if name == "patches" else "features"
+            add("cache", paths.CACHE, **labels, cache=cache)
         for end in job_ends(study_of_run(settings, run)):
             add("train", paths.STATE, **labels, end=paths.end(end))
         add("evaluate", paths.EVALUATION, **labels)
-    for run in finals:
+    for run in plan.runs:
         labels = vars(run) | {"seed": settings.study.seeds[0]}
         add("partition", paths.PARTITION, **labels)
         add("partition_chart", paths.PARTITION_CHART, **labels)
@@ -140,12 +123,11 @@ def _jobs(plan: Plan, finals: list[Run], every: list[Run]) -> Jobs:
 
 def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:
     """Return megabytes of images and of their caches, by kind."""
-    datasets, backbones = settings.datasets, settings.backbones
-    megabytes: defaultdict[str, float] = defaultdict(float)
+    datasets, megabytes = settings.datasets, defaultdict[str, float](float)
     for job in jobs["dataset"].values():
         megabytes["images"] += image_megabytes(datasets[job.dataset])
     for job in jobs["cache"].values():
-        images, size = contents(datasets[job.dataset]).images, sizes(backbones[job.backbone])
-        rows = size.depth + 1 if job.cache == "features" else size.tokens / 2
-        megabytes[job.cache] += images * rows * size.width * FEATURE / 1e6
+        size = sizes(settings.backbones[job.backbone])
+        rows = size.depth + 1 if job.cache == "features" else size.tokens / 2  # of half the bytes
+        megabytes[job.cache] += contents(datasets[job.dataset]).images * rows * size.width * FLOAT
     return dict(megabytes)

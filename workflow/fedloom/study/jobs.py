@@ -1,29 +1,17 @@
 """What a rule hands to its job: one frozen dataclass per rule, sent as canonical JSON.
 
-A job holds everything that its result depends on and nothing else, so that Snakemake runs it again
-exactly when that changes. Its files follow from its labels (fedloom.study.paths).
+It holds all that its result depends on and nothing else; its files follow from its labels.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import cattrs
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical
-from fedloom.config.rounds import Reported
-from fedloom.config.settings import (
-    NOTHING_FIXED,
-    Backbone,
-    Dataset,
-    FixedSeeds,
-    Grid,
-    Method,
-    Partition,
-    Trial,
-    Wrapper,
-)
+from fedloom.config import settings as config
 from fedloom.study.runs import Run
 
 Job = TypeVar("Job")
@@ -33,7 +21,7 @@ Job = TypeVar("Job")
 class DatasetJob:
     """Write a dataset's images into a store."""
 
-    dataset: Dataset
+    dataset: config.Dataset
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,7 @@ class PartitionJob:
     """Divide the images of a dataset over clients."""
 
     dataset: str
-    partition: Partition
+    partition: config.Partition
     seed: int
 
 
@@ -51,7 +39,7 @@ class CacheJob:
 
     cache: str
     dataset: str
-    backbone: Backbone
+    backbone: config.Backbone
 
 
 @dataclass(frozen=True)
@@ -73,13 +61,8 @@ class MethodSpec:
     plugin: str
     options: dict[str, Any]
     training: dict[str, Any]
-    wrappers: tuple[Wrapper, ...]
+    wrappers: tuple[config.Wrapper, ...]
     needs: tuple[str, ...]
-
-    @classmethod
-    def of(cls, method: Method) -> "MethodSpec":
-        """Take these parts of a label's settings."""
-        return cls(method.plugin, method.options, method.training, method.wrappers, method.needs)
 
 
 @dataclass(frozen=True)
@@ -87,7 +70,7 @@ class RunSpec:
     """Everything that a run's numbers depend on; checkpoints carry its fingerprint."""
 
     run: Run
-    backbone: Backbone
+    backbone: config.Backbone
     method: MethodSpec
     clients_per_round: int
     rounds_per_job: int
@@ -95,7 +78,7 @@ class RunSpec:
     schedule_rounds: int | None
     stacked: bool = True  # False: every client is a separate cohort
     tuned: bool = False  # the options that rule `choose` wrote override the method's
-    fixed: FixedSeeds = NOTHING_FIXED
+    fixed: config.FixedSeeds = field(default_factory=config.FixedSeeds)
 
 
 @dataclass(frozen=True)
@@ -122,7 +105,7 @@ class ChooseJob:
     partition: str
     backbone: str
     method: str
-    trials: tuple[Trial, ...]
+    trials: tuple[config.Trial, ...]
     seed: int
     last: int
 
@@ -166,18 +149,15 @@ class PartitionChartJob:
 
 @dataclass(frozen=True)
 class PlottedMethod:
-    """A method in a table or figure, or members of a grid; `look` is what its plugin asks for.
-
-    Members are given by position: a grid may have thousands, and a command line takes 128 KiB.
-    """
+    """A method in a table or figure, or members of a grid."""
 
     label: str
     title: str
-    look: dict[str, str]
+    look: dict[str, str]  # what its plugin asks for
     trains: str = ""  # the part that clients train; "" if unknown or mixed in a grid
     sees_held_out: bool = False  # the server trains on images of held-out clients
-    grid: Grid | None = None
-    positions: tuple[int, ...] = ()
+    grid: config.Grid | None = None
+    positions: tuple[int, ...] = ()  # of members: thousands do not fit a command line of 128 KiB
 
 
 @dataclass(frozen=True)
@@ -189,7 +169,7 @@ class PlotInputs:
     seeds: tuple[int, ...]
     artefact: str | None  # the table to read beside evaluations
     # by partition, and by "partition/method" where a method has other rounds
-    reported: dict[str, Reported]
+    reported: dict[str, config.Reported]
 
 
 @dataclass(frozen=True)
@@ -205,14 +185,14 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TableJob:
-    """Write a table; `settings` are the keys of its kind, and what the kind adds."""
+    """Write a table."""
 
     study: str
     label: str
     kind: str
     module: str  # of the kind
     title: str | None
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # the keys of the kind, and what it adds
     published: dict[str, Any] | None
     shown: PlotInputs
     tuned: Tuned | None = None
@@ -225,7 +205,7 @@ class FigureJob:
     study: str
     label: str
     kind: str
-    module: str  # of the kind
+    module: str
     settings: dict[str, Any]
     shown: PlotInputs | None
     backbones: tuple[str, ...]  # "dataset/backbone" of a kind that shows frozen backbones

@@ -1,20 +1,18 @@
-"""The jobs of a study, each made from the settings and the wildcards of its rule.
+"""The jobs of a study, each made from the settings and a rule's wildcards, or labels of a run."""
 
-Wildcards have their names of fedloom.study.paths; those whose argument is `labels` take a run too.
-"""
-
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby, product
 from typing import Any
 
-from fedloom.config.datasets import NOTHING_EXPECTED
-from fedloom.config.protocols import is_trial, method_of, study_of
-from fedloom.config.rounds import evaluated_rounds, job_ends, sampled_rounds
-from fedloom.config.settings import VALIDATION, Backbone, FixedSeeds, Settings, Trial
+from fedloom.config import protocols
+from fedloom.config import settings as config
+from fedloom.config.protocols import is_trial, job_ends, method_of, reported, study_of
+from fedloom.config.settings import VALIDATION, Output, Settings
 from fedloom.config.study import Study
 from fedloom.hooks.manifest import TEST_SETS, find
 from fedloom.study import jobs
-from fedloom.study.output_jobs import figure_job, table_job
-from fedloom.study.runs import Run
+from fedloom.study.runs import Run, output_seeds
 
 
 def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
@@ -23,7 +21,7 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
     match rule:
         case "dataset":  # a store does not depend on estimates and notes of a recipe
             dataset = settings.datasets[w.dataset]
-            plain = replace(dataset, expected=NOTHING_EXPECTED, domains=None, notes=())
+            plain = replace(dataset, expected=config.Expected(), domains=None, notes=())
             return jobs.DatasetJob(plain)
         case "partition":
             partition = settings.partitions[w.partition]  # who is tested elsewhere divides nothing
@@ -34,14 +32,26 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
         case "cache":
             return jobs.CacheJob(w.cache, w.dataset, settings.backbones[w.backbone])
         case "prototypes":
-            study = study_of(settings, w.partition)
-            clients, sampling = study.clients_per_round, study.fixed_seeds.sampling
-            labels = w.dataset, w.partition, w.backbone
-            return jobs.PrototypesJob(*labels, int(w.seed), clients, sampling)
+            study, labels = study_of(settings, w.partition), (w.dataset, w.partition, w.backbone)
+            numbers = int(w.seed), study.clients_per_round, study.fixed_seeds.sampling
+            return jobs.PrototypesJob(*labels, *numbers)
         case "block_accuracy":
             return jobs.BlockAccuracyJob(w.dataset, w.backbone)
         case "train":
-            return _train_job(settings, w)
+            study, rounds = study_of_run(settings, w), rounds_of(settings, w)
+            evaluated, sampled = evaluations(study, rounds)
+            return jobs.TrainJob(
+                spec=run_spec(settings, Run.of(w)),
+                first=rounds.start,
+                last=rounds.stop,
+                evaluate=evaluated,
+                global_test=study.global_test,
+                sources="",
+                confusion=study.confusion,
+                trial=is_trial(settings, w.partition),
+                sampled=sampled,
+                evaluate_clients=study.evaluate_clients if sampled else None,
+            )
         case "choose":
             tune, labels = settings.study.tune, (w.dataset, w.partition, w.backbone, w.method)
             assert tune is not None
@@ -55,30 +65,80 @@ def make_job(settings: Settings, rule: str, wildcards: Any) -> Any:
             targets = transferred_to(settings, w) if w.artefact == TEST_SETS else ()
             return jobs.ArtefactJob(run_spec(settings, Run.of(w)), last, w.artefact, targets)
         case "table":
-            return table_job(settings, settings.tables[w.label])
+            return _output_job(settings, settings.tables[w.label])
         case "figure":
-            return figure_job(settings, settings.figures[w.label])
+            return _output_job(settings, settings.figures[w.label])
     raise ValueError(f"no rule '{rule}'")
 
 
-def _train_job(settings: Settings, wildcards: Any) -> jobs.TrainJob:
-    study, rounds = study_of_run(settings, wildcards), rounds_of(settings, wildcards)
-    evaluated, sampled = evaluations(study, rounds)
-    return jobs.TrainJob(
-        spec=run_spec(settings, Run.of(wildcards)),
-        first=rounds.start,
-        last=rounds.stop,
-        evaluate=evaluated,
-        global_test=study.global_test,
-        sources="",
-        confusion=study.confusion,
-        trial=is_trial(settings, wildcards.partition),
-        sampled=sampled,
-        evaluate_clients=study.evaluate_clients if sampled else None,
+def _output_job(settings: Settings, output: Output) -> jobs.TableJob | jobs.FigureJob:
+    """Return the job that writes a table or draws a figure."""
+    shared: dict[str, Any] = {
+        "study": settings.study.name,
+        "label": output.label,
+        "kind": output.kind,
+        "module": type(output.keys).__module__,
+        "settings": output.settings,
+    }
+    if output.keys.shows == "backbones":
+        datasets = dict.fromkeys(scenario.dataset for scenario in output.scenarios)
+        pairs = map("/".join, product(datasets, output.backbones))
+        return jobs.FigureJob(**shared, shown=None, backbones=tuple(pairs))
+    shared["shown"] = _shown(settings, output)
+    if output.section == "figures":
+        return jobs.FigureJob(**shared, backbones=())
+    title, tuned = getattr(output.keys, "title", None), _tuned(settings, output)
+    return jobs.TableJob(**shared, title=title, published=output.published, tuned=tuned)
+
+
+def _tuned(settings: Settings, output: Output) -> jobs.Tuned | None:
+    """Return how the options of a table's methods were chosen, if they were."""
+    tune = settings.study.tune
+    labels = [method for method in output.methods if method in settings.trials]
+    if tune is None or not labels:
+        return None
+    pairs = product((scenario.partition + VALIDATION for scenario in output.scenarios), labels)
+    rounds = {study_of(settings, *pair).rounds for pair in pairs}
+    return jobs.Tuned(tuple(labels), tune.trials, tuple(sorted(rounds)), tune.seed, tune.validation)
+
+
+def _shown(settings: Settings, output: Output) -> jobs.PlotInputs:
+    """Return the runs that a table or figure shows, in the order of the study's methods."""
+    crossed = product(output.scenarios, output.backbones)
+    return jobs.PlotInputs(
+        scenarios=tuple(f"{scenario}/{backbone}" for scenario, backbone in crossed),
+        methods=tuple(_plotted_methods(settings, output)),
+        seeds=output_seeds(settings, output),
+        artefact=output.keys.artefact_name,
+        reported=_reported(settings, output),
     )
 
 
-# ---- what jobs of a run are made of --------------------------------------------------------------
+def _reported(settings: Settings, output: Output) -> dict[str, Any]:
+    """Return the reported rounds of an output's runs, see jobs.PlotInputs."""
+    partitions = {scenario.partition for scenario in output.scenarios}
+    result = {partition: reported(study_of(settings, partition)) for partition in partitions}
+    own = [method for method in output.methods if settings.methods[method].rounds is not None]
+    pairs = product(partitions, own)
+    return result | {"/".join(pair): reported(study_of(settings, *pair)) for pair in pairs}
+
+
+def _plotted_methods(settings: Settings, output: Output) -> Iterator[jobs.PlottedMethod]:
+    """Yield methods as a table or figure shows them, members of a grid together."""
+    methods = [settings.methods[m] for m in settings.select.methods if m in output.methods]
+    for label, group in groupby(methods, lambda m: m.member.grid if m.member else m.label):
+        members = list(group)
+        plugin, grid = find(members[0].plugin), settings.grids.get(label)
+        parts = {plugin.trained_part(method.options) for method in members}
+        yield jobs.PlottedMethod(
+            label=label,
+            title=(grid or members[0]).title,
+            look=members[0].look,
+            trains=parts.pop() if len(parts) == 1 else "",
+            sees_held_out=plugin.server_sees_held_out,
+            grid=grid,
+            positions=tuple(each.member.position for each in members if each.member),
+        )
 
 
 def run_spec(settings: Settings, run: Run) -> jobs.RunSpec:
@@ -91,13 +151,15 @@ def run_spec(settings: Settings, run: Run) -> jobs.RunSpec:
     return jobs.RunSpec(
         run=run,
         backbone=backbone_of(settings, run),
-        method=jobs.MethodSpec.of(method),
+        method=jobs.MethodSpec(
+            method.plugin, method.options, method.training, method.wrappers, method.needs
+        ),
         clients_per_round=study.clients_per_round,
         rounds_per_job=study.rounds_per_job,
         schedule_rounds=study.rounds if cosine or find(method.plugin).uses_rounds else None,
         stacked=study.stacked,
         tuned=bool(trials),
-        fixed=FixedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
+        fixed=config.FixedSeeds(study.fixed_seeds.sampling, study.fixed_seeds.initialisation),
     )
 
 
@@ -112,21 +174,18 @@ def study_of_run(settings: Settings, labels: Any) -> Study:
     return study_of(settings, labels.partition, labels.method)
 
 
-def trials_of(settings: Settings, labels: Any) -> tuple[Trial, ...]:
+def trials_of(settings: Settings, labels: Any) -> tuple[config.Trial, ...]:
     """Return the trials that a run's options are chosen from; none if they are the config's."""
     if is_trial(settings, labels.partition):
         return ()
     return settings.trials.get(labels.method, ())
 
 
-def backbone_of(settings: Settings, labels: Any) -> Backbone:
+def backbone_of(settings: Settings, labels: Any) -> config.Backbone:
     """Return a run's backbone, with the settings that its study adds."""
     study, backbone = settings.study, settings.backbones[labels.backbone]
-    added: dict[str, Any] = {}
-    if study.precision != "float32":  # so that float32 results keep their jobs
-        added["precision"] = study.precision
-    if study.gradient_checkpointing:
-        added["gradient_checkpointing"] = True
+    added = {"precision": study.precision, "gradient_checkpointing": study.gradient_checkpointing}
+    added = {key: value for key, value in added.items() if value not in ("float32", False)}
     return replace(backbone, settings=backbone.settings | added)
 
 
@@ -138,5 +197,5 @@ def rounds_of(settings: Settings, wildcards: Any) -> range:
 
 def evaluations(study: Study, rounds: range) -> list[tuple[int, ...]]:
     """Return those of a job's rounds after which clients are evaluated: all, sampled."""
-    every = evaluated_rounds(study), sampled_rounds(study)
+    every = protocols.evaluated_rounds(study), protocols.sampled_rounds(study)
     return [tuple(n for n in numbers if n - 1 in rounds) for numbers in every]

@@ -7,21 +7,20 @@ from fedloom.config.settings import Settings
 def overview(settings: Settings) -> dict[str, str | list[str]]:
     """Return the facts of a study by heading: a line, or several."""
     select, study = settings.select, settings.study
-    titles = [settings.methods[label].title for label in select.methods]
+    values = study.fixed_seeds.model_dump(exclude={"partition"}, exclude_none=True)
+    fixed = ", ".join(f"{name} {seed}" for name, seed in values.items())
     texts: dict[str, str | list[str]] = {
         "Paper": settings.citation or "",
         "Shows": ", ".join(study.shows),
         "Data sets": ", ".join(select.datasets),
         "On the data sets": [
-            f"{label}: {note}"
-            for label in select.datasets
-            for note in settings.datasets[label].notes
+            f"{name}: {note}" for name in select.datasets for note in settings.datasets[name].notes
         ],
         "Partitions": ", ".join(select.partitions),
         "Backbones": ", ".join(select.backbones),
-        "Methods": ", ".join(titles),
+        "Methods": ", ".join(settings.methods[label].title for label in select.methods),
         "Rounds": _rounds(settings),
-        "Seeds": ", ".join(map(str, settings.study.seeds)) + _fixed(settings),
+        "Seeds": ", ".join(map(str, study.seeds)) + (f" (fixed: {fixed})" if fixed else ""),
         "Different from the paper": list(study.deviations.values()),
         "Left open by the paper": list(study.open_questions.values()),
     }
@@ -33,20 +32,9 @@ def _rounds(settings: Settings) -> str | list[str]:
     named: dict[str, list[str]] = {}
     for partition in settings.select.partitions:
         study = study_of(settings, partition)
-        own = [
-            f"{settings.methods[label].title} {settings.methods[label].rounds}"
-            for label in settings.select.methods
-            if settings.methods[label].rounds not in (None, study.rounds)
-        ]
-        text = f"{study.rounds}, with {study.clients_per_round} clients each"
-        named.setdefault("; ".join([text, *own]), []).append(partition)
-    if len(named) == 1:
-        return next(iter(named))
-    return [f"{', '.join(partitions)}: {text}" for text, partitions in named.items()]
-
-
-def _fixed(settings: Settings) -> str:
-    """Name the parts of a run that have a separate seed."""
-    values = settings.study.fixed_seeds.model_dump(exclude={"partition"})
-    named = [f"{name} {seed}" for name, seed in values.items() if seed is not None]
-    return f" (fixed: {', '.join(named)})" if named else ""
+        methods = [settings.methods[label] for label in settings.select.methods]
+        own = [f"; {m.title} {m.rounds}" for m in methods if m.rounds not in (None, study.rounds)]
+        text = f"{study.rounds}, with {study.clients_per_round} clients each" + "".join(own)
+        named.setdefault(text, []).append(partition)
+    lines = [f"{', '.join(partitions)}: {text}" for text, partitions in named.items()]
+    return lines if len(named) > 1 else next(iter(named))

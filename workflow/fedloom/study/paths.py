@@ -1,7 +1,4 @@
-"""Where every result lies, relative to the working directory: stated here and nowhere else.
-
-A path is a pattern with wildcards, as Snakemake takes it; `at` fills the wildcards in.
-"""
+"""Where every result lies: patterns with Snakemake's wildcards, which `at` fills in."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -27,16 +24,10 @@ STATE = RUN + "/rounds/{end}.safetensors"
 CHECKPOINT = "checkpoint.safetensors"  # beside the states: progress between two of them
 EVALUATION = RUN + "/evaluation.parquet"
 ROUNDS = RUN + "/rounds.parquet"
-CLIENTS = RUN + "/clients.parquet"
-CONFUSION = RUN + "/confusion.parquet"
 # by name: the tables of a run, and those of its jobs, which are joined to them
-RUN_TABLES = {
-    "evaluation": EVALUATION,
-    "rounds": ROUNDS,
-    "clients": CLIENTS,
-    "confusion": CONFUSION,
-}
-JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in RUN_TABLES}
+TABLES = ("evaluation", "rounds", "clients", "confusion")
+RUN_TABLES = {name: f"{RUN}/{name}.parquet" for name in TABLES}
+JOB_TABLES = {name: f"{RUN}/rounds/{{end}}.{name}.parquet" for name in TABLES}
 TRIALS = "results/choices/{dataset}/{partition}/{backbone}/{method}/trials.parquet"
 CHOICE = "results/choices/{dataset}/{partition}/{backbone}/{method}/chosen.parquet"
 ARTEFACT = RUN + "/artefacts/{artefact}.parquet"
@@ -50,8 +41,7 @@ EXPORT = "results/export/{study}"  # a folder for a paper's supplement
 TRACKED = "results/tracked/{tracker}"  # a folder that a tracker writes to
 LOGS = "results/logs"
 
-# the files that jobs read of a dataset and its partition, by name, and which of them a rule before
-# the runs reads; what a run reads follows from its method, see `run_inputs`
+# the files that jobs read of a dataset and its partition, and which of them rules before runs read
 DATA = {
     "store": STORE,
     "partition": PARTITION,
@@ -70,8 +60,7 @@ INPUTS = {
 
 def at(pattern: str, run: "Run | None" = None, /, **wildcards: Any) -> Path:
     """Fill in a pattern's wildcards, from a run's labels and by name."""
-    values = wildcards if run is None else vars(run) | wildcards
-    return Path(pattern.format(**values))
+    return Path(pattern.format(**(vars(run) if run else {}) | wildcards))
 
 
 def inputs(rule: str, **wildcards: Any) -> dict[str, Path]:
@@ -86,9 +75,8 @@ def run_inputs(run: "Run", needs: Collection[str]) -> dict[str, Path]:
 
 def other_inputs(dataset: str, run: "Run", needs: Collection[str]) -> dict[str, Path]:
     """Return the files of another dataset that a run is tested on: `store` and the caches."""
-    caches = [name for name in needs if name in ("features", "patches")]
-    values = vars(run) | {"dataset": dataset}
-    return {name: at(DATA[name], **values) for name in ("store", *caches)}
+    names = ["store", *(name for name in needs if name in ("features", "patches"))]
+    return {name: at(DATA[name], run, dataset=dataset) for name in names}
 
 
 def end(number: int) -> str:

@@ -1,6 +1,7 @@
 """The plan of a study: what the Snakefile asks, rule by rule."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,22 +9,19 @@ from typing import Any
 
 from fedloom.common.checkout import ROOT
 from fedloom.common.receipts import digest, sha256
-from fedloom.config.changes import Change
-from fedloom.config.rounds import job_ends
-from fedloom.config.settings import Output, Settings, local_weights
+from fedloom.config.output_kinds import OutputKind
+from fedloom.config.protocols import job_ends
+from fedloom.config.reading import Change
+from fedloom.config.settings import Settings, local_weights
 from fedloom.config.study import Study
-from fedloom.study import estimates, jobs, make_jobs, paths, plot_inputs, selected, staleness
+from fedloom.study import jobs, make_jobs, paths, plot_inputs, selected, staleness
 from fedloom.study.resources import Resources, request
 from fedloom.study.runs import Run, runs, scenarios
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Answers what Snakemake needs to know: jobs, inputs, sources and labels.
-
-    Methods take a rule's wildcards, which have their names of fedloom.study.paths; those whose
-    argument is `labels` take a run too.
-    """
+    """Answers what Snakemake asks; methods take a rule's wildcards, or as `labels` a run too."""
 
     settings: Settings
     config: dict[str, Any] = field(default_factory=dict)  # merged, from which settings were made
@@ -51,11 +49,8 @@ class Plan:
     @property
     def partition_charts(self) -> list[str]:
         """A chart of each partition, for the first seed."""
-        seed = self.settings.study.seeds[0]
-        return [
-            str(paths.at(paths.PARTITION_CHART, **vars(scenario), seed=seed))
-            for scenario in scenarios(self.settings)
-        ]
+        pattern, seed = paths.PARTITION_CHART, self.settings.study.seeds[0]
+        return [str(paths.at(pattern, **vars(s), seed=seed)) for s in scenarios(self.settings)]
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -68,14 +63,10 @@ class Plan:
         confusion = self.settings.study.confusion
         return [name for name in paths.RUN_TABLES if confusion or name != "confusion"]
 
-    # ---- jobs ------------------------------------------------------------------------------------
-
     def job(self, rule: str, wildcards: Any) -> Any:
         """Return the job of a rule, see fedloom.study.make_jobs."""
         job = make_jobs.make_job(self.settings, rule, wildcards)
-        if isinstance(job, jobs.TrainJob):
-            return replace(job, sources=self.sources(rule, job))
-        return job
+        return replace(job, sources=self.sources(rule, job)) if rule == "train" else job
 
     def run_spec(self, run: Run) -> jobs.RunSpec:
         """Return everything that a run's numbers depend on, except the options of `choose`."""
@@ -86,14 +77,11 @@ class Plan:
         return make_jobs.study_of_run(self.settings, labels)
 
     def sources(self, rule: str, job: Any) -> str:
-        """Return a digest of the source files that a rule's job depends on, as first read.
-
-        It is a parameter of every rule, so that an edit makes Snakemake run the job again.
-        """
-        code, known = staleness.code_of(rule, job), self._digests
-        key = (code.modules, tuple(plugin.folder for plugin in code.plugins))
+        """Return a digest of the source files that a job depends on: a parameter of its rule."""
+        (modules, plugins), known = staleness.code_of(rule, job), self._digests
+        key = (modules, tuple(plugin.folder for plugin in plugins))
         if key not in known:
-            files = staleness.files_of(code)
+            files = staleness.files_of(modules, plugins)
             known |= {file: sha256(Path(file)) for file in files if file not in known}
             # without folders: results stay valid when a checkout or an environment moves
             known[key] = digest(sorted([Path(file).name, known[file]] for file in files))
@@ -103,10 +91,7 @@ class Plan:
         self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False
     ) -> Resources:
         """Return the request of a job of this rule to a cluster."""
-        work = estimates.of_job(self.settings, rule, wildcards)
-        return request(work, rule == "train", attempt, on_gpu)
-
-    # ---- inputs ----------------------------------------------------------------------------------
+        return request(self.settings, rule, wildcards, attempt, on_gpu)
 
     def run_inputs(self, labels: Any) -> dict[str, Path]:
         """Return the data files that a run reads, see paths.run_inputs."""
@@ -118,14 +103,15 @@ class Plan:
         datasets = self.job("artefact", labels).transfer_to
         return [f for name in datasets for f in paths.other_inputs(name, run, needs).values()]
 
-    def job_files(self, wildcards: Any, pattern: str) -> list[str]:
-        """Return a file of every job of a run."""
-        return _files(wildcards, pattern, job_ends(self.study(wildcards)))
+    def job_files(self, labels: Any, pattern: str, ends: Sequence[int] | None = None) -> list[str]:
+        """Return a file of every job of a run, or of those that end at these rounds."""
+        run, ends = Run.of(labels), job_ends(self.study(labels)) if ends is None else ends
+        return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
 
     def start(self, wildcards: Any, pattern: str) -> list[str]:
         """Return a file of the job before; the first job of a run has none."""
         first = make_jobs.rounds_of(self.settings, wildcards).start
-        return _files(wildcards, pattern, [first] if first else [])
+        return self.job_files(wildcards, pattern, [first] if first else [])
 
     def last(self, wildcards: Any, pattern: str) -> str:
         """Return a file of the last job of a run."""
@@ -145,23 +131,16 @@ class Plan:
         path = local_weights(self.settings.backbones[wildcards.backbone])
         if path is None or path.is_relative_to(ROOT / "workflow"):
             return []
-        return staleness.relative([path])
+        return [os.path.relpath(path)]
 
     def shown_files(self, rule: str, wildcards: Any) -> list[str]:
         """Return the Parquet files that a table or figure is made of."""
-        return plot_inputs.files(self.job(rule, wildcards), self._output(rule, wildcards).keys)
+        return plot_inputs.files(self.job(rule, wildcards), self._kind(rule, wildcards))
 
     def caption(self, rule: str, wildcards: Any) -> str:
         """Return what the report says of the kind of a table or figure."""
-        return self._output(rule, wildcards).keys.caption
+        return self._kind(rule, wildcards).caption
 
-    def _output(self, rule: str, wildcards: Any) -> Output:
-        """Return the table or figure that a job of this rule makes."""
-        outputs = {"table": self.settings.tables, "figure": self.settings.figures}
-        return outputs[rule][wildcards.label]
-
-
-def _files(wildcards: Any, pattern: str, ends: Iterable[int]) -> list[str]:
-    """Return a file of each of a run's jobs that end at these rounds."""
-    run = Run.of(wildcards)
-    return [str(paths.at(pattern, run, end=paths.end(number))) for number in ends]
+    def _kind(self, rule: str, wildcards: Any) -> OutputKind:
+        outputs = self.settings.tables if rule == "table" else self.settings.figures
+        return outputs[wildcards.label].keys

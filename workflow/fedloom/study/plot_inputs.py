@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from fedloom.common.receipts import receipt_of
 from fedloom.config import grids
 from fedloom.config.output_kinds import OutputKind
-from fedloom.config.rounds import Reported
-from fedloom.config.settings import GridMember
+from fedloom.config.settings import GridMember, Reported
 from fedloom.study import paths
 from fedloom.study.jobs import FigureJob, PlotInputs, PlottedMethod, TableJob, Tuned
 from fedloom.study.runs import Run
@@ -54,12 +54,11 @@ class PlottedBackbone:
 def plotted_runs(inputs: PlotInputs) -> list[PlottedRun]:
     """List the runs that a table or figure shows."""
     rows = [(method, *row) for method in inputs.methods for row in _members(method)]
-    items = []
+    items, own = [], inputs.artefact
     for scenario, row, seed in product(inputs.scenarios, rows, inputs.seeds):
         method, label, title, member = row
         dataset, partition, backbone = scenario.split("/")
         run = Run(dataset, partition, backbone, label, seed)
-        own = inputs.artefact
         items.append(
             PlottedRun(
                 **vars(run),
@@ -89,11 +88,11 @@ def _members(method: PlottedMethod) -> list[tuple[str, str, GridMember | None]]:
 def plotted_backbones(job: FigureJob) -> list[PlottedBackbone]:
     """List the frozen backbones that a figure shows."""
     items = []
-    for dataset, backbone in (pair.split("/") for pair in job.backbones):
-        labels = {"dataset": dataset, "backbone": backbone}
-        read = paths.inputs("block_accuracy", **labels)
+    for pair in job.backbones:
+        labels: dict[str, Any] = dict(zip(("dataset", "backbone"), pair.split("/"), strict=True))
         accuracy = paths.at(paths.BLOCK_ACCURACY, **labels)
-        items.append(PlottedBackbone(dataset, backbone, accuracy, read["features"], read["store"]))
+        read: dict[str, Any] = paths.inputs("block_accuracy", **labels)
+        items.append(PlottedBackbone(**labels, accuracy=accuracy, **read))
     return items
 
 

@@ -1,19 +1,17 @@
 """The settings, data, sources and weights of a run, as its receipts record them.
 
 On a cluster each job plans by itself, so two jobs of one run may be planned with different source
-files (fedloom.study.staleness) or weights; such jobs are never mixed. A run's evaluation.parquet
-has the digests of its settings and data in its metadata, since another study with the same labels,
-or an edited one, gives the run others.
+files or weights; such jobs are never mixed. A run's evaluation.parquet has the digests of MADE_BY.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import canonical, read_facts, read_json, write_text
-from fedloom.common.receipts import digest, read_receipt, receipt_of, sha256
+from fedloom.common.receipts import digest, read_receipt
 from fedloom.config.settings import Backbone, local_weights
 from fedloom.study import paths
 from fedloom.study.jobs import RunSpec
@@ -26,11 +24,6 @@ MADE_BY = ("settings", "data")  # the facts of a receipt that evaluations keep
 def digest_of_settings(spec: RunSpec) -> str:
     """Digest the settings of a run, with the options that were chosen for it."""
     return digest(asdict(with_choice(spec)))
-
-
-def digest_of_data(files: Iterable[Path]) -> str:
-    """Digest the data files that a run reads, by their receipts."""
-    return digest([sha256(receipt_of(file)) for file in files])
 
 
 def facts_of_job(run: Run, last: int) -> dict[str, str]:
@@ -46,14 +39,10 @@ def facts_of_run(run: Run, folder: Path = Path()) -> dict[str, str]:
 
 
 def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) -> str | None:
-    """Return the sha256 of a local weights file as planned, or of a hub's loaded weights.
+    """Return the sha256 of a local weights file as planned, or of a hub's weights as `loaded`.
 
     A hub states no digest, so the first job that loads weights writes theirs to a file, and all
-    others compare. Untrained weights have none.
-
-    Args:
-        what: name of the result that needs the weights, for the error.
-        loaded: computes the digest of the weights that were loaded.
+    others compare; errors begin with the result `what`. Untrained weights have none.
     """
     if local_weights(backbone) is not None:
         return backbone.sha256
@@ -67,9 +56,8 @@ def digest_of_weights(what: str, backbone: Backbone, loaded: Callable[[], str]) 
         write_text(record, canonical(now) + "\n")
     elif before != now:
         raise FedLoomError(
-            f"{what}: the hub's weights of backbones.{backbone.label} are not those in {record}, "
-            "with which earlier results were made; delete that file and the results of this "
-            "backbone, and run again"
+            f"{what}: the hub's weights of backbones.{backbone.label} are not those in {record}; "
+            "delete that file and the results of this backbone, and run again"
         )
     return now["sha256"]
 
@@ -78,8 +66,6 @@ def check_same(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> N
     """Check that a job was made from the same as the job before it, by the facts of receipts."""
     for key in now:
         if before.get(key) != now.get(key):
-            folder = paths.at(paths.STATE, run, end=paths.end(0)).parent
-            raise FedLoomError(
-                f"{run.path}: the rounds before were trained with different {key}; delete {folder} "
-                "and run again"
-            )
+            folder = paths.at(paths.STATE, run, end=0).parent
+            line = f"the rounds before were trained with different {key}; delete {folder}"
+            raise FedLoomError(f"{run.path}: {line} and run again")

@@ -1,11 +1,10 @@
-"""The record of a finished study: its runs and what each was given, so that no plan is needed."""
+"""What a study's run ends with: its record, which needs no plan, and its last lines."""
 
 import io
 import json
 import logging
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 from platform import python_version
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,9 @@ from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.io import canonical, read_facts, read_table, write_table
 from fedloom.common.receipts import sha256
-from fedloom.config.settings import VALIDATION, Settings
+from fedloom.config.settings import VALIDATION
 from fedloom.hooks.manifest import TEST_SETS, find
-from fedloom.study import make_jobs, paths, provenance, selected
+from fedloom.study import paths, provenance, selected
 from fedloom.study.plan import Plan
 from fedloom.study.runs import Run, runs, trial_runs
 
@@ -32,46 +31,29 @@ log = logging.getLogger(__name__)
 def write_record(plan: Plan) -> None:
     """Write a row per run and per tuning trial of a study, if all of them have finished.
 
-    The columns are those of a Run, then `title`, `options` and `learning_rate` as trained, `split`
-    ("test", "validation" of a trial) and `rounds`, and the digests of what the run was made from
-    (fedloom.study.provenance) with the sha256 of its evaluations, and whether the study has its
-    answers to `test_sets`. The file's metadata has the name
-    of the `study`, its `settings` as YAML, and the `versions` of the software as JSON. If the runs
-    are those of the record that is there, its versions are kept: they trained nothing since.
-
-    A run that was made with other settings is a line of the log, and nothing is written: Snakemake
-    may have been asked for other targets.
+    The columns are those of a Run, of `_given`, and the digests of what the run was made from, with
+    the sha256 of its evaluations, and whether the study has its answers to `test_sets`. The file's
+    metadata has the `study`, its `settings` as YAML, and `versions` as JSON, which stay if no run
+    was trained since. Nothing is written if a run was made with other settings.
     """
     import pyarrow as pa  # takes 0.1 s, and plans need none of it
 
-    settings, every = plan.settings, [*plan.runs, *trial_runs(plan.settings)]
-    tested = {*runs(settings, TEST_SETS)}
+    every, tested = [*plan.runs, *trial_runs(plan.settings)], {*runs(plan.settings, TEST_SETS)}
     files = [paths.at(paths.EVALUATION, run) for run in every]
     files += [paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in tested]
     if not every or not all(file.is_file() for file in files):
         return  # its tables need no run, or only some of them were asked for
-    made_by = {run: provenance.facts_of_run(run) for run in every}
-    for run, facts in made_by.items():
-        if facts["settings"] != provenance.digest_of_settings(plan.run_spec(run)):
-            log.warning(
-                "%s: made with other settings; study %s is not recorded", run.path, plan.name
-            )
+    rows = []
+    for run in every:
+        made_by = provenance.facts_of_run(run)
+        if made_by["settings"] != provenance.digest_of_settings(plan.run_spec(run)):
+            line = "%s: made with other settings; study %s is not recorded"
+            log.warning(line, run.path, plan.name)
             return
-
-    @cache
-    def given(*labels: str) -> dict[str, Any]:
-        return _given(settings, Run(*labels, seed=0))
-
-    rows = [
-        vars(run)
-        | given(*list(vars(run).values())[:-1])
-        | made_by[run]
-        | {"sha256": sha256(paths.at(paths.EVALUATION, run)), TEST_SETS: run in tested}
-        for run in every
-    ]
+        own = {"sha256": sha256(paths.at(paths.EVALUATION, run)), TEST_SETS: run in tested}
+        rows.append(vars(run) | _given(plan, run) | made_by | own)
     table, file = pa.Table.from_pylist(rows), paths.at(paths.RECORD, study=plan.name)
-    before = read_table(file) if file.is_file() else None
-    kept = before is not None and before.equals(table)
+    kept = file.is_file() and read_table(file).equals(table)
     versions = read_facts(file)["versions"] if kept else json.dumps(_versions())
     facts = {"study": plan.name, "settings": _as_yaml(plan), "versions": versions}
     write_table(file, table.replace_schema_metadata(facts))
@@ -89,24 +71,24 @@ def read_record(study: str, folder: Path) -> "pa.Table":
 
 def _as_yaml(plan: Plan) -> str:
     """Write the merged config, in which inherited keys are as the study has them, as YAML."""
-    settings, text = plan.settings, io.StringIO()
-    shown = {"tables": list(settings.select.tables), "figures": list(settings.select.figures)}
-    study = settings.study.model_dump(mode="json", exclude_unset=True)
+    select, text = plan.settings.select, io.StringIO()
+    shown = {"tables": list(select.tables), "figures": list(select.figures)}
+    study = plan.settings.study.model_dump(mode="json", exclude_unset=True)
     YAML().dump(plan.config | {"study": study, "select": plan.config["select"] | shown}, text)
     return text.getvalue()
 
 
-def _given(settings: Settings, run: Run) -> dict[str, Any]:
+def _given(plan: Plan, run: Run) -> dict[str, Any]:
     """Return what a run was given, which no seed changes."""
-    method = selected.with_choice(make_jobs.run_spec(settings, run)).method
+    method = selected.with_choice(plan.run_spec(run)).method
     wrappers = {wrapper.plugin: wrapper.options for wrapper in method.wrappers}
     trained = find(method.plugin).trained
     return {
-        "title": settings.methods[run.method].title,
+        "title": plan.settings.methods[run.method].title,
         "options": canonical(method.options | ({"wrappers": wrappers} if wrappers else {})),
         "learning_rate": float(method.training["lr"]) if trained else None,
         "split": "validation" if run.partition.endswith(VALIDATION) else "test",
-        "rounds": make_jobs.study_of_run(settings, run).rounds,
+        "rounds": plan.study(run).rounds,
     }
 
 
@@ -119,3 +101,22 @@ def _versions() -> dict[str, str]:
         if done.returncode == 0:  # git refuses the folder of another user
             versions["commit"] = done.stdout.strip()
     return versions
+
+
+def summary(plan: Plan) -> str:
+    """Return the first table and the folders of all results, for the end of a run."""
+    lines, runs = [f"logs    {paths.LOGS}"], paths.RUN.replace("{", "<").replace("}", ">")
+    if not plan.tables or not Path(plan.tables[0]).is_file():
+        return lines[0]  # other targets than the study's tables
+    lines += [f"runs    {runs}"]
+    lines += [f"figures {Path(file).parent}" for file in plan.figures[:1]]
+    lines += [f"tables  {Path(plan.tables[0]).parent}", Path(plan.tables[0]).read_text()]
+    return "\n".join(reversed(lines))
+
+
+def failures(since: float) -> str:
+    """Return the error lines of the jobs that failed since then, with their logs."""
+    logs = [log for log in Path(paths.LOGS).rglob("*.log") if log.stat().st_mtime >= since]
+    texts = {log: log.read_text(errors="replace").splitlines() for log in sorted(logs)}
+    errors = ((log, line) for log in texts for line in texts[log] if line.startswith("error: "))
+    return "\n".join(f"\n{line}\n  in {log}" for log, line in errors)

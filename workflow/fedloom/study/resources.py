@@ -1,35 +1,23 @@
 """What jobs compute, keep in memory and request from a cluster, estimated before they run.
 
-The estimates are meant to be too large rather than too small. They follow from the backbone's sizes
-(fedloom.study.backbone_sizes), the activations that wait for the backward pass of all clients that
-train at once (fedloom.common.memory), the images of the dataset, the round, and the `cost` in
-method.toml. Memory-mapped files (stores, caches) are not counted: the system may drop them.
-
-Time limits are MARGIN times the estimate. On a GPU, they are far too long: a profile's
-`set-resources` may shorten them.
+The estimates are too large rather than too small. Memory-mapped files (stores, caches) are not
+counted: the system may drop them. Time limits are MARGIN times the estimate. On a GPU, they are far
+too long: a profile's `set-resources` may shorten them.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from fedloom.common import memory
 from fedloom.common.errors import FedLoomError
-from fedloom.common.memory import (
-    CACHED_AT_ONCE,
-    IMAGES_AT_ONCE,
-    ClientStep,
-    clients_at_once,
-    encoded,
-    gpu_request,
-    images_at_once,
-)
 from fedloom.common.receipts import read_receipt
-from fedloom.config.settings import Backbone, Dataset, Method, Partition
+from fedloom.config.protocols import method_of
+from fedloom.config.settings import Dataset, Method, Partition, Settings
 from fedloom.config.study import Study
-from fedloom.hooks.manifest import Plugin
-from fedloom.study import paths
+from fedloom.hooks.manifest import TEST_SETS, Plugin, find
+from fedloom.study import make_jobs, paths
 from fedloom.study.backbone_sizes import FLOAT, Sizes, sizes
 
 UNKNOWN_IMAGES, UNKNOWN_CLASSES, UNKNOWN_CLIENTS = 60_000, 100, 10
@@ -54,36 +42,13 @@ class Work:
     operations: float = 0.0  # of floating point, which a GPU does faster than a core
     seconds: float = 0.0  # of one core for the rest: reading, decoding, arrays
     host: float = 0.0  # megabytes of memory beside a GPU
-    device: float = 0.0  # megabytes of the GPU, for one client at a time; more memory fits more
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(NamedTuple):
     """A job's request."""
 
     mem_mb: int  # of the host, 10^6 bytes
-    gpu_mem_mb: int  # that the GPU must have; 0 without one
     runtime: int  # minutes
-
-
-def request(work: Work, resumes: bool = False, attempt: int = 1, on_gpu: bool = False) -> Resources:
-    """Return a job's request: `attempt` times the first one, in steps of 500 MB and of 15 minutes.
-
-    That of a job that `resumes` when it is tried again is LONGEST at most.
-    """
-    memory = CUDA + work.host if on_gpu else work.megabytes
-    seconds = work.seconds + work.operations / RATE
-    minutes = _up(START + MARGIN * seconds / 60, 15)
-    return Resources(
-        mem_mb=attempt * _up(LIBRARIES + memory, 500),
-        gpu_mem_mb=attempt * _up(work.device, 500) if on_gpu else 0,
-        runtime=attempt * (min(minutes, LONGEST) if resumes else minutes),
-    )
-
-
-def _up(number: float, step: int) -> int:
-    """Round up to a multiple of `step`."""
-    return math.ceil(number / step) * step
 
 
 class Contents(NamedTuple):
@@ -98,8 +63,7 @@ class Contents(NamedTuple):
 def contents(dataset: Dataset) -> Contents:
     """Return what a dataset's store holds, or an estimate before it is written.
 
-    Where nothing tells test images apart, all are to train on, and half of them to test on; no more
-    of either than `max_train` and `max_test`.
+    Where nothing tells test images apart, all are to train on, and half of them to test on.
     """
     images, classes, test = dataset.expected
     try:
@@ -122,24 +86,49 @@ def image_megabytes(dataset: Dataset) -> float:
     return contents(dataset).images * 3 * side**2 / 1e6
 
 
-def of_dataset(dataset: Dataset) -> Work:
-    """Estimate the making of a store, image by image."""
-    return Work(500, seconds=60 * contents(dataset).images / READ_PER_MINUTE)
+def request(settings: Settings, rule: str, labels: Any, attempt: int, on_gpu: bool) -> Resources:
+    """Return `attempt` times a job's first request; of training, which resumes, LONGEST at most."""
+    work = of_job(settings, rule, labels)
+    megabytes = LIBRARIES + (CUDA + work.host if on_gpu else work.megabytes)
+    seconds = work.seconds + work.operations / RATE
+    minutes = 15 * math.ceil((START + MARGIN * seconds / 60) / 15)
+    minutes = min(minutes, LONGEST) if rule == "train" else minutes
+    return Resources(mem_mb=attempt * 500 * math.ceil(megabytes / 500), runtime=attempt * minutes)
 
 
-def of_cache(dataset: Dataset, backbone: Backbone) -> Work:
-    """Estimate a pass of the frozen backbone over all images."""
-    size = sizes(backbone)
-    loaded, passing = 2 * size.weights, CACHED_AT_ONCE * size.passing
-    operations = contents(dataset).images * size.operations
-    return Work(loaded + passing, operations, host=loaded, device=size.weights + passing)
+def of_job(settings: Settings, rule: str, wildcards: Any) -> Work:
+    """Estimate a job of this rule, which its wildcards name."""
+    w, dataset = wildcards, settings.datasets[wildcards.dataset]
+    images = contents(dataset).images
+    if rule == "dataset":
+        return Work(500, seconds=60 * images / READ_PER_MINUTE)
+    size = sizes(settings.backbones[w.backbone])
+    loaded = 2 * size.weights
+    if rule == "cache":
+        passing = memory.CACHED_AT_ONCE * size.passing
+        return Work(loaded + passing, images * size.operations, host=loaded)
+    if rule in ("prototypes", "block_accuracy"):
+        tokens = images * size.depth * size.width * FLOAT  # class tokens at every block
+        return Work(2 * tokens, seconds=tokens)  # a second per megabyte
+    if rule == "artefact":  # of test sets, every client answers all test images
+        run = workload(settings, w, w.method)
+        others = settings.partitions[w.partition].settings.get("transfer_to", ())
+        labels = (w.dataset, *others) if w.artefact == TEST_SETS else ()
+        shared = sum(contents(settings.datasets[label]).test for label in labels)
+        megabytes, operations = run.evaluation()
+        operations += run.encoding(run.all_clients * shared)
+        return Work(1000 + loaded + megabytes, operations, host=1000 + loaded)
+    return of_run(settings, w, make_jobs.rounds_of(settings, w))
 
 
-def of_class_tokens(dataset: Dataset, backbone: Backbone) -> Work:
-    """Estimate work on the cached class tokens of all images, at every block."""
-    size = sizes(backbone)
-    tokens = contents(dataset).images * size.depth * size.width * FLOAT
-    return Work(2 * tokens, seconds=tokens)  # a second per megabyte
+def of_run(settings: Settings, labels: Any, rounds: range | None = None) -> Work:
+    """Estimate the most that a run's training, or a job's `rounds`, take with any of its trials."""
+    study, trials = make_jobs.study_of_run(settings, labels), make_jobs.trials_of(settings, labels)
+    rounds = range(study.rounds) if rounds is None else rounds
+    numbers = [len(each) for each in make_jobs.evaluations(study, rounds)]
+    methods = (labels.method, *(trial.label for trial in trials))
+    each = [_of_training(workload(settings, labels, m), len(rounds), *numbers) for m in methods]
+    return Work(*map(max, zip(*map(astuple, each), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -149,135 +138,108 @@ class Workload:
     study: Study
     dataset: Dataset
     partition: Partition
-    backbone: Backbone
     method: Method
     plugin: Plugin
+    size: Sizes  # of the backbone
+    data: Contents
+
+    @property
+    def images_of_a_step(self) -> int:
+        """The number of a client's images in memory at once while it trains."""
+        training = self.method.training
+        return min(training["batch_size"], training["micro_batch"] or training["batch_size"])
 
     @cached_property
-    def size(self) -> Sizes:
-        """The sizes of the backbone."""
-        return sizes(self.backbone)
-
-    @cached_property
-    def data(self) -> Contents:
-        """The numbers of images and classes."""
-        return contents(self.dataset)
-
-    def clients_at_once(self) -> int:
-        """Return the number of clients that train as one batch, on a core."""
-        if not (self.study.stacked and self.plugin.stacked):
-            return 1
-        clients = self.study.clients_per_round
-        if self.plugin.needs_whole_cohorts(dict(self.method.options)):
-            return clients
-        return min(clients, clients_at_once(self.step()))
-
-    def step(self) -> ClientStep:
-        """Return the sizes of a client's step of training."""
-        size, options = self.size, dict(self.method.options)
+    def step(self) -> memory.ClientStep:
+        """The sizes of a client's step of training."""
+        size, options = self.size, self.method.options
         inputs, passes = self.plugin.forward_inputs, self.plugin.passes(options)
-        images, texts = encoded(inputs, passes, self.images_of_a_step())
+        images, texts = memory.encoded(inputs, passes, self.images_of_a_step)
         prompts = self.data.classes * NAME_TOKENS * size.text_width * size.text_depth
-        return ClientStep(
-            state_bytes=1e6 * self.weights_of_a_client(),
+        trains = self.plugin.trains_weights(options)
+        return memory.ClientStep(
+            state_bytes=1e6 * size.weights if trains else 0,
             images=images,
             image_floats=size.image_floats,
             image_bytes=size.training_bytes,
             text_floats=texts * prompts,
             prompt_floats=self.plugin.prompts_of_a_block(options) * size.width,
-            trains_weights=bool(self.weights_of_a_client()),
+            trains_weights=trains,
         )
 
-    def encoding(self, images: float, steps: float = 1) -> float:
-        """Return the operations of encoding `images` in `steps` steps, and texts in each."""
-        passes = self.plugin.passes(dict(self.method.options))
-        of_images, of_texts = encoded(self.plugin.forward_inputs, passes, images / steps)
-        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS  # a global and a local context
-        return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
-
-    def megabytes_of_images(self) -> float:
-        """Return the megabytes of all images, or of their patches, that a GPU may keep."""
-        if "patches" in self.method.needs:
-            return self.data.images * self.size.tokens * self.size.text_width * FLOAT / 2
-        if "images" not in self.plugin.forward_inputs:
-            return 0
-        return image_megabytes(self.dataset)
-
-    def images_of_a_step(self) -> int:
-        """Return the number of a client's images in memory at once while it trains."""
-        training: Mapping[str, Any] = self.method.training
-        return min(training["batch_size"], training["micro_batch"] or training["batch_size"])
-
-    def weights_of_a_client(self) -> float:
-        """Return the megabytes of the backbone's weights that a client trains."""
-        trains = self.plugin.trains_weights(dict(self.method.options))
-        return self.size.weights if trains else 0
-
-    def copies(self) -> float:
-        """Return the megabytes of all copies of the backbone's weights that clients train.
-
-        The trained ones, a gradient, and one or two moments for the clients that train at once;
-        the uploads before theirs; the server's.
-        """
+    @cached_property
+    def clients_at_once(self) -> int:
+        """The number of clients that train as one batch, on a core."""
+        if not (self.study.stacked and self.plugin.stacked):
+            return 1
         clients = self.study.clients_per_round
-        of_one = 3 if self.method.training.get("optimizer") == "sgd" else 4
-        number = of_one * self.clients_at_once() + clients
-        if self.plugin.cost.keeps_weights:
-            number += 2 * max(clients, self.all_clients())
-        return number * self.weights_of_a_client()
+        if self.plugin.needs_whole_cohorts(self.method.options):
+            return clients
+        return min(clients, memory.clients_at_once(self.step))
 
+    @cached_property
     def all_clients(self) -> int:
-        """Return the number of clients; a guess for a partition by domains that nobody counted."""
+        """The number of clients; a guess for a partition by domains that nobody counted."""
         settings, domains = self.partition.settings, self.dataset.domains
         each = settings.get("clients_per_domain")
         return settings.get("clients") or (domains * each if domains and each else UNKNOWN_CLIENTS)
 
+    def encoding(self, images: float, steps: float = 1) -> float:
+        """Return the operations of encoding `images` in `steps` steps, and texts in each."""
+        passes = self.plugin.passes(self.method.options)
+        of_images, of_texts = memory.encoded(self.plugin.forward_inputs, passes, images / steps)
+        tokens = 2 * of_texts * self.data.classes * NAME_TOKENS  # a global and a local context
+        return steps * (of_images * self.size.operations + tokens * self.size.token_operations)
+
     def images_of_a_client(self) -> float:
         """Return the number of training images of a client."""
         classes, settings = self.data.classes, self.partition.settings
-        everyone = self.data.training / self.all_clients()
+        everyone = self.data.training / self.all_clients
         if self.partition.scheme == "disjoint":
-            classes = -(-classes // self.all_clients())
+            classes = -(-classes // self.all_clients)
         return min(everyone, settings["shots"] * classes) if settings.get("shots") else everyone
-
-    def transport_plans(self) -> float:
-        """Return how many numbers a step's transport plans take in memory."""
-        if "patches" not in self.method.needs:
-            return 0
-        images = self.images_of_a_step() * self.clients_at_once()
-        prompts = 2 * self.data.classes  # a global and a local one
-        arrays = 8  # of a plan's shape at once: costs, kernels, plans, their gradients
-        return arrays * images * prompts * self.size.tokens
 
     def round_operations(self) -> float:
         """Return the operations of a round's training."""
-        training = self.method.training
-        clients, images = self.study.clients_per_round, self.images_of_a_client()
+        training, images = self.method.training, self.images_of_a_client()
         images *= training["epochs"]
         if training["local_steps"] is not None:
             images = training["local_steps"] * training["batch_size"]
-        steps = -(-images // self.images_of_a_step())
-        operations = 3 * self.encoding(images, steps)
+        operations = 3 * self.encoding(images, -(-images // self.images_of_a_step))
         if training["augment"] and "images" not in self.plugin.forward_inputs:
             operations += 2 * images * self.size.operations
-        plans = self.transport_plans() / self.clients_at_once()
-        return clients * (operations + 100 * steps * plans)
+        return self.study.clients_per_round * operations
 
     def evaluation(self, share: float = 1) -> tuple[float, float]:
         """Return megabytes and operations of one evaluation of this share of the clients."""
         # where the server has no model, each of these clients' models answers all images
-        served = self.plugin.has_server_model(dict(self.method.options))
-        models = 1 if served else self.all_clients() * share
+        served = self.plugin.has_server_model(self.method.options)
+        models = 1 if served else self.all_clients * share
         times = share + models if self.study.global_test else share
         read = "images" in self.plugin.forward_inputs  # else their features are cached
-        megabytes = read * images_at_once(self.size.image_floats) * self.size.passing
+        megabytes = read * memory.images_at_once(self.size.image_floats) * self.size.passing
         return megabytes, self.encoding(times * self.data.test)
 
 
-def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
+def workload(settings: Settings, labels: Any, method: str) -> Workload:
+    """Return what the estimate of a run, or of one of its trials, is made of."""
+    found = method_of(settings, labels.partition, method)
+    dataset = settings.datasets[labels.dataset]
+    return Workload(
+        study=make_jobs.study_of_run(settings, labels),
+        dataset=dataset,
+        partition=settings.partitions[labels.partition],
+        method=found,
+        plugin=find(found.plugin),
+        size=sizes(make_jobs.backbone_of(settings, labels)),
+        data=contents(dataset),
+    )
+
+
+def _of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> Work:
     """Estimate rounds and evaluations, of which `sampled` are of `study.evaluate_clients`."""
-    size, at_once, step = run.size, run.clients_at_once(), run.step()
-    few = min(1, (run.study.evaluate_clients or run.all_clients()) / run.all_clients())
+    size, step = run.size, run.step
+    few = min(1, (run.study.evaluate_clients or run.all_clients) / run.all_clients)
     epochs = run.plugin.cost.personalize_epochs
     epochs = run.method.options[epochs] if isinstance(epochs, str) else epochs
     operations = rounds * run.round_operations()
@@ -286,22 +248,8 @@ def of_training(run: Workload, rounds: int, evaluations: int, sampled: int) -> W
         if epochs:
             once += 3 * run.data.training * epochs * share * size.operations + once
         operations += number * once
-    kept = at_once * step.kept / 1e6
     states = step.states(run.study.clients_per_round) / 1e6
-    training = BACKWARD * kept + run.transport_plans() * FLOAT
-    one = max(training / at_once, IMAGES_AT_ONCE * size.passing)
-    host = size.weights + max(size.weights, run.copies())  # loading holds two
-    return Work(
-        host + max(training, run.evaluation()[0]),
-        operations,
-        host=host,
-        device=gpu_request(size.weights, states, run.megabytes_of_images(), one),
-    )
-
-
-def of_artefact(run: Workload, shared: float = 0) -> Work:
-    """Estimate a pass over all clients' test images, and of every client over `shared` ones."""
-    megabytes, operations = run.evaluation()
-    operations += run.encoding(run.all_clients() * shared)
-    host, device = 1000 + 2 * run.size.weights, run.size.weights + IMAGES_AT_ONCE * run.size.passing
-    return Work(host + megabytes, operations, host=host, device=device)
+    kept = 2 * run.all_clients * run.plugin.cost.keeps_weights * size.weights
+    host = size.weights + max(size.weights, states + kept)  # loading holds two
+    training = BACKWARD * run.clients_at_once * step.kept / 1e6
+    return Work(host + max(training, run.evaluation()[0]), operations, host=host)

@@ -22,9 +22,8 @@ class Run:
     seed: int
 
     @classmethod
-    def of(cls, labels: Any) -> "Run":
+    def of(cls, w: Any) -> "Run":
         """Return the run that a rule's wildcards name."""
-        w = labels
         return cls(w.dataset, w.partition, w.backbone, w.method, int(w.seed))
 
     @property
@@ -39,7 +38,8 @@ def finished(name: str) -> Run:
     if found is None:
         form = NAME.replace("{", "<").replace("}", ">")
         raise FedLoomError(f"{name}: must be the folder of a run, {form}")
-    run = Run(found[1], found[2], found[3], found[4], int(found[5]))
+    dataset, partition, backbone, method, seed = found.groups()
+    run = Run(dataset, partition, backbone, method, int(seed))
     if not at(EVALUATION, run).is_file():
         folders = Path().glob(re.sub(r"{\w+}", "*", EVALUATION))
         near = suggestion(run.path, [str(Path(*file.parts[2:-1])) for file in folders])
@@ -80,6 +80,5 @@ def trial_runs(settings: Settings) -> list[Run]:
 def scenarios(settings: Settings) -> list[Scenario]:
     """List the scenarios that a study's runs have; of a study without outputs, all it selects."""
     select = settings.select
-    if not (select.tables or select.figures):
-        return list(select.scenarios)
-    return list(dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings)))
+    of_runs = dict.fromkeys(Scenario(run.dataset, run.partition) for run in runs(settings))
+    return list(of_runs if select.tables or select.figures else select.scenarios)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.io import read_table
-from fedloom.common.numbers import is_number
+from fedloom.common.schema import is_number
 from fedloom.config import grids
 from fedloom.config.settings import VALIDATION, Trial
 from fedloom.study import paths
@@ -17,10 +17,8 @@ from fedloom.study.runs import Run
 def evaluations(job: ChooseJob) -> list[tuple[Trial, Path]]:
     """Return every trial with its evaluation.parquet."""
     labels = job.dataset, job.partition + VALIDATION, job.backbone
-    return [
-        (trial, paths.at(paths.EVALUATION, Run(*labels, trial.label, job.seed)))
-        for trial in job.trials
-    ]
+    runs = [(trial, Run(*labels, trial.label, job.seed)) for trial in job.trials]
+    return [(trial, paths.at(paths.EVALUATION, run)) for trial, run in runs]
 
 
 def chosen_options(file: Path) -> dict[str, Any]:

@@ -48,7 +48,6 @@ from fedloom.toolbox.inserts import deep_prompts as deep_prompts
 from fedloom.toolbox.inserts import init_adapters as init_adapters
 from fedloom.toolbox.inserts import lora as lora
 from fedloom.toolbox.inserts import parallel_adapter as parallel_adapter
-from fedloom.toolbox.inserts import prefix as prefix
 from fedloom.toolbox.model import init_body as init_body
 from fedloom.toolbox.model import init_model as init_model
 from fedloom.toolbox.model import model_features as model_features
@@ -69,9 +68,6 @@ from fedloom.toolbox.prompt_pool import predict_picked as predict_picked
 from fedloom.toolbox.prompt_pool import prompts_for_prediction as prompts_for_prediction
 from fedloom.toolbox.prompt_pool import top_prompts as top_prompts
 from fedloom.toolbox.prompt_pool import train_picked as train_picked
-from fedloom.toolbox.prototypes import class_means as class_means
-from fedloom.toolbox.server_step import init_moments as init_moments
-from fedloom.toolbox.server_step import server_step as server_step
 from fedloom.toolbox.shallow import shallow_logits as shallow_logits
 from fedloom.toolbox.shallow import shallow_loss as shallow_loss
 from fedloom.toolbox.shallow import shallow_params as shallow_params
@@ -79,4 +75,3 @@ from fedloom.toolbox.training import cross_entropy as cross_entropy
 from fedloom.toolbox.training import gradients as gradients
 from fedloom.toolbox.training import make_updates as make_updates
 from fedloom.toolbox.training import squared_distance as squared_distance
-from fedloom.toolbox.transport import transport_plan as transport_plan

@@ -14,8 +14,7 @@ from fedloom.federated.task import Task
 def draw_attackers(task: Task, share: float) -> list[int]:
     """Return the ids of a share of the participating clients, ascending, the same in every round.
 
-    All attacks of a seed take them from one order, so that they share their attackers, and a larger
-    share has those of a smaller one.
+    All attacks of a seed take them from one order: a larger share has those of a smaller one.
     """
     clients = task.data.participating
     count = round(share * len(clients))

@@ -1,5 +1,7 @@
 """What training changed of parameters, for wrappers that compress, clip or combine uploads."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,22 +13,15 @@ from fedloom.federated.task import Task, Update
 def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
     """Divide an upload's parameters by whether their client had received them.
 
-    Returns:
-        The tensors of `params` whose path, shape and floating-point type are among `received`;
-        the same tensors as received; and the rest of `params`.
+    Return the tensors of `params` whose path, shape and floating-point type are among `received`,
+    the same as they were received, and the rest of `params`.
     """
     sent = dict(leaves(received))
     returned, start, rest = {}, {}, {}
     for path, value in leaves(params):
-        before = sent.get(path)
-        if (
-            isinstance(value, Tensor)
-            and isinstance(before, Tensor)
-            and value.shape == before.shape
-            and value.dtype == before.dtype
-            and value.is_floating_point()
-        ):
-            returned[path], start[path] = value, before
+        known = _is_float(value) and _is_float(sent.get(path))
+        if known and value.shape == sent[path].shape and value.dtype == sent[path].dtype:
+            returned[path], start[path] = value, sent[path]
         else:
             rest[path] = value
     return build(returned.items()), build(start.items()), build(rest.items())
@@ -39,8 +34,7 @@ def merge(tree: Tree, other: Tree) -> Tree:
 
 def flatten(tree: Tree) -> Tensor:
     """Return all floating-point numbers of a tree as one vector [D], by path."""
-    values = [value for _, value in leaves(tree) if isinstance(value, Tensor)]
-    floats = [value.flatten() for value in values if value.is_floating_point()]
+    floats = [value.flatten() for _, value in leaves(tree) if _is_float(value)]
     return torch.cat(floats) if floats else torch.zeros(0)
 
 
@@ -48,7 +42,7 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
     """Return the tree `like`, its floating-point numbers replaced by those of a vector [D]."""
     items, start = [], 0
     for path, value in leaves(like):
-        if isinstance(value, Tensor) and value.is_floating_point():
+        if _is_float(value):
             part = vector[start : start + value.numel()]
             items.append((path, part.view(value.shape).to(value.dtype)))
             start += value.numel()
@@ -64,15 +58,16 @@ def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:
             f"{wrapper}: method {task.method} declares no aggregation with these options: its "
             "server may use each update by itself, not their mean; remove the wrapper"
         )
-    sent = [*leaves(update.payload)]
-    for path, value in sent:
-        floats = isinstance(value, Tensor) and value.is_floating_point()
-        if not path.startswith("params/") or not floats:
+    for path, value in leaves(update.payload):
+        if not path.startswith("params/") or not _is_float(value):
             raise FedLoomError(
                 f"{wrapper}: method {task.method} uploads '{path}', which must not be averaged; "
                 "remove the wrapper"
             )
-    if not sent:
-        line = f"method {task.method} uploads no parameters; remove the wrapper"
-        raise FedLoomError(f"{wrapper}: {line}")
+    if not update.payload.get("params"):
+        raise FedLoomError(f"{wrapper}: method {task.method} uploads no parameters; remove it")
     return update.payload["params"]
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

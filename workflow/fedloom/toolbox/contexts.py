@@ -26,10 +26,7 @@ def check_lengths(task: Task, lengths: Sequence[int], words: str) -> None:
 
 
 def init_context(task: Task, length: int, words: str, generator: torch.Generator) -> Tensor:
-    """Draw a context [L, d] of `length` tokens from N(0, 0.02²), with embedded `words` in front.
-
-    The lengths are checked by `check_lengths`.
-    """
+    """Draw a context [L, d] of `length` tokens from N(0, 0.02²), with embedded `words` in front."""
     check_lengths(task, [length], words)
     context = task.backbone.init_context(length, generator)  # [L, d]
     if words:

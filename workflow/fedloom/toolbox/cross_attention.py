@@ -26,8 +26,7 @@ def init_reader(width: int, read: int, generator: torch.Generator, device: torch
     def norm(size: int) -> Tree:
         return {"scale": torch.ones(size, device=device), "shift": zeros(size)}
 
-    d = width
-    # rows and columns drawn at once: queries, and keys or values
+    d = width  # rows and columns drawn at once: queries, and keys or values
     fan_q, fan = (4 * d, 4 * d) if read == d else (2 * d, d + read)
     return {
         "norm_queries": norm(d),
@@ -53,17 +52,14 @@ def read_tokens(
     heads: int,
     values: Tensor | None = None,
 ) -> Tensor:
-    """Return what each query has read [K, m, d], with clients' networks of `init_reader`.
+    """Return what each of the queries [K, m, d] has read, with clients' networks of `init_reader`.
 
     The attention has no skip connection. The MLP has one, and gates one half of 8 d hidden units by
     the GELU of the other half.
 
     Args:
-        params: the networks, tensors with a client axis K.
-        queries: [K, m, d].
         keys: [K, n, d']; they pass a norm, as queries do.
         given: which keys a client's network reads, bool [K, n].
-        heads: of the attention; they divide d.
         values: [K, n, d']; default: the keys behind their norm.
     """
     asked = apply_norm(queries, params["norm_queries"])

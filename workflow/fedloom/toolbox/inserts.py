@@ -24,9 +24,8 @@ def at_block(params: Tree, index: int) -> Tree:
 def init_adapters(task: ViTTask, hidden: int, generator: torch.Generator) -> Tree:
     """Draw a bottleneck of width `hidden` for each of the backbone's M blocks.
 
-    Returns:
-        `down` [M, h, d] from N(0, 1 / d); `down_bias` [M, h], `up` [M, d, h] and `up_bias` [M, d]
-        of zeros, so that nothing is changed at the start (Houlsby et al., Section 2.1).
+    `down` [M, h, d] is from N(0, 1 / d); `down_bias` [M, h], `up` [M, d, h] and `up_bias` [M, d]
+    are zero, so that nothing is changed at the start (Houlsby et al., Section 2.1).
     """
     vit = task.backbone
     down = torch.randn(vit.depth, hidden, vit.width, generator=generator) / vit.width**0.5
@@ -36,10 +35,7 @@ def init_adapters(task: ViTTask, hidden: int, generator: torch.Generator) -> Tre
 
 
 def bottleneck(x: Tensor, params: Tree) -> Tensor:
-    """Return up(relu(down(x))) [K, B, T, d] of tokens [K, B, T, d] with a block's adapters.
-
-    They are `down` [K, h, d], `down_bias` [K, h], `up` [K, d, h] and `up_bias` [K, d].
-    """
+    """Return up(relu(down(x))) [K, B, T, d] of tokens x with the tensors [K, ...] of a block."""
     hidden = torch.relu(_linear(x, params["down"], params["down_bias"]))
     return _linear(hidden, params["up"], params["up_bias"])
 
@@ -66,23 +62,11 @@ def lora(a: Tensor, b: Tensor, scale: float) -> Insert:
     return lambda given, out: out + scale * _linear(_linear(given, a), b)
 
 
-def prefix(tokens: Tensor) -> Insert:
-    """Return prefix-tuning of keys or values: trained tokens [K, P, d] in front of the others.
-
-    Its places are "k" and "v" (Li and Liang, "Prefix-Tuning", ACL 2021).
-    """
-
-    shared = tokens.unsqueeze(1)  # [K, 1, P, d]
-    return lambda given, out: torch.cat([shared.expand(-1, out.shape[1], -1, -1), out], -2)
-
-
 def deep_prompts(tokens: Tensor, *, first: bool) -> Insert:
     """Return deep prompts [K, P, d] behind a block's first token; its place is "input".
 
-    Args:
-        first: True if the block is the first with prompts, where they are inserted; at a later one
-            they replace the P tokens that the earlier ones have become (VPT-deep). In front of a
-            text's class name, where a context already stands, they always replace.
+    At the `first` block with prompts they are inserted; at a later one they replace the P tokens
+    that the earlier ones have become (VPT-deep), as a context in front of a text's class name.
     """
     return lambda given, out: (insert if first else replace)(out, tokens)
 

@@ -7,8 +7,8 @@ Methods that were published for whole networks (FedRep, Per-FedAvg, ...) read tw
     prompts: number of prompts, with `train: prompts`.
 
 The parameters are `head` [K, C, d] and the body: `weights` {name: [K, ...]},
-`shared_prompts` [K, P, d], or nothing. On a ResNet it has `statistics` {name: [K, c]} too, the
-running statistics of batch norm, which `train_model` averages over the images that it trained on.
+`shared_prompts` [K, P, d], or nothing; on a ResNet also batch norm's running `statistics`
+{name: [K, c]}, which `train_model` averages over the images that it trained on.
 """
 
 from typing import Any
@@ -38,9 +38,8 @@ def init_body(task: Task[Any]) -> Tree:
     weights = backbone.init_weights(pattern)
     if not weights:
         raise FedLoomError(f"{task.method}: option train: no weight has '{pattern}' in its name")
-    if hasattr(backbone, "init_statistics"):
-        return {"weights": weights, "statistics": backbone.init_statistics()}
-    return {"weights": weights}
+    batch_norm = hasattr(backbone, "init_statistics")
+    return {"weights": weights} | ({"statistics": backbone.init_statistics()} if batch_norm else {})
 
 
 def init_model(task: Task[Any]) -> Tree:
@@ -49,10 +48,7 @@ def init_model(task: Task[Any]) -> Tree:
 
 
 def random_head(task: Task[Any], *ids: int, purpose: str = "random head") -> Tensor:
-    """Draw a linear head [C, d] as torch.nn.Linear does, the same in every round.
-
-    Heads of other `ids` or of another `purpose` differ.
-    """
+    """Draw a linear head [C, d] as torch.nn.Linear does, for `purpose` and `ids`, in any round."""
     shape, bound = (task.num_classes, task.backbone.width), task.backbone.width**-0.5
     uniform = torch.rand(shape, generator=task.at(0).generator(purpose, *ids))
     return (bound * (2 * uniform - 1)).to(task.backbone.device)

@@ -7,8 +7,6 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
-from functools import lru_cache
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -24,9 +22,8 @@ ORDERS = [*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 128, 256
 def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
     """Draw float64 numbers of (0, 1) on the CPU, which follow from no seed.
 
-    The draws are SHAKE-256 of a key of 256 bits, which the operating system gave to this job, with
-    `purpose` and the round: the same at each call within the job, and others in every other one.
-    torch's generators use 32 bits of a seed, and their past draws tell the next ones.
+    They are SHAKE-256 of the job's secret of 256 bits, `purpose` and the round: the same at each
+    call within the job. torch's generators use 32 bits, and their past draws tell the next ones.
     """
     count = math.prod(shape)
     parts = [
@@ -39,21 +36,6 @@ def secret_uniform(task: Task, purpose: str, shape: Sequence[int]) -> Tensor:
     return torch.from_numpy((bits + 0.5) * 2.0**-52).view(tuple(shape))
 
 
-def _accountant() -> ModuleType:
-    """Import opacus's accountant, which takes seconds."""
-    require("opacus")
-    from opacus.accountants.analysis import rdp
-
-    return rdp
-
-
-@lru_cache(maxsize=64)
-def _of_one_round(noise: float, sampled: float) -> np.ndarray:
-    """Compute the Renyi divergence of one round at each of ORDERS; rounds add up."""
-    rdp = _accountant()
-    return np.array(rdp.compute_rdp(q=sampled, noise_multiplier=noise, steps=1, orders=ORDERS))
-
-
 def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) -> float:
     """Compute epsilon of (epsilon, delta)-differential privacy after some rounds.
 
@@ -63,9 +45,11 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     """
     if rounds == 0:
         return 0.0
-    rdp = _accountant()
-    spent = rounds * _of_one_round(noise, sampled)
+    require("opacus")
+    from opacus.accountants.analysis import rdp  # takes seconds
+
+    spent = rdp.compute_rdp(q=sampled, noise_multiplier=noise, steps=rounds, orders=ORDERS)
     with warnings.catch_warnings():  # that other orders may bound it more tightly
         warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
-        epsilon, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=spent.tolist(), delta=delta)
+        epsilon, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)
     return float(epsilon)

@@ -18,8 +18,7 @@ def start_history(prompts: Tensor) -> Tree:
 def extend_history(task: Task, history: Tree, prompts: Tensor) -> Tree:
     """Return the history with this round's prompts [n, d], whose number may change by round.
 
-    Prompts are kept of every n-th round, n being the option `history`; the distance doubles
-    where it would be more than SNAPSHOTS sets.
+    It keeps those of every `options.history`-th round; the distance doubles beyond SNAPSHOTS sets.
     """
     stride = task.options.history
     while task.round // stride > SNAPSHOTS:

@@ -4,11 +4,12 @@ The query of an image is the final class token of the frozen, unprompted backbon
 own key. A client works with the prompts that most of its training images select; the server's
 model, which has no training images, selects prompts for each image.
 
-For methods that average shallow prompts, the pool is `params[POOL]`: a client starts from the
-prompts that it picked, trains them and uploads them with their indices (`train_picked`), and the
-server averages a prompt over the clients that picked it (`mean_of_picked`). Without option
-`selection` there is no pool, and clients train all prompts.
+For methods that average shallow prompts, the pool is `params[POOL]`: a client trains the prompts
+that it picked (`train_picked`), and the server averages a prompt over the clients that picked it
+(`mean_of_picked`). Without option `selection` there is no pool, and clients train all prompts.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,10 +36,10 @@ def cosine_similarity(queries: Tensor, keys: Tensor) -> Tensor:
 
 @torch.no_grad()
 def top_prompts(task: Task, clients: Cohort, prompts: Tensor, count: int) -> Tensor:
-    """Select `count` of the prompts [K, P, d] for each client; all if there are no more.
+    """Select `count` of the prompts [K, P, d] for each client, or all; indices are ascending.
 
     Every training image votes for the `count` prompts of the highest cosine. Where votes are equal,
-    the prompt with the higher sum of cosines is taken. Indices [K, count] are ascending.
+    the prompt with the higher sum of cosines is taken.
     """
     count = min(count, prompts.shape[1])
     votes, total = torch.zeros(2, *prompts.shape[:2], dtype=torch.float64, device=prompts.device)
@@ -71,12 +72,11 @@ def gather_prompts(prompts: Tensor, indices: Tensor) -> Tensor:
 def prompts_for_prediction(
     task: Task, clients: Cohort, batch: Batch, prompts: Tensor, count: int
 ) -> Tensor:
-    """Select `count` of the prompts [K, P, d] to predict with.
+    """Select `count` of the prompts [K, P, d] to predict with, or all.
 
     Returns:
         Prompts [K, n, d] that each client's training images select; for the server's model, which
-        has none, prompts [1, B, n, d] that each image of the batch selects; all prompts [K, P, d]
-        if there are no more than `count`.
+        has none, prompts [1, B, n, d] that each image of the batch selects.
     """
     if prompts.shape[1] <= count:
         return prompts
@@ -86,29 +86,16 @@ def prompts_for_prediction(
     return prompts[0][cosines.topk(count).indices.sort().values]  # [1, B, n, d]
 
 
-def pick(task: Task, received: Tree, clients: Cohort, count: int) -> tuple[Tree, Tree]:
-    """Replace the pool of prompts [K, P, d] in `received` by those that each client picks.
-
-    Returns:
-        `received` with `count` prompts per client, and {"indices": [K, count]} of those prompts. If
-        the pool holds no more than `count`: `received` as it is, and {}.
-    """
-    pool = received["params"][POOL]
-    if pool.shape[1] <= count:
-        return received, {}
-    indices = top_prompts(task, clients, pool, count)
-    params = {**received["params"], POOL: gather_prompts(pool, indices)}
-    return {**received, "params": params}, {"indices": indices}
-
-
 def train_picked(
     task: Task, received: Tree, clients: Cohort, loss: Loss = shallow_loss
 ) -> list[Update]:
-    """Let every client train the head and the `options.prompts` prompts that it picks.
-
-    It uploads the trained `params` and, if there was a choice, `indices`.
-    """
-    received, indices = pick(task, received, clients, task.options.prompts)
+    """Let every client train, and upload, the head and the `options.prompts` prompts it picks."""
+    params, count = received["params"], task.options.prompts
+    indices: dict[str, Any] = {}
+    if params[POOL].shape[1] > count:
+        indices = {"indices": top_prompts(task, clients, params[POOL], count)}  # [K, count]
+        picked = gather_prompts(params[POOL], indices["indices"])
+        received = {**received, "params": {**params, POOL: picked}}
     return make_updates(train_locally(task, loss, received, clients), clients, **indices)
 
 
@@ -120,10 +107,7 @@ def predict_picked(task: Task[FrozenViT], received: Tree, clients: Cohort, batch
 
 
 def mean_of_picked(params: Tree, updates: list[Update], weighted: bool = False) -> Tree:
-    """Average updates of `train_picked` as `mean` does, but a prompt over those that picked it.
-
-    A prompt of the server's pool [P, d] that no client picked stays as it is.
-    """
+    """Average updates of `train_picked` as `mean` does, but a prompt over those that picked it."""
     averaged = mean(updates, weighted)
     if "indices" not in updates[0].payload:
         return averaged

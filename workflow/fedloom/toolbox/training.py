@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.common.tensors import Tree, leaves, tensor_map, unstack
+from fedloom.common.tensors import Tree, build, leaves, unstack
 from fedloom.federated.local_training import Trained
 from fedloom.federated.task import Cohort, Update
 
@@ -28,9 +28,8 @@ def squared_distance(params: Tree, start: Tree) -> Tensor:
 
 def gradients(value: Tensor, params: Tree) -> Tree:
     """Return the gradient of a scalar by every tensor of a tree, as a tree of the same names."""
-    flat = [tensor for _, tensor in leaves(params)]
-    by_tensor = dict(zip(map(id, flat), torch.autograd.grad(value, flat), strict=True))
-    return tensor_map(lambda tensor: by_tensor[id(tensor)], params)
+    flat = dict(leaves(params))
+    return build(zip(flat, torch.autograd.grad(value, [*flat.values()]), strict=True))
 
 
 def make_updates(

@@ -4,6 +4,4 @@ from fedloom.common.extras import require
 
 require("open_clip")
 
-from fedloom.backbones.clip.model import FrozenCLIP, load  # noqa: E402
-
-__all__ = ["FrozenCLIP", "load"]
+from fedloom.backbones.clip.model import load as load  # noqa: E402

@@ -1,8 +1,7 @@
 """The micro CLIP: the embedded default of the CLIP family, of open_clip's own classes.
 
-Importing this module registers its name with open_clip (workflow/resources/micro_clip.json) and
-that of its image tower, a micro ViT of eight blocks, with timm. Of the 49,408 rows of the
-vocabulary, a file of weights holds those that training moved; the others are drawn again.
+Importing this module registers it with open_clip and its image tower with timm. Of the 49,408 rows
+of the vocabulary, a file of weights holds those that training moved; the others are drawn again.
 """
 
 from pathlib import Path
@@ -15,14 +14,12 @@ from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from fedloom.backbones.micro_vit import micro_vit
+from fedloom.backbones.micro_vit import GREY, micro_vit
 from fedloom.common.checkout import ROOT
 from fedloom.common.seeds import torch_generator
 
 NAME = "micro_clip"
 BLOCKS = 8  # of the image tower
-SPREAD = 0.02  # of a fresh vocabulary, as open_clip draws it
-PREPROCESS = {"size": 32, "mean": (0.5,), "std": (0.5,), "interpolation": "bilinear"}
 VOCABULARY, ROWS = "token_embedding.weight", "token_embedding.rows"
 
 open_clip.add_model_config(ROOT / "workflow/resources/micro_clip.json")
@@ -38,10 +35,10 @@ def fresh() -> open_clip.CLIP:
     """Build the untrained model; all but its vocabulary is drawn from torch's global stream."""
     config: Any = open_clip.get_model_config(NAME)
     model = open_clip.CLIP(**config)
-    open_clip.set_model_preprocess_cfg(model, PREPROCESS)
+    open_clip.set_model_preprocess_cfg(model, {"size": 32, **GREY})
     weight: Tensor = model.get_parameter(VOCABULARY)
     generator = torch_generator(0, f"{NAME}: vocabulary")
-    weight.data = SPREAD * torch.randn(weight.shape, generator=generator)
+    weight.data = 0.02 * torch.randn(weight.shape, generator=generator)  # as open_clip draws it
     return model
 
 

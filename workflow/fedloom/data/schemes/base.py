@@ -44,12 +44,9 @@ def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.n
 def deal_classes(
     clients: int, each: int, classes: int, option: str, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose `each` classes for every client, bool [K, C].
+    """Choose `each` classes for every client, bool [K, C]; classes get equally many, within one.
 
-    The numbers of clients that get two classes differ by at most one.
-
-    Raises:
-        FedLoomError: a class that no client would get; names the `option` to raise.
+    A class that no client would get is an error, which names the `option` to raise.
     """
     if clients * each < classes:
         raise FedLoomError(

@@ -26,17 +26,11 @@ class Dirichlet(ClientScheme):
 
 
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
-    """Divide images by label proportions from Dir(alpha), in one of the meanings of papers.
+    """Divide images by label proportions from Dir(alpha), in one of the meanings of `kind`.
 
-    - kind `client` (PEP-FedPT after Acar et al.; PFPT's text): every client draws proportions over
-      classes; clients are of equal size and draw their images one by one, in random turns, a class
-      that is used up dropping out.
-    - kind `class` (pFedPG; PFPT's released code): every class draws proportions over clients, whose
-      sizes therefore differ.
-    - kind `class_capped` (released code of FedPHA and FedOTP): classes do so in turn, and clients
-      that hold their equal share of all images already get nothing of those that follow.
-
-    The last two draw again until every client has `min_images`.
+    With `client` (PEP-FedPT after Acar et al.; PFPT's text), clients draw their images one by one,
+    in random turns, a class that is used up dropping out. With `class` (pFedPG; PFPT's released
+    code) and `class_capped`, it draws again until every client has `min_images`.
     """
     clients, alpha = settings["clients"], settings["alpha"]
     classes, column = np.unique(labels, return_inverse=True)
@@ -74,16 +68,10 @@ def _by_class(
         rows = np.flatnonzero(column == c)
         proportions = rng.dirichlet(np.full(clients, settings["alpha"]))
         if settings["kind"] == "class_capped":
-            proportions = _capped(proportions, held < len(column) / clients)
+            # equal ones where all are 0: with a small alpha one may be less than any number
+            room = held < len(column) / clients
+            kept = np.where(room, proportions, 0.0)
+            proportions = kept if kept.sum() > 0 else room.astype(float)
         owner[rows] = deal(rows, proportions, rng)
         held += np.bincount(owner[rows], minlength=clients)
     return owner
-
-
-def _capped(proportions: np.ndarray, open_to_more: np.ndarray) -> np.ndarray:
-    """Return the proportions [K] of the clients that are open to more images, 0 for the others.
-
-    They are equal if all are 0: with a small alpha a proportion may be less than any number.
-    """
-    kept = np.where(open_to_more, proportions, 0.0)
-    return kept if kept.sum() > 0 else open_to_more.astype(float)

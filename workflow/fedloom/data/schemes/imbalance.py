@@ -25,15 +25,10 @@ class Imbalance(ClientScheme):
 def divide(labels: np.ndarray, settings: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
     """Give each client `dominant_share` of its images from `dominant_classes` of the classes.
 
-    Clients are of equal size, and all images are dealt out, so the shares can hold only if every
-    class dominates as many clients as any other, and has as many images. Where that does not work
-    out, as many images as possible go to clients that their class dominates, in `dominant_share` at
-    most, as evenly as possible. The rest goes to other clients, and to clients of the class only if
-    these have no room for it.
-
-    Raises:
-        FedLoomError: a class would dominate no client, or the dominant share of a client would fall
-            short by more than `LOST`.
+    Clients are of equal size, and all images are dealt out. As many as possible, and as evenly, go
+    to clients that their class dominates, in `dominant_share` at most; the rest goes to other
+    clients, and to clients of the class only if these have no room for it. A share that falls short
+    by more than `LOST` is an error.
     """
     clients, share = settings["clients"], settings["dominant_share"]
     classes, column, supply = np.unique(labels, return_inverse=True, return_counts=True)
@@ -101,10 +96,10 @@ def _hand_out(
 
     def flow(per_class: np.ndarray, per_pair: np.ndarray) -> np.ndarray:
         """Return the greatest flow [K, C] of at most `per_class` [C] and `per_pair` [K, C]."""
-        graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
-        graph[-2, :clients] = demand
         import scipy  # here, for a plan imports schemes for their keys alone
 
+        graph = np.zeros((clients + classes + 2, clients + classes + 2), np.int32)
+        graph[-2, :clients] = demand
         graph[:clients, clients:-2] = per_pair
         graph[clients:-2, -1] = per_class
         flows = scipy.sparse.csgraph.maximum_flow(

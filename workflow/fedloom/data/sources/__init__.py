@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.data_plugins import OWN
+from fedloom.config.kinds import OF_PLUGINS
 
 if TYPE_CHECKING:
     from fedloom.data.image_list import ImageList
@@ -21,13 +21,8 @@ def build(source: str, settings: dict[str, Any], images: Path) -> None:
 
 
 def read(source: str, settings: dict[str, Any]) -> "ImageList":
-    """Return the images that a source lists.
-
-    Args:
-        source: the module's name, or a plugin's.
-        settings: the entry's other keys, with their defaults.
-    """
-    if source not in OWN["source"]:
+    """Return the images that a source, or a plugin's, lists by the entry's other keys."""
+    if source not in OF_PLUGINS["source"].own:
         from fedloom.data import plugins  # a plan imports sources for their keys alone
 
         return plugins.read(source, settings)

@@ -1,21 +1,56 @@
-"""Letters of many scripts, drawn; families of fonts, or styles, are the domains."""
+"""Letters of many scripts, drawn with the fonts that matplotlib ships: images without a download.
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+Two disjoint sets of classes come out of one pool. *Source* classes only ever pretrain the micro
+backbones; *target* classes are this dataset, whose domains are four font families (each with a
+regular, a bold and an italic face), or styles of drawing. `workflow/pretraining` chose the classes.
+Digits are in neither set.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+import PIL
+from PIL import Image, ImageFont
 from pydantic import Field
 
+from fedloom.common.checkout import ROOT
+from fedloom.common.io import read_json
 from fedloom.common.schema import Count, Several
+from fedloom.common.seeds import numpy_generator
 from fedloom.config.datasets import Expected, SourceKind, TestFraction
-from fedloom.data.image_list import ImageList, Item
+from fedloom.data.image_list import ImageList, array_items
 from fedloom.data.splits import fixed_test_split
 
-if TYPE_CHECKING:
-    from fedloom.data.glyphs import Glyph
-
-
 Style = Literal["plain", "outline", "inverted", "turned", "noisy", "covered"]
+
+# source and target characters, as pretraining.glyph_classes chose them
+CLASSES: dict[str, str] = read_json(ROOT / "workflow/resources/glyph_classes.json")
+SIZE = 32  # pixels of a side of the canvas
+FILL = 0.8  # the longer side of a glyph, as a share of the canvas
+_EM = 64  # px at which a face is rasterised before it is fitted into its box
+TURN = 45  # degrees, each way
+NOISE = 60  # deviation, of 255
+COVER = 10  # side of the square that hides a part, in pixels of 32
+
+# face -> (family, file). The family is the domain.
+_FACES = {
+    "DejaVu Sans": ("DejaVu Sans", "DejaVuSans"),
+    "DejaVu Sans Bold": ("DejaVu Sans", "DejaVuSans-Bold"),
+    "DejaVu Sans Oblique": ("DejaVu Sans", "DejaVuSans-Oblique"),
+    "DejaVu Sans Mono": ("DejaVu Sans Mono", "DejaVuSansMono"),
+    "DejaVu Sans Mono Bold": ("DejaVu Sans Mono", "DejaVuSansMono-Bold"),
+    "DejaVu Sans Mono Oblique": ("DejaVu Sans Mono", "DejaVuSansMono-Oblique"),
+    "DejaVu Serif": ("DejaVu Serif", "DejaVuSerif"),
+    "DejaVu Serif Bold": ("DejaVu Serif", "DejaVuSerif-Bold"),
+    "DejaVu Serif Italic": ("DejaVu Serif", "DejaVuSerif-Italic"),
+    "STIX": ("STIX", "STIXGeneral"),
+    "STIX Bold": ("STIX", "STIXGeneralBol"),
+    "STIX Italic": ("STIX", "STIXGeneralItalic"),
+}
 
 
 class Glyphs(SourceKind):
@@ -37,20 +72,12 @@ class Glyphs(SourceKind):
 
 
 def read(settings: dict[str, Any]) -> ImageList:
-    """Draw `classes` target characters in 12 faces, `draws` times each: 32 x 32 pixels, grey.
-
-    With `styles`, the same is drawn in each of them, and they are the domains in the place of the 4
-    font families. Test images are then of faces in which their class is not trained on.
-    """
+    """Draw `classes` target characters in 12 faces, `draws` times each: 32 x 32 pixels, grey."""
     import matplotlib
-    import PIL.Image
 
-    from fedloom.data import glyphs
-
-    chosen = glyphs.classes("target", settings["classes"])
-    pixels, labels, faces, names = glyphs.render_set(chosen, settings["draws"])
-    family = glyphs.faces()
-    domains, test = np.array([family[face] for face in faces]), None
+    chosen = classes("target", settings["classes"])
+    pixels, labels, faces, names = render_set(chosen, settings["draws"])
+    domains, test = np.array([_FACES[face][0] for face in faces]), None
     if "styles" in settings:
         styles = settings["styles"]
         pixels = np.concatenate([_in_style(chosen, settings["draws"], style) for style in styles])
@@ -58,39 +85,175 @@ def read(settings: dict[str, Any]) -> ImageList:
         # a class in a face is in one half alone, in all its styles
         cells = np.stack([labels, np.unique(faces, return_inverse=True)[1]], 1)
         pairs, pair = np.unique(cells, axis=0, return_inverse=True)
-        split = fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), settings["test_fraction"])
-        test = np.tile(split.test[pair.ravel()], len(styles))
+        held, _ = fixed_test_split(pairs[:, 0], np.full(len(pairs), ""), settings["test_fraction"])
+        test = np.tile(held[pair.ravel()], len(styles))
         labels = np.tile(labels, len(styles))
 
-    def items() -> Iterator[Item]:
-        for row, image in enumerate(pixels[..., 0]):
-            yield Item(f"drawing {row}", lambda image=image: PIL.Image.fromarray(image))
-
+    fonts = f"the fonts of matplotlib {matplotlib.__version__}"
     return ImageList(
-        items=items,
+        items=array_items(pixels[..., 0]),
         labels=labels,
         classes=names,
-        provenance=(
-            f"drawn by Pillow {PIL.__version__} from the fonts of matplotlib "
-            f"{matplotlib.__version__}"
-        ),
+        provenance=f"drawn by Pillow {PIL.__version__} from {fonts}",
         domains=domains,
         test=test,
         test_split="some faces of every class, in all styles",
     )
 
 
-def _in_style(chosen: "list[Glyph]", draws: int, style: str) -> np.ndarray:
-    """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `glyphs.render_set` orders.
+def _in_style(chars: list[str], draws: int, style: str) -> np.ndarray:
+    """Draw characters anew, and restyle them: uint8 [N, 32, 32, 1], as `render_set` orders.
 
     Every style has another jitter, else its images were those of another style, changed.
     """
-    from fedloom.data import glyphs
-
     seed = 1 + get_args(Style).index(style)
-    pixels, labels, *_ = glyphs.render_set(chosen, draws, seed)
+    pixels, labels, *_ = render_set(chars, draws, seed)
     drawn = [
-        glyphs.restyled(pixels[labels == label, :, :, 0], style, ord(glyph.char))
-        for label, glyph in enumerate(chosen)
+        restyled(pixels[labels == label, :, :, 0], style, ord(char))
+        for label, char in enumerate(chars)
     ]
     return np.concatenate(drawn)[..., None]
+
+
+def faces() -> dict[str, str]:
+    """Return the font family (domain) of each of the twelve faces, in a fixed order."""
+    return {face: family for face, (family, _) in _FACES.items()}
+
+
+def name_of(char: str) -> str:
+    """Return a character's Unicode name, lower case."""
+    return unicodedata.name(char).lower()
+
+
+def has(char: str, face: str) -> bool:
+    """Return True if the font of `face` has a glyph for the character."""
+    return ord(char) in codes(face)
+
+
+def draw(char: str, face: str, affine: Sequence[Sequence[float]] | None = None) -> np.ndarray:
+    """Draw a character in white on black, uint8 [32, 32], its longer side `FILL` of the canvas.
+
+    `affine` [2, 3] leads from output to input positions, both in [-1, 1] from edge to edge.
+    """
+    if not has(char, face):
+        raise ValueError(f"{face} has no glyph for U+{ord(char):04X}")
+    canvas = Image.new("L", (2 * SIZE, 2 * SIZE))  # twice the size, against jaggedness
+    ink: Any = _font(face).getmask(char, "L")  # Pillow's annotation lacks that it gives bytes
+    cut = Image.frombytes("L", ink.size, bytes(ink))
+    box = cut.getbbox()
+    if box is not None:
+        cut = cut.crop(box)
+        scale = FILL * 2 * SIZE / max(cut.size)
+        width, height = (max(1, round(scale * side)) for side in cut.size)
+        cut = cut.resize((width, height), Image.Resampling.BILINEAR)
+        canvas.paste(cut, ((2 * SIZE - width) // 2, (2 * SIZE - height) // 2))
+    if affine is not None:
+        (a, b, c), (d, e, f) = affine
+        half = float(SIZE)  # Pillow counts pixels from the corner
+        canvas = canvas.transform(
+            canvas.size,
+            Image.Transform.AFFINE,
+            (a, b, half * (1 - a - b + c), d, e, half * (1 - d - e + f)),
+            Image.Resampling.BILINEAR,
+        )
+    return np.asarray(canvas.reduce(2))
+
+
+def classes(split: str, limit: int | None = None) -> list[str]:
+    """Return the first `limit` characters, or all, of the split source or target."""
+    return [*CLASSES[split][:limit]]
+
+
+def render_set(
+    chars: Sequence[str], draws: int = 1, seed: int = 0, noise: float = 1.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Draw every character `draws` times in each face that has it.
+
+    The jitter of a class depends on its character and `seed` alone, and is mild with `noise` 1
+    (turns up to 8 degrees, sizes by 10%, shear 0.1, shifts by 6% of the canvas).
+
+    Returns:
+        Images uint8 [N, 32, 32, 1], ordered by class, face and draw; labels int64 [N], positions in
+        `chars`; the face of each image, str [N]; and the classes' names.
+    """
+    images, labels, where = [], [], []
+    for label, char in enumerate(chars):
+        rng = np.random.default_rng([seed, ord(char)])
+        jitter = jitters(rng, len(_FACES) * draws, noise).reshape(len(_FACES), draws, 2, 3)
+        for index, face in enumerate(_FACES):
+            if not has(char, face):
+                continue
+            images += [draw(char, face, affine=matrix) for matrix in jitter[index]]
+            labels += [label] * draws
+            where += [face] * draws
+    return (
+        np.stack(images)[..., None],
+        np.array(labels, np.int64),
+        np.array(where),
+        [name_of(char) for char in chars],
+    )
+
+
+def jitters(rng: np.random.Generator, count: int, noise: float = 1.0) -> np.ndarray:
+    """Draw mild affine matrices for `draw`, float64 [count, 2, 3]."""
+    unit = rng.uniform(-1, 1, (count, 6)) * noise
+    turn = np.deg2rad(8) * unit[:, 0]
+    width, height = 1 / (1 + 0.1 * unit[:, 1]), 1 / (1 + 0.1 * unit[:, 2])
+    shear = 0.1 * unit[:, 3]
+    cos, sin = np.cos(turn), np.sin(turn)
+    rows = [
+        [width * cos, width * (shear * cos - sin), 0.12 * unit[:, 4]],
+        [height * sin, height * (shear * sin + cos), 0.12 * unit[:, 5]],
+    ]
+    return np.stack([np.stack(row, -1) for row in rows], 1)
+
+
+@cache
+def _path(face: str) -> Path:
+    import matplotlib  # late: takes a moment, and only its folder is needed
+
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{_FACES[face][1]}.ttf"
+
+
+@cache
+def codes(face: str) -> frozenset[int]:
+    """Return the code points that the font of a face has glyphs for."""
+    from fontTools.ttLib import TTFont
+
+    with TTFont(_path(face), lazy=True) as font:
+        table = font.getBestCmap() or {}  # code point -> name of the glyph
+        return frozenset(code for code, name in table.items() if name != ".notdef")
+
+
+@cache
+def _font(face: str) -> ImageFont.FreeTypeFont:
+    # the basic layout draws one code point as it is, whether or not raqm is installed
+    return ImageFont.truetype(_path(face), _EM, layout_engine=ImageFont.Layout.BASIC)
+
+
+def restyled(images: np.ndarray, style: str, code: int) -> np.ndarray:
+    """Draw a class's images, uint8 [N, H, W], in a style; `code` seeds the random numbers."""
+    rng = numpy_generator(0, f"glyph style {style}", code)
+    return np.stack([_restyled(image, style, rng) for image in images])
+
+
+def _restyled(image: np.ndarray, style: str, rng: np.random.Generator) -> np.ndarray:
+    """Return an image, uint8 [H, W], in a style."""
+    match style:
+        case "outline":
+            import scipy  # here, for a plan imports sources for their keys alone
+
+            return scipy.ndimage.morphological_gradient(image, size=3)
+        case "inverted":
+            return 255 - image
+        case "turned":
+            angle = rng.uniform(-TURN, TURN)
+            return np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.BILINEAR))
+        case "noisy":
+            noise = rng.normal(0, NOISE, image.shape)
+            return (image + noise).round().clip(0, 255).astype(np.uint8)
+        case "covered":
+            top, left = rng.integers(0, np.array(image.shape) - COVER + 1)
+            image = image.copy()
+            image[top : top + COVER, left : left + COVER] = 0
+    return image

@@ -23,6 +23,7 @@ class Several(ImageSource):
     root: str = DATA
     """Folder of the parts; one with a recipe lies where the recipe has it below data."""
     image_size: ImageSize
+    """Images are resized to this shorter side (bicubic) and cut to a square."""
 
 
 def read(settings: dict[str, Any]) -> ImageList:

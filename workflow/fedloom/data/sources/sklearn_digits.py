@@ -1,12 +1,11 @@
 """Handwritten digits that ship with scikit-learn."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fedloom.config.datasets import Expected, SourceKind, TestFraction
-from fedloom.data.image_list import ImageList, Item
+from fedloom.data.image_list import ImageList, array_items
 
 
 class SklearnDigits(SourceKind):
@@ -22,7 +21,6 @@ class SklearnDigits(SourceKind):
 def read(settings: dict[str, Any]) -> ImageList:
     """List the digits, their 17 grey levels stretched to 0..255, with scikit-learn's own split."""
     import sklearn
-    from PIL import Image
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -32,12 +30,8 @@ def read(settings: dict[str, Any]) -> ImageList:
     rows = np.arange(len(labels))
     _, chosen = train_test_split(rows, test_size=fraction, stratify=labels, random_state=0)
 
-    def items() -> Iterator[Item]:
-        for row, image in enumerate(pixels):
-            yield Item(f"digit {row}", lambda image=image: Image.fromarray(image))
-
     return ImageList(
-        items=items,
+        items=array_items(pixels),
         labels=labels,
         classes=[str(name) for name in digits.target_names],
         provenance=f"sklearn.datasets.load_digits, scikit-learn {sklearn.__version__}",

@@ -11,11 +11,10 @@ from PIL import Image
 from pydantic import Field
 
 from fedloom.common.checkout import resource
-from fedloom.common.errors import FedLoomError, one_line, suggestion
-from fedloom.common.folders import is_folder, printable, walk
+from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
+from fedloom.common.folders import printable
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
-from fedloom.data.images import UNREADABLE
 
 # how torchvision's classes call the two halves of an official split, the first that fits
 OFFICIAL = {"train": (True, False), "split": ("train", "test")}
@@ -45,8 +44,6 @@ def read(settings: dict[str, Any]) -> ImageList:
     import torchvision
 
     kind = _class(settings["name"])
-    if not settings["download"]:
-        _check_files(str(resource(settings["root"])))
     halves = [_open(kind, settings, arguments) for arguments in _arguments(kind, settings)]
     labels = [_labels(half) for half in halves]
     names = getattr(halves[0], "classes", None) or getattr(halves[0], "categories", None) or []
@@ -71,21 +68,10 @@ def read(settings: dict[str, Any]) -> ImageList:
     )
 
 
-def _check_files(root: str) -> None:
-    """Refuse pipes and links in circles, on which torchvision would hang."""
-    for _, _, entries in walk(root) if is_folder(root) else ():
-        for entry in entries:
-            if Path(entry.path).exists() and not entry.is_file():
-                path = printable(entry.path)
-                raise FedLoomError(f"{path}: a pipe, socket or device, no file; remove it")
-
-
 def _class(name: str) -> type:
     from torchvision import datasets
 
-    if name not in datasets.__all__ or not isinstance(getattr(datasets, name), type):
-        hint = suggestion(name, datasets.__all__)
-        raise FedLoomError(f"torchvision has no dataset '{name}'; {hint}")
+    check_known(name, datasets.__all__, "torchvision has no dataset")
     return getattr(datasets, name)
 
 
@@ -109,61 +95,28 @@ def _arguments(kind: type, settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _open(kind: type, settings: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """Return the dataset, whose files must be whole, and which must take the arguments."""
-    dataset: Any = object.__new__(kind)  # at hand in the errors of its __init__
     if arguments.get("download"):
         Path(arguments["root"]).mkdir(parents=True, exist_ok=True)
     try:
-        dataset.__init__(**arguments)
+        return kind(**arguments)
     except (TypeError, ValueError) as error:
-        hint = "set options, train or test to arguments that it takes"
-        raise FedLoomError(f"torchvision {kind.__name__}: {_line(error)}; {hint}") from None
+        reason, cure = error, "set options, train or test to arguments that it takes"
     except Exception as error:  # damaged files raise whatever their format's reader does
-        reason, place = _line(str(error) or type(error).__name__), _looked_for(dataset, settings)
-        line = f"not there, or not whole ({reason}); put its unpacked files at {place}, or set "
-        line += "download: true"
-        if settings["download"]:
-            line = f"cannot be downloaded, or is damaged ({reason}); mend the connection, or put "
-            line += f"its unpacked files at {place}"
-        raise FedLoomError(f"torchvision {kind.__name__}: {line}") from None
-    return dataset
-
-
-def _looked_for(dataset: Any, settings: dict[str, Any]) -> str:
-    """Return where torchvision looked for the files of a dataset."""
-    root = f"{resource(settings['root'])}/"
-    looked = [str(value) for value in vars(dataset).values() if isinstance(value, str | Path)]
-    if isinstance(getattr(dataset, "base_folder", None), str):  # CIFAR
-        looked.append(f"{root}{dataset.base_folder}")
-    if isinstance(getattr(dataset, "resources", None), list):  # MNIST
-        looked.append(f"{root}{type(dataset).__name__}/raw")
-    return min((path for path in looked if path.startswith(root)), key=len, default=root)
-
-
-def _line(error: object) -> str:
-    """Return an error's text as one line without a full stop."""
-    return one_line(error).rstrip(".")
+        cure = f"put its unpacked files below {arguments.get('root')}, or "
+        cure += "mend the connection" if settings["download"] else "set download: true"
+        reason = f"not there, or not whole: {in_words(error)}"
+    raise FedLoomError(f"torchvision {kind.__name__}: {one_line(reason).rstrip('.')}; {cure}")
 
 
 def _load(dataset: Any, row: int, label: int) -> Image.Image:
     """Read an image, whose target must be the label that torchvision lists for it."""
     image, target = dataset[row]
-    if _number(dataset, target) != label:
+    if int(target) != label:
         raise FedLoomError(
             f"torchvision {type(dataset).__name__}: image {row} has the target {target}, but is "
             f"listed with the label {label}; leave out options that choose other targets"
         )
     return image
-
-
-def _number(dataset: Any, label: Any) -> int:
-    """Return a target as the number of a class."""
-    try:
-        return int(label)
-    except (TypeError, ValueError):
-        raise FedLoomError(
-            f"torchvision {type(dataset).__name__}: its targets must be class numbers, got "
-            f"{type(label).__name__}; is it a classification dataset?"
-        ) from None
 
 
 def _labels(dataset: Any) -> np.ndarray:
@@ -176,13 +129,11 @@ def _labels(dataset: Any) -> np.ndarray:
     try:
         if targets is None:
             targets = (dataset[row][1] for row in range(len(dataset)))
-        return np.array([_number(dataset, target) for target in targets], int)
-    except FedLoomError:
-        raise
-    except UNREADABLE as error:
+        return np.array([int(target) for target in targets], int)
+    except Exception as error:
         raise FedLoomError(
-            f"torchvision {type(dataset).__name__}: unreadable image ({_line(error)}); it keeps no "
-            "labels apart from images, so none can be skipped"
+            f"torchvision {type(dataset).__name__}: labels cannot be listed ({in_words(error)}); "
+            "mend or remove the image, or take a classification dataset"
         ) from None
 
 

@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kind_plugins import WithPlugins, called
+from fedloom.config.kinds import KINDS, called
 from fedloom.study.jobs import FigureJob
 from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = WithPlugins("figure")
-
 
 def draw(job: FigureJob, series: Sequence[PlottedRun | PlottedBackbone]) -> "Figure":
     """Draw a figure; its keys were checked when the study was planned."""
-    kind: Any = KINDS[job.kind]
+    kind: Any = KINDS["figures"][job.kind]
     return kind.model_construct(**job.settings).draw(series, **kind.extra_of(job.settings))
 
 

@@ -1,22 +1,29 @@
-"""Draw accuracies of methods by partition, by shots, or one against another."""
+"""Draw accuracies of methods by partition, by shots, by an option, or one against another."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import pandas as pd
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Several
+from fedloom.config.grids import text
 from fedloom.config.output_kinds import AccuracyMetric, Personalized, RunsFigure, RunsTable
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
-from fedloom.report.figures.columns import side_by_side
-from fedloom.report.tables import unseen
+from fedloom.report.figures.convergence import side_by_side
+from fedloom.report.metrics import grouped, member, over_seeds
+from fedloom.report.tables import clustering
+from fedloom.report.tables.accuracy import BaseToNovel, CrossDataset
 from fedloom.study.plot_inputs import PlottedRun
 
+Measure = Callable[[PlottedRun], float]
 AXES = {
     "participating_mean": "Mean accuracy (%)",
     "participating_worst": "Worst client's accuracy (%)",
@@ -26,16 +33,15 @@ AXES = {
 }
 TABLES: dict[str, Any] = {
     "partition": RunsTable,
-    "base_to_novel": unseen.BaseToNovel,
-    "cross_dataset": unseen.CrossDataset,
+    "base_to_novel": BaseToNovel,
+    "cross_dataset": CrossDataset,
 }
 
 
 class AccuracyBars(RunsFigure):
     """Accuracies by partition, or the columns of a table, methods side by side (PFPT Fig. 1).
 
-    Mean over seeds, whiskers one sample standard deviation each way. The axis may begin above zero;
-    the lowest bar is then at least half as long as the highest.
+    Mean over seeds, whiskers one sample standard deviation each way.
     """
 
     requires = (requirements.global_test,)
@@ -57,37 +63,19 @@ class AccuracyBars(RunsFigure):
     partition_key: ClassVar[Any] = property(lambda self: TABLES[self.by].partition_key)
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per dataset and backbone, or per scenario, all with the same limits."""
-        bars, table, keys, label = [], TABLES[self.by](), style.BACKBONE, AXES[self.metric]
-        if self.by != "partition":
-            keys, label = metrics.SCENARIO, "Test accuracy (%)"
-        one_grid = len({run.partition.partition(".")[0] for run in series}) == 1
-
-        def numbers(run: PlottedRun) -> pd.Series:
-            if self.by != "partition":
-                return pd.Series({table.column(k).title: v for k, v in table.measure(run).items()})
-            member = run.partition.partition(".")[2] if one_grid else ""
-            number = accuracy(run, self.metric, self.personalized)
-            return pd.Series({member or run.partition: number})
-
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            bars.append(side_by_side(axis, runs, numbers))
+            side_by_side(axis, runs, self.numbers)
+            axis.set_ylim(0, 103)
 
-        figure = style.by_scenario(series, panel, label, keys)
-        for axis in figure.axes:
-            axis.set_ylim(limits(pd.concat(bars)))
-        return figure
+        keys = style.BACKBONE if self.by == "partition" else metrics.SCENARIO
+        return style.by_scenario(series, panel, AXES[self.metric], keys)
 
-
-def limits(frame: pd.DataFrame) -> tuple[float, float]:
-    """Return where the axis of accuracies `mean` +- `std` begins and ends, in percent.
-
-    It begins at a multiple of ten that leaves the lowest bar at least half as long as the highest.
-    """
-    std = frame["std"].fillna(0)
-    low, high = float((frame["mean"] - std).min()), float((frame["mean"] + std).max())
-    begin = max(0, (low - max(high - low, 5)) // 10 * 10)
-    return begin, min(103, high + 0.05 * (high - begin))
+    def numbers(self, run: PlottedRun) -> pd.Series:
+        """Return the accuracies of a run by the label of their bar."""
+        if self.by == "partition":
+            return pd.Series({run.partition: accuracy(run, self.metric, self.personalized)})
+        table = TABLES[self.by]()
+        return pd.Series({table.column(k).title: v for k, v in table.measure(run).items()})
 
 
 class TwoMetrics(RunsFigure):
@@ -105,18 +93,16 @@ class TwoMetrics(RunsFigure):
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per scenario."""
         names = [self.x, self.y]
 
         def numbers(run: PlottedRun) -> pd.Series:
             return pd.Series({name: accuracy(run, name, self.personalized) for name in names})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for of_method in metrics.grouped(runs, ["method"]).values():
-                point = metrics.over_seeds(of_method, numbers).loc[names]
-                look = style.of_run(of_method[0])
-                look |= {"linestyle": "", "markersize": 7, "elinewidth": 0.8, "capsize": 2}
+            for of_method in grouped(runs, ["method"]).values():
+                point = over_seeds(of_method, numbers).loc[names]
                 (across, up), (wide, high) = point["mean"], point["std"]
+                look: dict[str, Any] = style.of_run(of_method[0]) | {"linestyle": ""}
                 axis.errorbar([across], [up], [high], [wide], **look)
             axis.set_xlabel(AXES[self.x])
 
@@ -130,44 +116,130 @@ class Shots(RunsFigure):
     mean over seeds, bars one sample standard deviation each way.
     """
 
-    requires = (requirements.different_shots,)
-
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the output with the shots of every partition."""
+        """Return the output with the shots of every partition, which must have different ones."""
         labels = dict.fromkeys(scenario.partition for scenario in output.scenarios)
-        shots = {label: settings.partitions[label].settings["shots"] for label in labels}
+        shots = {label: settings.partitions[label].settings.get("shots") for label in labels}
+        if None in shots.values() or len({*shots.values()}) < len(shots):
+            each = ", ".join(f"partitions.{label} {number}" for label, number in shots.items())
+            line = f"{where}: each partition must have its own number of shots, got {each}"
+            raise FedLoomError(f"{line}; set them, run fewer, or leave the figure out")
         return replace(output, extra=output.extra | {"shots": shots})
 
     def draw(self, series: list[PlottedRun], shots: dict[str, int]) -> style.Figure:
-        """Draw a panel per dataset and backbone."""
         ticks = sorted(shots.values())
 
         def number(run: PlottedRun) -> pd.Series:
             return pd.Series({shots[run.partition]: accuracy(run)})
 
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
-            for of_method in metrics.grouped(runs, ["method"]).values():
-                band = metrics.over_seeds(of_method, number).sort_index()
-                look = style.of_run(of_method[0]) | {"capsize": 2.5, "elinewidth": 1}
-                axis.errorbar(band.index, band["mean"], band["std"], **look)
+            for of_method in grouped(runs, ["method"]).values():
+                band = over_seeds(of_method, number).sort_index()
+                axis.errorbar(band.index, band["mean"], band["std"], **style.of_run(of_method[0]))
             axis.set_xscale("log", base=2)
             axis.set_xticks(ticks, map(str, ticks))
-            axis.minorticks_off()
             axis.set_xlabel("Shots (training images per class)")
 
         return style.by_scenario(series, panel, "Test accuracy (%)", style.BACKBONE)
 
 
+class OptionLine(RunsFigure):
+    """Accuracies by an option of grids (SGPT Fig. 4, 6b).
+
+    A line per combination of the other options: mean over seeds, whiskers one sample standard
+    deviation each way.
+    """
+
+    shows = "grids"
+    requires = (requirements.global_test, requirements.the_option)
+
+    option: str | None = None
+    """An axis that all the grids have; default: the first of each."""
+    metrics: Several[AccuracyMetric] = Field(["participating_mean"])
+    """Accuracies, a panel each."""
+    personalized: Personalized = True
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        measures: dict[str, Measure] = {
+            AXES[metric]: partial(accuracy, metric=metric, personalized=self.personalized)
+            for metric in self.metrics
+        }
+        return by_option(series, self.option, measures)
+
+
+class Congruence(RunsFigure):
+    """Agreement of groups of images with centralised k-means (SGPT Fig. 6a).
+
+    Overlap of the training images' groups with centralised k-means, over the share of images that
+    k-means keeps with most of their class: mean over seeds, whiskers one sample standard deviation
+    each way.
+    """
+
+    shows = "grids"
+    artefact_name = "groups"
+    requires = (requirements.the_option,)
+
+    option: str | None = None
+    """An axis that all the grids have; default: the first of each."""
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        return by_option(series, self.option, {"Congruence (%)": congruence})
+
+
+def congruence(run: PlottedRun) -> float:
+    """Return the congruence of a run's groups of training images in %, see the table's."""
+    images = metrics.artefact(run)
+    train = images[~images["test"]]
+    return clustering.congruence(train["group"], train["cluster"], train["class"])
+
+
+def by_option(
+    series: list[PlottedRun], option: str | None, measures: dict[str, Measure]
+) -> style.Figure:
+    """Draw a row per scenario and a panel per measure, by an axis of grids (None: their first)."""
+    scenarios = grouped(series)
+    figure, axes = style.grid(len(scenarios), len(measures))
+    for row, runs in zip(axes, scenarios.values(), strict=True):
+        for axis, (label, measure) in zip(row, measures.items(), strict=True):
+            _panel(axis, runs, option, measure)
+            axis.set(ylabel=label, title=style.name(runs[0], series))
+    style.legend(figure, list(axes.flat))
+    return figure
+
+
+def _panel(axis: style.Axes, runs: list[PlottedRun], option: str | None, measure: Measure) -> None:
+    """Draw a line per combination of the other options; values that are text are evenly spaced."""
+
+    def across(run: PlottedRun) -> str:
+        return option or next(iter(member(run).at))
+
+    def value(run: PlottedRun) -> Any:
+        return member(run).at[across(run)]
+
+    values = {text(value(run)): value(run) for run in runs}
+    numeric = all(isinstance(each, int | float) for each in values.values())
+    places = values if numeric else {name: place for place, name in enumerate(values)}
+    several = len({member(run).grid for run in runs}) > 1
+    lines: dict[tuple[str, str], list[PlottedRun]] = {}
+    for run in runs:
+        at = member(run).at
+        parts = [f"{name} = {text(at[name])}" for name in at if name != across(run)]
+        label = ", ".join([member(run).title, *parts] if several else parts)
+        lines.setdefault((member(run).grid, label), []).append(run)
+    for (_, label), points in lines.items():
+        band = over_seeds(points, lambda run: pd.Series({places[text(value(run))]: measure(run)}))
+        look: dict[str, Any] = style.of_run(points[0]) | {"label": style.legend_text(label)}
+        axis.errorbar(band.index, band["mean"], band["std"], **look)
+    slanted = {} if numeric or len(values) <= 4 else style.SLANTED
+    axis.set_xticks(list(places.values()), list(values), **slanted)
+    axis.set_xlabel(", ".join(dict.fromkeys(map(across, runs))))
+
+
 def accuracy(
     run: PlottedRun, metric: str = "participating_mean", personalized: bool = True
 ) -> float:
-    """Return an accuracy of a run in percent at its reported rounds, see `metrics.accuracies`.
-
-    Raises:
-        FedLoomError: the run does not have it, as `held_out_mean` without clients held out.
-    """
+    """Return an accuracy of a run in percent at its reported rounds, see `metrics.accuracies`."""
     numbers = metrics.accuracies(metrics.evaluation(run.evaluation, personalized), run.reported)
     if metric not in numbers:
-        known = ", ".join(numbers)
-        raise FedLoomError(f"{run.evaluation}: no {metric} there; it has {known}")
+        raise FedLoomError(f"{run.evaluation}: no {metric} there; it has {', '.join(numbers)}")
     return numbers[metric]

@@ -1,23 +1,23 @@
-"""Draw accuracy or loss by round: a line per method, a band over seeds."""
+"""Draw accuracy or loss by round, and columns of any table that methods give."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
+from fedloom.common.errors import FedLoomError, suggestion
 from fedloom.common.ids import SERVER_MODEL
-from fedloom.config.output_kinds import Personalized, RunsFigure
+from fedloom.config.output_kinds import ArtefactFigure, Personalized, RunsFigure
 from fedloom.report import metrics, requirements
 from fedloom.report.figures import style
 from fedloom.study.plot_inputs import PlottedRun
 
-AXES = {
-    "accuracy": "Test accuracy (%)",
-    "global": "Global test accuracy (%)",
-    "loss": "Training loss",
-}
+AXES = {"accuracy": "Test accuracy (%)", "global": "Global accuracy (%)", "loss": "Training loss"}
+LONG = 36  # letters that have room below a panel
+WIDTH = 0.8  # of the bars of one x together, in steps of the axis
 
 
 class Convergence(RunsFigure):
@@ -36,8 +36,6 @@ class Convergence(RunsFigure):
     personalized: Personalized = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per scenario."""
-
         def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
             lines(axis, runs, self.curve, log=self.metric == "loss")
 
@@ -50,9 +48,8 @@ class Convergence(RunsFigure):
             return metrics.frame(run.rounds).set_index("round")["train_loss"]
         rows = metrics.evaluation(run.evaluation, self.personalized)
         of_server = rows["client_id"] == SERVER_MODEL
-        return metrics.by_round(
-            rows[of_server if self.metric == "global" else rows["participating"]]
-        )
+        chosen = of_server if self.metric == "global" else rows["participating"]
+        return metrics.by_round(rows[chosen])
 
 
 def clients_shown(runs: Sequence[PlottedRun]) -> str:
@@ -74,17 +71,113 @@ def lines(
     x: str = "Round",
 ) -> None:
     """Draw a line per method over seeds, the band one standard deviation wide each way."""
-    bands = []
     for of_method in metrics.grouped(runs, ["method"]).values():
-        bands.append(band := metrics.over_seeds(of_method, curve).sort_index())
+        band = metrics.over_seeds(of_method, curve).sort_index()
         look = style.of_run(of_method[0])
         axis.plot(band.index, band["mean"], markevery=max(1, len(band) // 10), **look)
         low, high = band["mean"] - band["std"], band["mean"] + band["std"]
         if log:
             low = low.clip(lower=band["mean"] / 10)
         axis.fill_between(band.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        if pd.api.types.is_integer_dtype(band.index):
+            style.whole_numbers(axis)
     if log:
         style.log_scale(axis)
-    if all(pd.api.types.is_integer_dtype(band.index) for band in bands):
-        style.whole_numbers(axis)
     axis.set_xlabel(x)
+
+
+class Lines(ArtefactFigure):
+    """Any artefact's column y by its column x, one line per method (PFPT Fig. 4).
+
+    Mean over seeds, the band one sample standard deviation wide each way.
+    """
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            lines(axis, runs, lambda run: by_x(self, run), self.log, self.x)
+
+        return style.by_scenario(series, panel, self.y)
+
+
+class Scatter(ArtefactFigure):
+    """Any artefact's column y against its column x, a panel per run of the first seed."""
+
+    first_seed = True
+
+    colour: str | None = None
+    """A column of the artefact that colours the points."""
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a panel per run, in the method's colour, or by one scale for a column's numbers."""
+        frames, scale = [metrics.artefact(run) for run in series], None
+        if self.colour is not None:
+            pairs = zip(frames, series, strict=True)
+            parts = [column(frame, self.colour, run, numeric=True) for frame, run in pairs]
+            scale = style.shades(pd.concat(parts).min(), pd.concat(parts).max())
+        figure, axes = style.by_run(series)
+        for axis, run, frame in zip(axes, series, frames, strict=True):
+            points: dict[str, Any] = {"color": run.style.colour}
+            if scale is not None:
+                points = {"c": frame[self.colour], "norm": scale.norm}
+            x, y = column(frame, self.x, run), column(frame, self.y, run)
+            axis.scatter(x, y, s=10, marker=run.style.marker, **points)
+            axis.set_xlabel(self.x)
+            if self.log:
+                style.log_scale(axis)
+        figure.supylabel(self.y)
+        if scale is not None:
+            figure.colorbar(scale, ax=axes, label=self.colour, shrink=0.8)
+        return figure
+
+
+class Bars(ArtefactFigure):
+    """Any artefact's column y by its column x as bars, the methods side by side.
+
+    Mean over seeds, whiskers one sample standard deviation each way.
+    """
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        def panel(axis: style.Axes, runs: list[PlottedRun]) -> None:
+            side_by_side(axis, runs, lambda run: by_x(self, run))
+            axis.set_xlabel(self.x)
+            if self.log:
+                style.log_scale(axis)
+
+        return style.by_scenario(series, panel, self.y)
+
+
+def side_by_side(
+    axis: style.Axes, runs: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
+) -> None:
+    """Draw means over seeds as bars, the methods side by side, with deviations as whiskers."""
+    methods = list(metrics.grouped(runs, ["method"]).values())
+    bands = [metrics.over_seeds(of_method, curve) for of_method in methods]
+    values, width = pd.concat(bands).index.unique(), WIDTH / len(methods)
+    for number, (band, (run, *_)) in enumerate(zip(bands, methods, strict=True)):
+        part = band.reindex(values)
+        left = np.arange(len(values)) - WIDTH / 2 + (number + 0.5) * width
+        axis.bar(
+            left, part["mean"], width, yerr=part["std"], label=style.legend_text(run.title),
+            color=run.style.colour, hatch=style.HATCHES[run.style.line], edgecolor="white",
+        )  # fmt: skip
+    names = list(map(str, values))
+    look = style.SLANTED if len("  ".join(names)) > LONG else {}
+    axis.set_xticks(range(len(names)), names, **look)
+
+
+def by_x(keys: ArtefactFigure, run: PlottedRun) -> pd.Series:
+    """Return the mean of column y of a run's artefact by column x."""
+    frame = metrics.artefact(run)
+    of_x = column(frame, keys.x, run)
+    return column(frame, keys.y, run, numeric=True).groupby(of_x, sort=False).mean()
+
+
+def column(frame: pd.DataFrame, name: str, run: PlottedRun, numeric: bool = False) -> pd.Series:
+    """Return a column of numbers, or unless it is to be `numeric` of text, of a run's artefact."""
+    if name not in frame:
+        hint = suggestion(name, list(map(str, frame)))
+        raise FedLoomError(f"{run.artefact}: no column '{name}'; {hint}")
+    text = not numeric and all(isinstance(value, str) for value in frame[name])
+    if not text and not pd.api.types.is_numeric_dtype(frame[name]):
+        raise FedLoomError(f"{run.artefact}: column '{name}' must hold numbers")
+    return frame[name]

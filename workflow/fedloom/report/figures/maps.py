@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,15 @@ from fedloom.config.output_kinds import FigureKind, RunsFigure, Superclasses, wi
 from fedloom.config.settings import Output, Settings
 from fedloom.report import metrics
 from fedloom.report.figures import style
-from fedloom.report.figures.line_style import MARKERS
 from fedloom.report.tables.clustering import superclasses_of
 from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
 
 if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
 
-PERPLEXITY = 30
 POINTS = 2000  # per panel; t-SNE of more takes minutes and shows no more
 BLOCK = (2.6, 2.5)  # inches of a panel of one block
-CENTRE, PATH = "#E69F00", "#D55E00"
-DOMAIN = "domain"  # gid of the legend's entries that name a domain
+MAP: dict[str, Any] = {"subplot_kw": {"xticks": [], "yticks": []}}  # distances have no unit
 
 
 def evenly(count: int) -> np.ndarray:
@@ -36,30 +33,18 @@ def evenly(count: int) -> np.ndarray:
 
 
 def embed(rows: np.ndarray | pd.Series, where: Path | str | None) -> np.ndarray:
-    """Map N vectors of width d to points [N, 2]; the perplexity is 30, less for few vectors.
-
-    Raises:
-        FedLoomError: fewer than four vectors, or one that is not finite; names `where`.
-    """
-    if len(rows) < 4:
-        raise FedLoomError(f"{where}: t-SNE needs at least 4 vectors, found {len(rows)}")
+    """Map N vectors of width d to points [N, 2]; the perplexity is 30, less for few vectors."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     vectors = np.stack(list(rows))  # [N, d]
-    if not np.isfinite(vectors).all():
-        raise FedLoomError(f"{where}: a vector is not finite")
-    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
+    if len(vectors) < 4 or not np.isfinite(vectors).all():
+        raise FedLoomError(f"{where}: t-SNE needs at least 4 vectors, all of finite numbers")
+    perplexity = min(30, (len(vectors) - 1) / 3)
     start = "pca" if vectors.shape[1] > 1 and np.ptp(vectors, axis=0).any() else "random"
     # the rule has one thread; more of them that share cores with other jobs take many times longer
     with threadpool_limits(1):
         return TSNE(perplexity=perplexity, init=start, random_state=0).fit_transform(vectors)
-
-
-def _frame(axis: style.Axes) -> None:
-    """Draw a frame without ticks: distances in a map have no unit."""
-    axis.set(xticks=[], yticks=[])
-    axis.spines[:].set(visible=True, color="#999999")
 
 
 class PromptTsne(RunsFigure):
@@ -69,19 +54,15 @@ class PromptTsne(RunsFigure):
     first_seed = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per run, a point per class, in the colour of the method."""
-        figure, axes = style.by_run(series)
+        figure, axes = style.by_run(series, **MAP)
         for axis, run in zip(axes, series, strict=True):
             frame = metrics.artefact(run).sort_values("class")
             points = embed(frame["vector"], run.artefact)
-            axis.scatter(
-                *points.T, s=12, color=run.style.colour, marker=run.style.marker, linewidth=0
-            )
-            text = {"textcoords": "offset points", "fontsize": 6, "color": "#444444"}
+            look = {"color": run.style.colour, "marker": run.style.marker}
+            axis.scatter(*points.T, s=12, linewidth=0, **look)
             for label, point in zip(frame["class"], points, strict=True):
-                axis.annotate(str(label), point, (3, 2), **text)
+                axis.annotate(str(label), point, (3, 2), textcoords="offset points", fontsize=6)
             axis.margins(0.1)
-            _frame(axis)
         return figure
 
 
@@ -95,23 +76,16 @@ class PromptPath(RunsFigure):
     first_seed = True
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a panel per run, all its rounds in one map; a triangle at every round's centroid."""
-        from matplotlib.ticker import MaxNLocator
-
-        figure, axes = style.by_run(series)
+        figure, axes = style.by_run(series, **MAP)
         frames = [mapped(run) for run in series]
-        last = max(int(frame["round"].max()) for frame in frames)
-        scale = style.shades(0, last)
+        scale = style.shades(0, max(int(frame["round"].max()) for frame in frames))
         for axis, frame in zip(axes, frames, strict=True):
-            shade = {"c": frame["round"], "cmap": "viridis", "norm": scale.norm}
-            axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, alpha=0.7, **shade)
+            shade = {"c": frame["round"], "norm": scale.norm, "alpha": 0.7}
+            axis.scatter(frame["x"], frame["y"], s=6, linewidth=0, **shade)
             centre = frame.groupby("round")[["x", "y"]].mean()
-            axis.plot(centre["x"], centre["y"], "--", color=PATH, zorder=3)
-            marks = {"color": CENTRE, "edgecolor": "black", "linewidth": 0.5, "zorder": 4}
-            axis.scatter(centre["x"], centre["y"], marker="^", s=28, label="Centroid", **marks)
-            _frame(axis)
-        ticks = MaxNLocator(integer=True)
-        figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, ticks=ticks, alpha=0.7)
+            marks: dict[str, Any] = {"marker": "^", "mfc": "#E69F00", "mec": "black"}
+            axis.plot(centre["x"], centre["y"], "--", color="#D55E00", label="Centroid", **marks)
+        figure.colorbar(scale, ax=axes, label="Round", shrink=0.8, alpha=0.7)
         style.legend(figure, axes)
         return figure
 
@@ -151,7 +125,7 @@ class BackboneTsne(FigureKind):
         from fedloom.data.store import ImageStore  # slow to import, as torch is
         from fedloom.report.block_accuracy import class_tokens, depth
 
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK)
+        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
         for row, item in zip(axes, series, strict=True):
             store, classes = ImageStore(item.store), read_receipt(item.store)["classes"]
             images = np.flatnonzero(store.test)
@@ -159,27 +133,15 @@ class BackboneTsne(FigureKind):
             names = pd.Series([str(classes[label]) for label in store.labels[images]])
             if superclass_of is not None:
                 names = superclasses_of(names, superclass_of, self.superclasses)
+            numbers, each = pd.factorize(names, sort=True)
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = class_tokens(item.features, block)[images].numpy()
-                _scatter_names(axis, embed(tokens, item.features), names.to_numpy())
-                output = depth(item.features) + 1
-                axis.set_title("Output" if block == output else f"Input of block {block}")
+                _scatter(axis, embed(tokens, item.features), numbers, list(each))
+                last = block > depth(item.features)
+                axis.set_title("Output" if last else f"Input of block {block}")
             row[0].set_ylabel(style.name(item, series, style.BACKBONE).replace(", ", "\n"))
         style.legend(figure, list(axes.flat))
         return figure
-
-
-def _scatter_names(axis: style.Axes, points: np.ndarray, names: np.ndarray) -> None:
-    """Scatter points [n, 2] in the colours of their names; a legend has few names."""
-    from matplotlib import colormaps
-
-    each = sorted(set(names.tolist()))
-    few, shades = len(each) <= style.NAMED, colormaps["viridis"].resampled(len(each))
-    for number, name in enumerate(each):
-        look = style.of_class(number) if few else {"color": shades(number), "linewidth": 0}
-        label = style.legend_text(name) if few else None
-        axis.scatter(*points[names == name].T, s=7, label=label, **look)
-    _frame(axis)
 
 
 class TokenTsne(RunsFigure):
@@ -196,73 +158,49 @@ class TokenTsne(RunsFigure):
     """At whose input, counted from 1; the number of blocks plus 1 is the output."""
 
     def draw(self, series: list[PlottedRun]) -> style.Figure:
-        """Draw a row per run, a panel per block; colours are classes, markers are domains.
-
-        Raises:
-            FedLoomError: the network does not have one of the blocks.
-        """
-        figure, axes = style.grid(len(series), len(self.blocks), BLOCK)
+        figure, axes = style.grid(len(series), len(self.blocks), BLOCK, **MAP)
         image = None
         for row, run in zip(axes, series, strict=True):
             frame, names = metrics.artefact(run), metrics.class_names(run)
-            first, last = frame["block"].min(), frame["block"].max()
+            last = frame["block"].max()
             for axis, block in zip(row, self.blocks, strict=True):
                 tokens = frame[frame["block"] == block]
                 if tokens.empty:
-                    line = f"{run.artefact}: no block {block}; it has {first} to {last}"
-                    raise FedLoomError(line)
+                    raise FedLoomError(f"{run.artefact}: no block {block}; the last is {last}")
                 tokens = tokens.iloc[evenly(len(tokens))]
                 points = embed(tokens["vector"], run.artefact)
-                image = _scatter_tokens(axis, points, tokens, names)
+                image = _scatter(axis, points, tokens["label"], names, tokens["domain"].fillna(""))
                 axis.set_title("Output" if block == last else f"Input of block {block}")
             row[0].set_ylabel(style.run_name(run, series).replace(", ", "\n"))
         if image is not None:
             figure.colorbar(image, ax=axes, label="Class", shrink=0.8)
-        _legends(figure, list(axes.flat))
+        style.legend(figure, list(axes.flat))
         return figure
 
 
-def _scatter_tokens(
-    axis: style.Axes, points: np.ndarray, frame: pd.DataFrame, classes: list[str]
+def _scatter(
+    axis: style.Axes,
+    points: np.ndarray,
+    numbers: np.ndarray | pd.Series,
+    names: list[str],
+    domains: pd.Series | str = "",
 ) -> PathCollection | None:
-    """Scatter one block; return what a colour bar needs, None if the legend names the classes."""
-    labels, domains = frame["label"].to_numpy(), frame["domain"].fillna("").to_numpy()
-    few, image = len(classes) <= style.NAMED, None
-    names = sorted(set(domains))
-    markers = {name: MARKERS[number % len(MARKERS)] for number, name in enumerate(names)}
-    for domain, marker in markers.items():
-        here = domains == domain
-        for c in sorted(set(labels[here])) if few else []:
-            of = here & (labels == c)
-            axis.scatter(*points[of].T, s=9, marker=marker, **style.of_class(c))
-        if not few:
-            shade: dict[str, Any] = {"c": labels[here], "vmin": 0, "vmax": len(classes) - 1}
-            image = axis.scatter(*points[here].T, s=7, linewidth=0, marker=marker, **shade)
-    for c in sorted(set(labels)) if few else []:
-        label = style.legend_text(classes[c])
-        axis.scatter([], [], s=14, label=label, **style.of_class(c))
-    for domain, marker in markers.items() if len(markers) > 1 else ():
-        label = style.legend_text(domain)
-        axis.scatter([], [], color="#777777", s=14, label=label, marker=marker, gid=DOMAIN)
-    _frame(axis)
+    """Scatter points [n, 2] in the colours of the numbers of their `names`, a marker per domain.
+
+    Returns what a colour bar needs, or None if the legend has the names, which are few.
+    """
+    frame = pd.DataFrame({"x": points[:, 0], "y": points[:, 1], "c": np.asarray(numbers)})
+    frame["domain"] = np.asarray(domains)
+    image, several = None, frame["domain"].nunique() > 1
+    for marker, (domain, part) in zip(cycle(style.MARKERS), frame.groupby("domain")):
+        if len(names) > style.NAMED:
+            shade = {"c": part["c"], "vmin": 0, "vmax": len(names) - 1, "linewidth": 0}
+            image = axis.scatter(part["x"], part["y"], s=7, marker=marker, **shade)
+        else:
+            for c in sorted(set(part["c"])):
+                own, look = part[part["c"] == c], style.of_class(c)
+                look["label"] = style.legend_text(names[c])
+                axis.scatter(own["x"], own["y"], s=9, marker=marker, **look)
+        if several:
+            axis.scatter([], [], color="#777777", marker=marker, label=f"domain {domain}")
     return image
-
-
-def _legends(figure: style.Figure, axes: Sequence[style.Axes]) -> None:
-    """Name the classes above the panels and the domains below, each once."""
-    classes, domains = {}, {}
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            (domains if handle.get_gid() == DOMAIN else classes).setdefault(label, handle)
-    look: dict[str, Any] = {"handlelength": 0.8, "columnspacing": 1.2}
-    width, height = map(float, figure.get_size_inches())
-    for items, place in ((classes, "upper"), (domains, "lower")):
-        look["loc"] = f"outside {place} center"
-        for across in range(min(10, len(items)), 0, -1):
-            drawn = figure.legend(list(items.values()), list(items), ncols=across, **look)
-            room = drawn.get_window_extent()
-            if across == 1 or room.width <= width * figure.dpi:
-                height += room.height / figure.dpi
-                break
-            drawn.remove()
-    figure.set_size_inches(width, height)

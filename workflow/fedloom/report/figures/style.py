@@ -5,10 +5,12 @@ A plan imports the kinds of figures for their keys: matplotlib is imported where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
+# Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# 7 and 8 have no common divisor: every pair comes once, and neighbours differ in both
+PAIRS = tuple((COLOURS[k % 7], MARKERS[k % 8]) for k in range(7 * 8))
 LINES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "//", "..", "xx", "\\\\")  # of bars, which have no lines
 # Paul Tol's "muted" and black: ten classes told apart with any colour vision
@@ -32,15 +39,15 @@ NAMED = 2 * len(CLASSES)  # classes that are told apart: as many again are hollo
 LOOK = {
     "font.size": 9,
     "axes.titlesize": 9,
+    "figure.labelsize": 9,
+    "errorbar.capsize": 2,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.handlelength": 3,
-    "lines.linewidth": 1.4,
     "lines.markersize": 4,
     "pdf.fonttype": 42,  # text stays text
     "text.parse_math": False,  # a label such as "$x_{$" stays as it is
@@ -51,7 +58,6 @@ LOOK = {
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
 SLANTED = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}  # names below an axis
 PANEL = (3.2, 2.5)  # inches
-BESIDE, ROWS = 6, 3  # labels that still go above the panels, and rows of them
 BACKBONE = ("dataset", "backbone")
 
 
@@ -68,17 +74,48 @@ def applied() -> Iterator[None]:
     plt.close("all")
 
 
-def of_method(style: LineStyle) -> dict:
-    """Return colour, line and marker of a method, for Axes.plot."""
-    return {"color": style.colour, "linestyle": LINES[style.line], "marker": style.marker}
+def with_styles(runs: Sequence[PlottedRun]) -> list[PlottedRun]:
+    """Return the runs of a figure, each with the line style of its method."""
+    looks = {run.method: run.look for run in runs}
+    styles = dict(zip(looks, deal(list(looks.values())), strict=True))
+    return [replace(run, style=styles[run.method]) for run in runs]
 
 
-def of_run(run: PlottedRun) -> dict:
-    """Return the look of a run's method and its name in the legend."""
-    return of_method(run.style) | {"label": legend_text(run.title)}
+def deal(wishes: Sequence[Mapping[str, Any]]) -> list[LineStyle]:
+    """Return the line styles of a figure's rows, in their order: no two look alike.
+
+    The first row that wishes a pair (`colour` and `marker`) gets it. Every other row gets the pair
+    that fewest rows have; of those one of the colour that it wishes, so that the labels of one
+    plugin share their colour, then of the marker, then of what is rarest in the figure. Rows of one
+    colour differ by their lines too, for bars have no markers.
+    """
+    asked = [(str(w.get("colour", "")).upper(), str(w.get("marker", ""))) for w in wishes]
+    firsts = {asked.index(wish) for wish in asked if all(wish)}
+    dealt: dict[int, tuple[str, str]] = {}
+    used: Counter[str | tuple[str, str]] = Counter()  # pairs, colours and markers
+    for row in [*sorted(firsts), *sorted(set(range(len(asked))) - firsts)]:
+        colour, marker = asked[row]
+        ranks = {
+            pair: (used[pair], pair[0] != colour, pair[1] != marker, used[pair[0]], used[pair[1]])
+            for pair in [*PAIRS, *((colour, each) for each in MARKERS if colour)]
+        }
+        dealt[row] = pair = min(ranks, key=ranks.__getitem__)
+        used.update((pair, *pair))
+    seen: Counter[str] = Counter()
+    styles = []
+    for _, (colour, marker) in sorted(dealt.items()):
+        styles.append(LineStyle(colour, seen[colour] % len(LINES), marker))
+        seen[colour] += 1
+    return styles
 
 
-def of_class(number: int) -> dict:
+def of_run(run: PlottedRun) -> dict[str, Any]:
+    """Return the look of a run's method and its name in the legend, for Axes.plot."""
+    look = {"color": run.style.colour, "linestyle": LINES[run.style.line]}
+    return look | {"marker": run.style.marker, "label": legend_text(run.title)}
+
+
+def of_class(number: int) -> dict[str, Any]:
     """Return fill and edge of a class below NAMED, for Axes.scatter."""
     colour = CLASSES[number % len(CLASSES)]
     fill = colour if number < len(CLASSES) else "white"
@@ -86,20 +123,18 @@ def of_class(number: int) -> dict:
 
 
 def grid(
-    rows: int, columns: int, size: tuple[float, float] = PANEL, projection: str | None = None
+    rows: int, columns: int, size: tuple[float, float] = PANEL, **more: Any
 ) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels, Axes [rows, columns], of `size` inches each."""
     import matplotlib.pyplot as plt
 
-    inches, look = (size[0] * columns, size[1] * rows), {"projection": projection}
-    return plt.subplots(rows, columns, figsize=inches, squeeze=False, subplot_kw=look)
+    inches = size[0] * columns, size[1] * rows
+    return plt.subplots(rows, columns, figsize=inches, squeeze=False, **more)
 
 
-def panels(count: int) -> tuple[Figure, list[Axes]]:
+def panels(count: int, **more: Any) -> tuple[Figure, list[Axes]]:
     """Return a figure and its `count` panels, at most three in a row."""
-    columns = 2 if count == 4 else min(count, 3)
-    rows = -(-count // columns)
-    figure, axes = grid(rows, columns)
+    figure, axes = grid(-(-count // 3), min(count, 3), **more)
     for unused in axes.flat[count:]:
         unused.remove()
     return figure, list(axes.flat[:count])
@@ -121,9 +156,9 @@ def run_name(run: PlottedRun, series: Sequence[PlottedRun]) -> str:
     return name(run, series, (*SCENARIO, "title"))
 
 
-def by_run(series: Sequence[PlottedRun]) -> tuple[Figure, list[Axes]]:
+def by_run(series: Sequence[PlottedRun], **more: Any) -> tuple[Figure, list[Axes]]:
     """Return a figure and a panel per run, with what tells it apart, or its method, as title."""
-    figure, axes = panels(len(series))
+    figure, axes = panels(len(series), **more)
     for axis, run in zip(axes, series, strict=True):
         axis.set_title(run_name(run, series) or run.title)
     return figure, axes
@@ -135,17 +170,13 @@ def by_scenario(
     label: str,
     keys: tuple[str, ...] = SCENARIO,
 ) -> Figure:
-    """Draw a panel with a title for the runs of each of `keys`, and a legend for all panels.
-
-    Args:
-        label: of the y axes.
-    """
+    """Draw a panel for the runs of each of `keys`; `label` is that of all y axes."""
     groups = grouped(series, keys)
     figure, axes = panels(len(groups))
     for axis, runs in zip(axes, groups.values(), strict=True):
         draw(axis, runs)
         axis.set_title(name(runs[0], series, keys))
-    left_label(axes, label)
+    figure.supylabel(label)
     legend(figure, axes)
     return figure
 
@@ -161,20 +192,16 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
-    shown = list(labels.values()), list(labels)
-    width, height = map(float, figure.get_size_inches())
-    for across in range(min(4, len(labels)), 0, -1):
-        if len(labels) > min(BESIDE, ROWS * across):
-            break
-        drawn = figure.legend(*shown, loc="outside upper center", ncols=across)
-        if drawn.get_window_extent().width <= width * figure.dpi:
-            return
+    if not labels:
+        return
+    shown, (width, height) = (list(labels.values()), list(labels)), figure.get_size_inches()
+    drawn = figure.legend(*shown, loc="outside upper center", ncols=len(labels))
+    if drawn.get_window_extent().width > figure.bbox.width:
         drawn.remove()
-    if labels:
-        drawn = figure.legend(*shown, loc="outside right upper")
-        room = drawn.get_window_extent()
-        wide, high = (float(size) / figure.dpi + 0.1 for size in (room.width, room.height))
-        figure.set_size_inches(width + wide, max(height, high))
+        columns = 1 + len(labels) // int(5 * height)  # five names to an inch
+        drawn = figure.legend(*shown, loc="outside right upper", ncols=columns)
+        wide = drawn.get_window_extent().width / figure.dpi
+        figure.set_size_inches(float(width + wide) + 0.1, float(height))
 
 
 def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
@@ -186,25 +213,15 @@ def shades(low: float, high: float, name: str = "viridis") -> ScalarMappable:
 
 
 def log_scale(axis: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers, also where it spans less than a decade.
-
-    Ticks are round numbers below 5-fold, 1, 2 and 5 below 100-fold, else powers of ten.
-    """
-    from matplotlib.ticker import Locator, LogLocator, MaxNLocator
-
-    class Few(Locator):
-        def __call__(self) -> np.ndarray:
-            return self.tick_values(*axis.get_ylim())
-
-        def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
-            fold = vmax / vmin
-            of_ten = LogLocator(subs=(1, 2, 5) if fold < 100 else (1,))
-            ticks = np.array((MaxNLocator(5) if fold < 5 else of_ten).tick_values(vmin, vmax))
-            return ticks[(ticks >= vmin) & (ticks <= vmax)]
+    """Make the y axis of drawn data logarithmic, with plain numbers, also within one decade."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    of_ten = LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,))
+    locator = of_ten if high > 5 * low else MaxNLocator(5)
     axis.minorticks_off()
-    axis.yaxis.set(major_locator=Few(), major_formatter="{x:g}")
+    axis.yaxis.set(major_locator=locator, major_formatter="{x:g}")
 
 
 def whole_numbers(axis: Axes) -> None:
@@ -212,14 +229,6 @@ def whole_numbers(axis: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-
-
-def left_label(axes: Sequence[Axes], text: str) -> None:
-    """Label the y axis of the first panel of every row."""
-    for axis in axes:
-        place = axis.get_subplotspec()
-        if place is not None and place.is_first_col():
-            axis.set_ylabel(text)
 
 
 def save(figure: Figure, outputs: dict[str, Path]) -> None:

@@ -29,36 +29,32 @@ ENLARGED = 144  # CSS pixels per inch of a figure: one and a half times as on pa
 
 def write(plan: Plan) -> Path:
     """Write the report of a study whose tables and figures are made, and return its path."""
+    from plotly.offline import get_plotlyjs
+
     out = paths.at(paths.REPORT, study=plan.name)
     settings = {"loader": FileSystemLoader(FOLDER), "undefined": StrictUndefined}
     pages = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, **settings)
-    # links lead from the report's folder to the results beside it
-    pages.globals["by_seed"] = curves.by_seed
-    pages.globals["link"] = lambda path: Path(path).relative_to(paths.RESULTS).as_posix()
-    write_text(out, pages.get_template("template.html").render(_contents(plan)))
-    return out
-
-
-def _contents(plan: Plan) -> dict[str, Any]:
-    """Return the contents of the page, by their names in its template."""
-    from plotly.offline import get_plotlyjs
-
     groups = runs.groups(plan)
     numbers = count(1)  # of figures: charts, the study's own, and partitions
-    return {
-        "name": plan.name,
-        "version": version("fedloom"),
-        "overview": overview(plan.settings),
-        "tables": list(_tables(plan, groups)),
-        "charts": [(next(numbers), chart) for chart in curves.by_scenario(groups)],
-        "figures": [(next(numbers), figure) for figure in _figures(plan, groups)],
-        "partitions": [(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
-        "groups": groups,
-        "machines": machines.used(plan),
-        "style": Markup((FOLDER / "style.css").read_text()),
-        "script": Markup((FOLDER / "page.js").read_text()),
-        "plotly": Markup(get_plotlyjs()),
-    }
+    page = pages.get_template("template.html").render(
+        name=plan.name,
+        version=version("fedloom"),
+        overview=overview(plan.settings),
+        tables=list(_tables(plan, groups)),
+        charts=[(next(numbers), chart) for chart in curves.by_scenario(groups)],
+        figures=[(next(numbers), figure) for figure in _figures(plan, groups)],
+        partitions=[(next(numbers), Path(path), _png(path)) for path in plan.partition_charts],
+        groups=groups,
+        by_seed=curves.by_seed,
+        machines=machines.used(plan),
+        # links lead from the report's folder to the results beside it
+        link=lambda path: Path(path).relative_to(paths.RESULTS).as_posix(),
+        style=Markup((FOLDER / "style.css").read_text()),
+        script=Markup((FOLDER / "page.js").read_text()),
+        plotly=Markup(get_plotlyjs()),
+    )
+    write_text(out, page)
+    return out
 
 
 def _tables(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
@@ -68,24 +64,20 @@ def _tables(plan: Plan, groups: list[runs.Group]) -> Iterator[dict[str, Any]]:
         job = plan.job("table", chosen)
         shown = plotted_runs(job.shown)
         built, behind = tables.build(job, shown), runs.among(groups, shown)
-        texts = built.texts
-        aligned = "method" in built.frame and len(built.frame) == len(texts.cells)
-        rows = built.frame if aligned else texts.cells
+        cells, marks = built.texts.cells, built.texts.marks
+        aligned = "method" in built.frame and len(built.frame) == len(cells)
+        rows = (built.frame if aligned else cells).to_dict("records")
+        texts = zip(cells.to_numpy().tolist(), marks.to_numpy().tolist(), strict=True)
         yield {
             "id": f"table-{label}",
-            "texts": texts,
+            "texts": built.texts,
             "caption": built.caption,
             "about": plan.caption("table", chosen),
             "files": {name: file.with_suffix(f".{name}") for name in paths.TABLE_FORMATS},
             "groups": behind,
             "rows": [
-                (runs.of_row(behind, row), list(zip(cells, marks, strict=True)))
-                for row, cells, marks in zip(
-                    rows.to_dict("records"),
-                    texts.cells.to_numpy().tolist(),
-                    texts.marks.to_numpy().tolist(),
-                    strict=True,
-                )
+                (runs.of_row(behind, row), list(zip(*pair, strict=True)))
+                for row, pair in zip(rows, texts, strict=True)
             ],
         }
 

@@ -1,17 +1,16 @@
 """Curves of a report, as Plotly's JSON: hover for numbers, click a name to hide its lines.
 
 Colours, lines and markers are those of the study's figures. Plotly reads names as HTML, so they
-are escaped.
+are escaped. Functions return charts: `spec` has Plotly's data and layout, `about` is the caption.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import pandas as pd
 
-from fedloom.report.figures.line_style import deal, with_styles
+from fedloom.report.figures.style import deal, with_styles
 from fedloom.report.page.runs import CURVES, LOSS, Group
 from fedloom.study.plot_inputs import LineStyle
 
@@ -23,15 +22,7 @@ SYMBOLS = {
 DECIMALS = 4
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart: `spec` has Plotly's data and layout, `about` its caption and alternative text."""
-
-    about: str
-    spec: dict[str, Any]
-
-
-def by_scenario(groups: Sequence[Group]) -> Iterator[Chart]:
+def by_scenario(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
     """Yield the curves of all methods: a chart per scenario and measure, a line per method.
 
     Members of grids, which may be thousands, have theirs among the runs alone.
@@ -42,35 +33,33 @@ def by_scenario(groups: Sequence[Group]) -> Iterator[Chart]:
             of_place.setdefault(group.place, []).append(group)
     for place, own in of_place.items():
         where = f" on {place}" if len(of_place) > 1 else ""
-        styles = {run.method: run.style for run in with_styles([group.first for group in own])}
+        firsts = with_styles([group.first for group in own])
         for name, title in CURVES.items():
-            having = [group for group in own if any(name in run.curves for run in group.runs)]
-            lines = [_mean(group, name, styles[group.first.method]) for group in having]
-            if lines:
-                about = f"{title} by round{where}: mean and standard deviation over seeds"
-                yield _chart(about, [trace for line in lines for trace in line], name)
+            pairs = zip(own, firsts, strict=True)
+            lines = [line for group, run in pairs for line in _mean(group, name, run.style)]
+            about = f"{title} by round{where}: mean and standard deviation over seeds"
+            yield from _chart(about, lines, name)
 
 
-def by_seed(group: Group) -> list[Chart]:
-    """Return the curves of a group's runs: a chart per measure, a line per seed."""
+def by_seed(group: Group) -> Iterator[dict[str, Any]]:
+    """Yield the curves of a group's runs: a chart per measure, a line per seed."""
     styles = deal([{}] * len(group.runs))
-    charts = []
     for name, title in CURVES.items():
         lines = [
             _line(f"seed {shown.run.seed}", shown.curves[name], style)
             for shown, style in zip(group.runs, styles, strict=True)
             if name in shown.curves
         ]
-        if lines:
-            about = f"{title} by round of {group.first.title} on {group.place}: a line per seed"
-            charts.append(_chart(about, lines, name))
-    return charts
+        about = f"{title} by round of {group.first.title} on {group.place}: a line per seed"
+        yield from _chart(about, lines, name)
 
 
 def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
     """Return the mean over a group's seeds as a line, in a band of one standard deviation."""
-    curves = pd.concat([shown.curves[name] for shown in group.runs if name in shown.curves])
-    band = curves.groupby(level=0).agg(["mean", "std"])
+    curves = [shown.curves[name] for shown in group.runs if name in shown.curves]
+    if not curves:
+        return []
+    band = pd.concat(curves).groupby(level=0).agg(["mean", "std"])
     line = _line(group.first.title, band["mean"], style)
     if len(group.runs) == 1:
         return [line]
@@ -102,8 +91,10 @@ def _numbers(values: pd.Series) -> list[float | None]:
     return [None if pd.isna(value) else round(value, DECIMALS) for value in values]
 
 
-def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Chart:
-    """Return a chart of some lines; that of a loss has a logarithmic axis."""
+def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    """Yield a chart of some lines, none if there is no line; a loss has a logarithmic axis."""
+    if not lines:
+        return
     look, of_loss = {"gridcolor": "#e5e5e5", "zeroline": False}, name == LOSS
     scale = {"type": "log", "dtick": "D2", "minorloglabels": "complete"} if of_loss else {}
     last = max(max(line["x"]) for line in lines)
@@ -118,4 +109,4 @@ def _chart(about: str, lines: list[dict[str, Any]], name: str) -> Chart:
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
         "font": {"family": "system-ui, sans-serif", "color": "#222"},
     }
-    return Chart(about, {"data": lines, "layout": layout})
+    yield {"about": about, "spec": {"data": lines, "layout": layout}}

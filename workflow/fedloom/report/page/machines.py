@@ -1,10 +1,12 @@
 """Sum up the machines, times and versions of a study's jobs, from their logs."""
 
 import re
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+
+import pandas as pd
 
 from fedloom.study import paths
 from fedloom.study.plan import Plan
@@ -15,59 +17,37 @@ TOOK = re.compile(r"took ([\d.]+) s \(([\d.]+) s of processor time\), and (\d+) 
 FACTS = {"on ": "Machines", "device: ": "Devices", "with ": "Versions"}
 
 
-class Took(NamedTuple):
-    """The time and memory of a rule's jobs."""
+def used(plan: Plan) -> dict[str, Any]:
+    """Return what a study's jobs took, by rule and in all, and facts with the number of their jobs.
 
-    rule: str
-    jobs: int
-    hours: float
-    processor_hours: float
-    megabytes: int  # of the job with most
-
-
-@dataclass(frozen=True)
-class Machines:
-    """The time and memory of a study's jobs by rule and in all, and facts with job counts."""
-
-    took: list[Took]
-    facts: dict[str, list[tuple[str, int]]]
-
-
-def used(plan: Plan) -> Machines:
-    """Read the logs of a study's jobs; a job that was resumed or repeated has its last log alone.
-
-    Left out are artefacts and what figures of frozen backbones need.
+    A job that was resumed or repeated has its last log alone. Left out are artefacts and what
+    figures of frozen backbones need.
     """
-    took, facts = list[Took](), {name: Counter[str]() for name in FACTS.values()}
-    for rule, logs in _logs(plan).items():
-        texts = [log.read_text(errors="replace") for log in map(Path, logs) if log.is_file()]
-        ends = [found[-1] for found in map(TOOK.findall, texts) if found]
-        if ends:
-            seconds, processor, megabytes = (
-                list(map(float, each)) for each in zip(*ends, strict=True)
-            )
-            hours, of_processor = sum(seconds) / 3600, sum(processor) / 3600
-            took.append(Took(rule, len(ends), hours, of_processor, int(max(megabytes))))
-        for line in (line for text in texts for line in text.splitlines()):
-            for start, name in FACTS.items():
-                if line.startswith(start):
-                    facts[name][line.removeprefix(start)] += 1
-    if took:
-        _, jobs, hours, of_processor, megabytes = zip(*took, strict=True)
-        took.append(Took("all", sum(jobs), sum(hours), sum(of_processor), max(megabytes)))
-    return Machines(took, {name: every.most_common() for name, every in facts.items() if every})
+    rows, facts = [], {name: Counter[str]() for name in FACTS.values()}
+    for rule, log in _logs(plan):
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        for took in TOOK.findall(text)[-1:]:
+            rows.append((rule, *map(float, took)))
+        for start, fact in re.findall("^(on |device: |with )(.+)", text, re.MULTILINE):
+            facts[FACTS[start]][fact] += 1
+    frame = pd.DataFrame(rows, columns=["rule", "seconds", "processor", "megabytes"])
+    by_rule = pd.concat([frame, frame.assign(rule="all")]).groupby("rule", sort=False)
+    sums, most = by_rule[["seconds", "processor"]].sum() / 3600, by_rule["megabytes"].max()
+    return {
+        "took": list(zip(most.index, by_rule.size(), *sums.T.to_numpy(), most, strict=True)),
+        "facts": {name: every.most_common() for name, every in facts.items() if every},
+    }
 
 
-def _logs(plan: Plan) -> dict[str, set[str]]:
-    """Return the logs of a study's jobs by rule, those of its trials too."""
-    logs = defaultdict[str, set[str]](set)
+def _logs(plan: Plan) -> Iterable[tuple[str, Path]]:
+    """Return every log of a study's jobs with its rule, those of its trials too."""
+    made = list[tuple[str, str | Path]]()
     for run in [*plan.runs, *trial_runs(plan.settings)]:
-        for name, file in plan.run_inputs(run).items():
-            rule = "dataset" if name == "store" else name
-            logs[rule].add(paths.log(rule, str(file)))
-        logs["train"].update(plan.job_files(run, paths.log("train", paths.STATE)))
-        logs["evaluate"].add(str(paths.at(paths.log("evaluate", paths.EVALUATION), run)))
-        logs["choose"].update(paths.log("choose", path) for path in plan.choice(run))
+        inputs = plan.run_inputs(run)
+        made += [("dataset", inputs.pop("store")), *inputs.items()]
+        made += [("train", file) for file in plan.job_files(run, paths.STATE)]
+        made += [("evaluate", paths.at(paths.EVALUATION, run))]
+        made += [("choose", file) for file in plan.choice(run)]
     for rule in ("partition_chart", "table", "figure"):
-        logs[rule].update(paths.log(rule, path) for path in getattr(plan, f"{rule}s"))
-    return logs
+        made += [(rule, file) for file in getattr(plan, f"{rule}s")]
+    return dict.fromkeys((rule, Path(paths.log(rule, str(file)))) for rule, file in made)

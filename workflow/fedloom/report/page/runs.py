@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace as Wildcards
 from typing import Any
@@ -37,44 +36,21 @@ class Shown:
     run: PlottedRun
     curves: dict[str, pd.Series]  # those of CURVES that it has, by round
     accuracies: dict[str, float]  # in percent, at the reported rounds
-    logs: list[tuple[Path, list[str]]]  # of its training jobs, with their last lines
+    logs: dict[Path, list[str]]  # of its training jobs, with their last lines
     files: list[Path]
-
-    @property
-    def id(self) -> str:
-        """Return its anchor in the page."""
-        return f"run/{self.run.path}"
 
 
 @dataclass(frozen=True)
 class Group:
     """The runs of a method in a scenario, which differ in their seeds alone."""
 
+    id: str  # its anchor in the page
+    place: str  # dataset, partition and backbone
+    labels: dict[str, str]  # those of ROW; of a member of a grid also its value on every axis
+    first: PlottedRun  # of the first seed
     runs: list[Shown]
     settings: dict[str, Setting]  # with the chosen options
     trials: list[dict[str, Any]]  # from which options were chosen: rows of trials.parquet
-
-    @cached_property
-    def labels(self) -> dict[str, str]:
-        """Return its labels by name; of a member of a grid also its value on every axis."""
-        run = self.first
-        of_grid = metrics.axis_values(run) if run.member else {}
-        return {key: getattr(run, key) for key in ROW} | of_grid
-
-    @property
-    def first(self) -> PlottedRun:
-        """Return its run of the first seed."""
-        return self.runs[0].run
-
-    @property
-    def id(self) -> str:
-        """Return its anchor in the page."""
-        return f"runs/{Path(self.first.path).parent}"
-
-    @property
-    def place(self) -> str:
-        """Return dataset, partition and backbone."""
-        return "/".join(getattr(self.first, key) for key in metrics.SCENARIO)
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -82,16 +58,19 @@ def groups(plan: Plan) -> list[Group]:
     select, shown = plan.settings.select, dict[Run, PlottedRun]()
     for rule, labels in (("table", select.tables), ("figure", select.figures)):
         for inputs in (plan.job(rule, Wildcards(label=label)).shown for label in labels):
-            for run in plotted_runs(inputs) if inputs else []:
-                shown.setdefault(Run.of(run), run)
-    of_study = metrics.grouped([shown[run] for run in plan.runs], ROW).values()
+            shown |= {Run.of(run): run for run in (plotted_runs(inputs) if inputs else [])}
+    of_study = metrics.grouped([shown[run] for run in plan.runs], ROW)
     return [
         Group(
-            [_shown(plan, run) for run in runs],
-            dict(settings_of(plan, Run.of(runs[0]))),
-            _trials(plan, runs[0]),
+            f"runs/{'/'.join(labels)}",
+            "/".join(labels[:-1]),
+            dict(zip(ROW, labels, strict=True)) | (metrics.axis_values(run) if run.member else {}),
+            run,
+            [_shown(plan, each) for each in (run, *others)],
+            dict(settings_of(plan, Run.of(run))),
+            _trials(plan, run),
         )
-        for runs in of_study
+        for labels, (run, *others) in of_study.items()
     ]
 
 
@@ -100,34 +79,29 @@ def _shown(plan: Plan, run: PlottedRun) -> Shown:
     rows = metrics.evaluation(run.evaluation)
     loss = metrics.frame(run.rounds).set_index("round")["train_loss"]
     every = {**metrics.curves(rows), LOSS: loss}
-    curves = {name: every[name].dropna() for name in CURVES}
-    logs = map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
+    logs = {
+        log: log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        for log in map(Path, plan.job_files(run, paths.log("train", paths.STATE)))
+        if log.is_file()
+    }
     files = [paths.at(paths.RUN_TABLES[name], run) for name in plan.run_tables]
     return Shown(
         run,
-        {name: curve for name, curve in curves.items() if len(curve)},
+        {name: curve for name in CURVES if len(curve := every[name].dropna())},
         metrics.accuracies(rows, run.reported),
-        [
-            (log, log.read_text(errors="replace").splitlines()[-LAST_LINES:])
-            for log in logs
-            if log.is_file()
-        ],
-        [*files, *(Path(path) for path in plan.job_files(run, paths.STATE))],
+        logs,
+        [*files, *map(Path, plan.job_files(run, paths.STATE))],
     )
 
 
 def _trials(plan: Plan, run: PlottedRun) -> list[dict[str, Any]]:
     """Return the trials from which options of a run were chosen; none if it has no choice."""
-    if not plan.choice(run):
-        return []
-    trials = read_table(paths.at(paths.TRIALS, run)).to_pylist()
-    return [row | {"options": _options(json.loads(row["options"]))} for row in trials]
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    """Write a trial's options, as "lr 0.3, tau 1"."""
-    values = (f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options.items())
-    return ", ".join(values)
+    trials = read_table(paths.at(paths.TRIALS, run)).to_pylist() if plan.choice(run) else []
+    for row in trials:
+        options = json.loads(row["options"]).items()
+        texts = [f"{name.removeprefix(grids.TRAINING)} {grids.text(v)}" for name, v in options]
+        row["options"] = ", ".join(texts)
+    return trials
 
 
 def among(groups: Iterable[Group], runs: Iterable[Run]) -> list[Group]:

@@ -15,19 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.config.kind_plugins import WithPlugins, called
+from fedloom.config.kinds import KINDS, called
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
 
 if TYPE_CHECKING:
     from fedloom.report.tables.layout import Built
 
-KINDS = WithPlugins("table")
-
 
 def kind(job: TableJob) -> Any:
     """Return the kind of a table, with the keys that were checked when the study was planned."""
-    found: Any = KINDS[job.kind]
+    found: Any = KINDS["tables"][job.kind]
     return found.model_construct(**job.settings)
 
 
@@ -36,15 +34,15 @@ def build(job: TableJob, runs: list[PlottedRun]) -> "Built":
     own = kind(job)
     make = own.build if hasattr(own, "build") else partial(_of_methods, own)
     built = called("table", job.kind, lambda: make(runs, job))
-    return built._replace(caption=f"{job.title or f'Study {job.study}'}: {built.caption}")
+    caption = f"{job.title or f'Study {job.study}'}: {built.caption}"
+    if job.published is not None:
+        paper, table = (job.published[key] for key in ("citation", "table"))
+        caption += f" Published, in brackets or a column: {paper}, Table {table}."
+    return built._replace(caption=caption)
 
 
 def write(job: TableJob, runs: list[PlottedRun], outputs: dict[str, Path]) -> None:
-    """Write a table.
-
-    Args:
-        outputs: paths of the `md`, `csv`, `tex` (booktabs), `html` and `parquet`.
-    """
+    """Write a table as `md`, `csv`, `tex` (booktabs), `html` and `parquet`."""
     from fedloom.report.tables import layout  # a plan imports tables for their keys alone
 
     layout.write(build(job, runs), f"tab:{job.study}-{job.label}", outputs)
@@ -60,13 +58,14 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     if own.across_partitions:
         labelled, measured = over_partitions(runs, measured)
     frame = summarise(labelled, measured)
-    text = own.describe(runs) + spread(int(frame["seeds"].min()))
+    seeds, best = int(frame["seeds"].min()), "Best bold, second underlined."
+    spread = f"mean ± standard deviation over {seeds} seeds. {best}"
+    if seeds == 1:
+        spread = "one seed, so that nothing is marked as best."
+    text = f"{own.describe(runs)}; {spread}"
     if job.published is not None:
         frame = published.beside(frame, job.published)
-        text += (
-            f" Published: {published.source(job.published)}; in brackets, how far it is from "
-            "ours, in standard deviations (SD) of both together."
-        )
+        text += " SD: how many standard deviations of both a published number is from ours."
     if job.tuned is not None:
         text += f" {notes.tuning(runs, job.tuned)}"
     text += notes.privacy([run for run in runs if run.artefact is None])
@@ -74,10 +73,3 @@ def _of_methods(own: Any, runs: list[PlottedRun], job: TableJob) -> "Built":
     texts = notes.with_signs(layout.texts(frame, own.column), marks)
     frame["marks"] = ["; ".join(mark.text for mark in of_row) for of_row in marks]
     return layout.Built(frame, texts, text)
-
-
-def spread(seeds: int) -> str:
-    """Say over how many seeds the numbers are, and how they are marked."""
-    if seeds == 1:
-        return "; one seed, so that nothing is marked as best."
-    return f"; mean ± standard deviation over {seeds} seeds. Best bold, second underlined."

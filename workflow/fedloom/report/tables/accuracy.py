@@ -1,8 +1,12 @@
-"""Accuracies of methods: the main table and ablations, clients held out, and domains."""
+"""Accuracies of methods: on clients, on domains, and on what no client trains on."""
 
+from statistics import fmean, harmonic_mean
 from typing import ClassVar
 
-from fedloom.config.output_kinds import AccuracyTable
+from fedloom.common.ids import BASE, NOVEL, OTHER, OWN
+from fedloom.config.output_kinds import AccuracyTable, RunsTable
+from fedloom.config.settings import Reported
+from fedloom.hooks.manifest import TEST_SETS
 from fedloom.report import metrics, requirements
 from fedloom.report.tables.layout import Column
 from fedloom.study.plot_inputs import PlottedRun
@@ -23,31 +27,19 @@ DOMAIN = "domain_"
 class Accuracy(AccuracyTable):
     """Mean over clients, and the worst client (PEP-FedPT Tables 1, 4, 5, 7-12).
 
-    The mean is unweighted, and the worst is the minimum over clients; those held out are apart.
+    The mean is unweighted, and the worst is the minimum over clients; those held out are apart. The
+    global test set is all test images, with the server's model or, where a method has none, the
+    participating clients' own, averaged.
     """
 
-    pooled: bool = False
-    """A column more, in which all test images of the participating clients count together, beside
-    the mean over clients."""
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return the accuracies of a run in percent, see `metrics.accuracies`."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
-        numbers = metrics.accuracies(rows, run.reported)
-        return numbers | ({"pooled": metrics.pooled(rows, run.reported)} if self.pooled else {})
+        return metrics.accuracies(rows, run.reported)
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say whose accuracy is shown, and at which rounds."""
-        text = f"test accuracy of clients in %, {at(runs)}"
-        if self.pooled:
-            text += "; pooled: over all test images of the participating clients together"
-        if "global" in self.measure(runs[0]):
-            text += (
-                "; global test set: all test images, with the server's model or, where a method "
-                "has none, the participating clients' own, averaged"
-            )
-        return text + without(self)
+        return f"test accuracy of clients in %, {at(runs)}{without(self)}"
 
 
 class HeldOut(AccuracyTable):
@@ -57,17 +49,13 @@ class HeldOut(AccuracyTable):
     column: ClassVar = GROUPS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return the mean accuracy of both groups in percent; without held-out clients, of one."""
         rows = metrics.evaluation(run.evaluation, self.personalized)
         numbers = metrics.accuracies(rows, run.reported)
         return {name: numbers[name] for name in GROUPS if name in numbers}
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say which two groups of clients are compared, and at which rounds."""
-        return (
-            "mean test accuracy in % of clients that take part in training and of clients held "
-            f"out, {at(runs)}"
-        )
+        text = "mean test accuracy in % of clients that take part in training and of clients held"
+        return f"{text} out, {at(runs)}"
 
 
 class Domains(AccuracyTable):
@@ -80,28 +68,102 @@ class Domains(AccuracyTable):
         belong to several has the domain "a+b".
         """
         evaluated = metrics.evaluation(run.evaluation, self.personalized)
-        group = evaluated[evaluated["participating"]]
-        rows = group[group["round"].isin(run.reported.rounds)]
+        in_rounds = evaluated["round"].isin(run.reported.rounds)
+        rows = evaluated[evaluated["participating"] & in_rounds]
         by_domain = metrics.percent(rows).groupby([rows["domain"], rows["round"]]).mean()
         means = by_domain.groupby("domain").mean()
-        return {f"{DOMAIN}{name}": float(value) for name, value in means.items()} | {
-            "participating_mean": float(metrics.by_round(rows).mean()),
-            "participating_worst": metrics.worst(group, run.reported),
-            "pooled": metrics.pooled(group, run.reported),
-        }
+        numbers = {f"{DOMAIN}{name}": float(mean) for name, mean in means.items()}
+        overall = metrics.accuracies(evaluated, run.reported)
+        numbers |= {name: overall[name] for name in ("participating_mean", "participating_worst")}
+        return numbers | {"pooled": metrics.pooled(evaluated, run.reported)}
 
     def column(self, metric: str) -> Column:
-        """Return how an accuracy is shown; a domain's heading is its name."""
         if metric.startswith(DOMAIN):
             return Column(metric.removeprefix(DOMAIN) or "(none)")
         return COLUMNS[metric]
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say over which clients the accuracies are, and at which rounds."""
         return (
             "test accuracy in % of the participating clients: mean over each domain's clients, "
             f"mean and worst over all, and over all their test images pooled; {at(runs)}"
         ) + without(self)
+
+
+def heading(self: RunsTable, metric: str) -> Column:
+    """Return how an accuracy is shown; a dataset's heading is its label."""
+    label = metric.removeprefix(OTHER)
+    return Column(metric.replace("_", " ").capitalize() if label == metric else label)
+
+
+class BaseToNovel(RunsTable):
+    """Mean over clients on their own images, on all of base classes and on those of classes that no
+    client trains on (FedTPG, FedPGP, FedMGP).
+
+    On base and novel images a client's model predicts among base and among novel classes alone.
+    Beside the harmonic mean of the three stands FedMGP's combined metric: half the first, and half
+    the harmonic mean of the others. Both are of a run's means over clients.
+    """
+
+    partition_key = "novel_classes"
+    artefact_name = TEST_SETS
+    column: ClassVar = heading
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
+        means = metrics.by_test_set(run)
+        numbers = {name: means[name] for name in (OWN, BASE, NOVEL)}
+        others = harmonic_mean((numbers[BASE], numbers[NOVEL]))
+        together = {"harmonic_mean": harmonic_mean(numbers.values())}
+        return numbers | together | {"combined": fmean((numbers[OWN], others))}
+
+    def describe(self, runs: list[PlottedRun]) -> str:
+        return (
+            "test accuracy in % after the last round, mean over participating clients: on their "
+            "own images and all of base classes, among these classes, and on those of classes that "
+            "no client trains on, among those; harmonic mean of the three; combined: mean of own "
+            "and the harmonic mean of base and novel"
+        )
+
+
+class CrossDataset(RunsTable):
+    """Mean over clients on all test images of the classes that they train on (source), on those of
+    each dataset that a partition transfers to, and the mean over the latter (FedTPG)."""
+
+    partition_key = "transfer_to"
+    artefact_name = TEST_SETS
+    column: ClassVar = heading
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
+        means = metrics.by_test_set(run)
+        numbers = {name: mean for name, mean in means.items() if name.startswith(OTHER)}
+        return {"source": means[BASE]} | numbers | {"mean_of_others": fmean(numbers.values())}
+
+    def describe(self, runs: list[PlottedRun]) -> str:
+        return (
+            "accuracy in % on all test images after the last round, mean over participating "
+            "clients: of the classes that they train on, and of other datasets, among their classes"
+        )
+
+
+class LeaveOneDomainOut(AccuracyTable):
+    """Mean accuracy on each domain over the clients of a partition that leaves it out of training,
+    and the mean over partitions."""
+
+    partition_key = "held_out_domains"
+    across_partitions = True
+    column: ClassVar = Domains.column
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
+        """Return the accuracy of the clients held out in percent, by domain, and for the mean."""
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        mean = metrics.accuracies(rows, run.reported)["held_out_mean"]
+        held_out = rows[~rows["participating"] & (rows["domain"] != "")]
+        return {DOMAIN + "+".join(held_out["domain"].unique()): mean, "held_out_mean": mean}
+
+    def describe(self, runs: list[PlottedRun]) -> str:
+        return (
+            "test accuracy in % of the clients of a domain that no client trains on, a column per "
+            f"domain left out, {at(runs)}{without(self)}"
+        )
 
 
 def without(table: AccuracyTable) -> str:
@@ -116,20 +178,18 @@ def at(runs: list[PlottedRun]) -> str:
     names: dict[str, dict[str, None]] = {}
     for run in runs:
         name = f"{run.title} on {run.partition}" if several else run.partition
-        names.setdefault(_rounds(run), {})[name] = None
+        names.setdefault(_rounds(run.reported), {})[name] = None
     if len(names) == 1:
         return next(iter(names))
     return "; ".join(f"{', '.join(of_text)}: {text}" for text, of_text in names.items())
 
 
-def _rounds(run: PlottedRun) -> str:
-    """Say which rounds are reported of a run."""
-    rounds, worst = run.reported.rounds, run.reported.worst_of
+def _rounds(reported: Reported) -> str:
+    """Say which rounds are reported."""
+    rounds, worst = reported.rounds, reported.worst_of
     names = ", ".join(map(str, rounds))
     text = f"round {names}" if len(rounds) == 1 else f"mean of rounds {names}"
     if worst:
-        text += (
-            f" (worst: the lowest mean over clients of {len(worst)} evaluations, rounds {worst[0]} "
-            f"to {worst[-1]})"
-        )
+        ends = f"rounds {worst[0]} to {worst[-1]}"
+        text += f" (worst: the lowest mean over clients of {len(worst)} evaluations, {ends})"
     return text

@@ -32,42 +32,40 @@ class Clustering(RunsTable):
     superclasses: Superclasses
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the output with the superclass of every class."""
         return with_superclasses(self.superclasses, output, where)
 
     def measure(self, run: PlottedRun, superclass_of: dict[str, str]) -> dict[str, float]:
         """Measure in percent how well a run's groups agree with superclasses and with k-means.
 
         The paper's accuracy can be high where groups say nothing: if most images have one
-        superclass, a single group for all images has a high accuracy. `information` is mutual
-        information adjusted for chance, `largest` the largest group's share of the test images.
+        superclass, a single group for all images has a high accuracy.
         """
+        import scipy  # slow to import, and plans need none
         from sklearn.metrics import adjusted_mutual_info_score
 
         images = artefact(run)
         coarse = superclasses_of(images["class"], superclass_of, self.superclasses)
         test = images["test"]
         groups, train = images["group"][test], images[~test]
+        counts = pd.crosstab(groups, coarse[test]).to_numpy()
+        # groups and superclasses one for one (Hungarian method)
+        matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
         return {
             "information": 100 * adjusted_mutual_info_score(coarse[test], groups),
-            "accuracy": accuracy(groups, coarse[test]),
+            "accuracy": 100 * counts[matched].sum() / len(groups),
             "congruence": congruence(train["group"], train["cluster"], train["class"]),
             "largest": 100 * groups.value_counts(normalize=True).max(),
         }
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Say what the four numbers are."""
         return (
-            "groups of images after the last round, in %: mutual information of test images' "
-            "groups and superclasses, adjusted for chance; test images whose group is that of "
-            "their coarse label, one group for each; overlap with centralised k-means over the "
-            "latter's quality; share of the largest group in the test images"
+            "groups of images after the last round, in %: mutual information with superclasses, "
+            "adjusted for chance; test images whose group is that of their superclass, one for "
+            "one; overlap with centralised k-means over its quality; share of the largest group"
         )
 
 
-def superclasses_of(
-    classes: pd.Series, superclass_of: dict[str, str], file: str | None
-) -> pd.Series:
+def superclasses_of(classes: pd.Series, superclass_of: dict, file: str | None) -> pd.Series:
     """Return the superclass of every class, or raise a FedLoomError if the file lacks one."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():
@@ -76,25 +74,12 @@ def superclasses_of(
     return coarse
 
 
-def accuracy(groups: pd.Series, coarse: pd.Series) -> float:
-    """Compute the share of images, in %, whose group is that of their superclass.
-
-    Groups and superclasses are matched one for one such that the share is largest (Hungarian
-    method).
-    """
-    import scipy  # slow to import, and plans need none
-
-    counts = pd.crosstab(groups, coarse).to_numpy()
-    matched = scipy.optimize.linear_sum_assignment(counts, maximize=True)
-    return 100 * counts[matched].sum() / len(groups)
-
-
 def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> float:
     """Divide the overlap of groups and k-means clusters by k-means' own quality, in %.
 
     The quality is the share of images that k-means puts with most of their class. The overlap sums
     the largest entry of each group's row of the contingency table; with clusters as rows (the paper
-    does not say), one group for all would be perfect. The result can exceed 100.
+    does not say), one group for all would be perfect.
     """
     overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
     together = pd.crosstab(classes, clusters).max(axis=1).sum()

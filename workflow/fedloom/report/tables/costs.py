@@ -21,7 +21,6 @@ COLUMNS = {
     "params_up": Column("Sent by a client", higher_is_better=False, decimals=0),
     "params_down": Column("Sent to a client", higher_is_better=False, decimals=0),
 }
-TRAINING = "training"  # the stage that the others are shares of
 
 
 class Communication(AccuracyTable):
@@ -32,20 +31,18 @@ class Communication(AccuracyTable):
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return what the run costs until it reaches the target, see `until`."""
         return until(evaluation(run.evaluation, self.personalized), frame(run.rounds), self.target)
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Describe the costs, and the machines on which the processor's seconds were measured."""
         rounds = pd.concat([frame(run.rounds) for run in runs])
-        threads, cores = _span(rounds["threads"], "thread"), _span(rounds["cores"], "core")
+        ends = rounds[["threads", "cores"]].agg(["min", "max"]).astype(int).astype(str)
+        threads, cores = (" to ".join(dict.fromkeys(ends[name])) for name in ends)
         return (
-            f"cost of reaching a mean accuracy of {self.target:g} % over the participating "
-            "clients, at the evaluated rounds: rounds, bytes of all clients together, numbers (of "
-            "four bytes) that one client would send if it took part in every round, processor "
-            f"seconds of training (of all threads together, without a GPU's time; {threads}, "
-            f"machine of {cores}); > where it was not reached by the last round; prototypes sent "
-            "once before round 1 are not counted"
+            f"cost of reaching a mean accuracy of {self.target:g} % over participating clients at "
+            "the evaluated rounds (> if never reached): rounds, bytes of all clients, numbers of "
+            "four bytes that one client would send if it took part in every round, processor "
+            "seconds of training (of all threads, without a GPU's time; threads: "
+            f"{threads}, cores of the machine: {cores}); without prototypes sent before round 1"
         )
 
 
@@ -70,13 +67,6 @@ def until(evaluated: pd.DataFrame, rounds: pd.DataFrame, target: float) -> dict[
     return numbers | {f"{name}_above": not len(reached) for name in numbers}
 
 
-def _span(counts: pd.Series, noun: str) -> str:
-    """Write smallest and largest of some counts, as "1 thread" or "2 to 4 threads"."""
-    low, high = int(counts.min()), int(counts.max())
-    number = f"{low}" if low == high else f"{low} to {high}"
-    return f"{number} {noun}{'s' if high > 1 else ''}"
-
-
 class Parameters(RunsTable):
     """Numbers that a client sends and receives in a round (SGPT Table 5).
 
@@ -86,11 +76,9 @@ class Parameters(RunsTable):
     column: ClassVar = COLUMNS.__getitem__
 
     def measure(self, run: PlottedRun) -> dict[str, float]:
-        """Return the numbers that a client sends and receives in a round, see `sent`."""
         return sent(run)
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Describe the numbers."""
         return (
             "numbers of four bytes that a client sends and receives in a round, mean over rounds "
             "and clients; of a frozen backbone nothing is sent"
@@ -98,10 +86,7 @@ class Parameters(RunsTable):
 
 
 def sent(run: PlottedRun) -> dict[str, float]:
-    """Return `params_up` and `params_down` of a client in a round, the mean over both.
-
-    They count four bytes each: a packed number of one byte is a quarter.
-    """
+    """Return `params_up` and `params_down` of a client in a round, the mean over both."""
     rounds = frame(run.rounds)
     return {
         f"params_{way}": float((rounds[f"bytes_{way}"] / rounds["clients"]).mean()) / NUMBER
@@ -117,21 +102,18 @@ class Timings(RunsTable):
     def measure(self, run: PlottedRun) -> dict[str, float]:
         """Return `<stage>_ms`, the mean over repetitions, and `<stage>_percent` of training's."""
         means = artefact(run).groupby("stage", sort=False)["milliseconds"].mean()
-        shares = 100 * means.drop(TRAINING) / means[TRAINING]
+        shares = 100 * means.drop("training") / means["training"]
         numbers = means.add_suffix("_ms").to_dict() | shares.add_suffix("_percent").to_dict()
         return {str(name): float(value) for name, value in numbers.items()}
 
     def column(self, metric: str) -> Column:
-        """Return how a time is shown; it is of one machine, so that none is best."""
         stage, _, unit = metric.rpartition("_")
         name = stage.replace("_", " ").capitalize()
         title = f"{name} (ms)" if unit == "ms" else f"{name} (% of training)"
-        return Column(title, higher_is_better=None)
+        return Column(title, higher_is_better=None)  # of one machine, so that none is best
 
     def describe(self, runs: list[PlottedRun]) -> str:
-        """Describe the times."""
         return (
-            "time of a client's own steps in a round on the wall clock of this machine, mean over "
-            "repetitions after the last round; training: the same client's local training, a "
-            "cohort's divided by its clients"
+            "time of a client's own steps in a round on this machine's clock, mean of repetitions "
+            "after the last round; training: the same client's, a cohort's divided by its clients"
         )

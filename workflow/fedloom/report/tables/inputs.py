@@ -1,7 +1,4 @@
-"""What a study's runs are given: settings of every method, and sizes of the data sets.
-
-Neither table needs a run. Brackets hold a paper's numbers.
-"""
+"""What a study's runs are given: settings of every method, and sizes of the data sets."""
 
 from dataclasses import replace
 from itertools import product
@@ -13,27 +10,19 @@ from fedloom.config.output_kinds import Names, OfPaper, RunsTable, TableKind
 from fedloom.config.protocols import method_of, study_of
 from fedloom.config.settings import Output, Settings
 from fedloom.report.tables.layout import EMPTY, Built, unmarked
-from fedloom.report.tables.published import printed, source
+from fedloom.report.tables.published import printed
 from fedloom.report.tables.summary import varied
 from fedloom.study import paths
 from fedloom.study.jobs import TableJob
 from fedloom.study.plot_inputs import PlottedRun
 
 SETTINGS = {
-    "rounds": "Rounds",
-    "clients": "Clients",
-    "clients_per_round": "In a round",
-    "optimizer": "Optimiser",
-    "lr": "Learning rate",
-    "epochs": "Epochs",
-    "batch_size": "Batch",
-}
+    "rounds": "Rounds", "clients": "Clients", "clients_per_round": "In a round",
+    "optimizer": "Optimiser", "lr": "Learning rate", "epochs": "Epochs", "batch_size": "Batch",
+}  # fmt: skip
 SIZES = {
-    "classes": "Classes",
-    "train": "Training images",
-    "test": "Test images",
-    "domains": "Domains",
-}
+    "classes": "Classes", "train": "Training images", "test": "Test images", "domains": "Domains",
+}  # fmt: skip
 
 
 class Protocol(RunsTable):
@@ -42,7 +31,7 @@ class Protocol(RunsTable):
     shows = "settings"
 
     def complete(self, settings: Settings, output: Output, where: str) -> Output:
-        """Return the table with a row per scenario and method; it needs no runs."""
+        """Return the table with a row per scenario and method, and without runs."""
         rows = []
         for scenario, label in product(output.scenarios, output.methods):
             study = study_of(settings, scenario.partition, label)
@@ -55,37 +44,31 @@ class Protocol(RunsTable):
                 "clients": str(keys.get("clients", f"{keys.get('clients_per_domain')} per domain")),
                 "clients_per_round": study.clients_per_round,
             }
-            training = ("optimizer", "lr", "epochs", "batch_size")
-            rows.append(row | {key: method.training.get(key) for key in training})
+            rows.append(row | {key: method.training.get(key) for key in SETTINGS if key not in row})
         return replace(output, methods=(), extra={"rows": rows})
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return a row per scenario and method, as the study has them."""
         frame = pd.DataFrame(job.settings["rows"])
-        frame["clients"] = frame["clients"].astype(str)
         keys = varied(frame, ["dataset", "partition"])
-        cells = frame[[*keys, "title"]].copy()
+        cells, rows = frame[[*keys, "title"]].copy(), frame.to_dict("records")
         for name in SETTINGS:
-            cells[name] = [_setting(row, name, job.published) for row in frame.to_dict("records")]
+            cells[name] = [_setting(row, name, job.published) for row in rows]
         titles = [*map(str.capitalize, keys), "Method", *SETTINGS.values()]
-        text = "settings of every method"
-        if job.published is not None:
-            text += f"; in brackets those of {source(job.published)}, where they differ"
-        return Built(frame, unmarked(cells, titles, len(keys) + 1), f"{text}.")
+        return Built(frame, unmarked(cells, len(keys) + 1, titles), "settings of every method.")
 
 
 def _setting(row: dict[Any, Any], name: str, entry: dict | None) -> str:
     """Write a setting, and the paper's in brackets if it is another one."""
-    text = EMPTY if pd.isna(row[name]) else _text(row[name])
+    text = _text(row[name])
     paper = printed(entry, f"{row['dataset']}/{row['partition']}", row["method"]).get(name)
-    if paper is None:
-        return text
-    other = _text(paper[0] if isinstance(paper, list) else paper)
+    other = text if paper is None else _text(paper[0] if isinstance(paper, list) else paper)
     return text if other == text else f"{text} ({other})"
 
 
 def _text(value: Any) -> str:
     """Write a number without needless zeros."""
+    if pd.isna(value):
+        return EMPTY
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
@@ -105,12 +88,10 @@ class Sizes(TableKind):
     """Numbers of a paper, from workflow/published/<paper>.yaml."""
 
     def build(self, runs: list[PlottedRun], job: TableJob) -> Built:
-        """Return a row per dataset, as its images are stored."""
         from fedloom.data.store import ImageStore  # slow to import, and plans need none
 
-        datasets = dict.fromkeys(scenario.split("/")[0] for scenario in job.shown.scenarios)
         rows, texts = [], []
-        for dataset in datasets:
+        for dataset in dict.fromkeys(name.split("/")[0] for name in job.shown.scenarios):
             store = ImageStore(paths.at(paths.STORE, dataset=dataset))
             sizes = {
                 "classes": len(set(store.labels.tolist())),  # of those that have images
@@ -119,12 +100,9 @@ class Sizes(TableKind):
                 "domains": len(set(store.domains.tolist())),
             }
             paper = printed(job.published, dataset, dataset)
-            brackets = {name: f" ({paper[name][0]})" for name in SIZES if name in paper}
             rows.append({"dataset": dataset} | sizes)
-            texts.append([dataset, *(f"{sizes[name]}{brackets.get(name, '')}" for name in SIZES)])
-        text = "sizes of the datasets"
-        if job.published is not None:
-            text += f"; in brackets those of {source(job.published)}"
-        cells = pd.DataFrame(texts, columns=["dataset", *SIZES])
-        shown = unmarked(cells, ["Dataset", *SIZES.values()], 1)
-        return Built(pd.DataFrame(rows), shown, f"{text}.")
+            brackets = {name: f" ({paper[name][0]})" for name in SIZES if name in paper}
+            cells = {name: f"{sizes[name]}{brackets.get(name, '')}" for name in SIZES}
+            texts.append({"dataset": dataset} | cells)
+        shown = unmarked(pd.DataFrame(texts), 1, ["Dataset", *SIZES.values()])
+        return Built(pd.DataFrame(rows), shown, "sizes of the datasets.")

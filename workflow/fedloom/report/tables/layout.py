@@ -1,11 +1,11 @@
 """Write a summary as Markdown, LaTeX, HTML, CSV and Parquet."""
 
-import contextlib
 import html
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -14,11 +14,9 @@ from tabulate import LATEX_ESCAPE_RULES
 from fedloom.common.io import replacing, write_table, write_text
 from fedloom.report.tables.summary import GROUP, metrics, varied
 
-if TYPE_CHECKING:
-    from pandas.io.formats.style import Styler
-
 EMPTY = "-"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which what a spreadsheet computes begins
+# before text that a spreadsheet would compute, unlike a dash or a number with its sign
+FORMULA = r"^(?=[=+\-@\t\r])(?!-$|[+-][\d.]+(e[+-]?\d+)?$)"
 # The marks that `texts` gives the best and the second best, and how each format shows them.
 BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>"}
@@ -45,21 +43,13 @@ class Column(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """A table as plain text.
+    """A table as plain text."""
 
-    Attributes:
-        cells: a column per label that is shown, and per metric.
-        marks: BEST, SECOND or "" of every cell.
-        titles: headings of the columns, which need not differ from each other.
-        labels: number of columns that are labels; the others, behind them, are numbers.
-        notes: lines below the table.
-    """
-
-    cells: pd.DataFrame
-    marks: pd.DataFrame
-    titles: list[str]
-    labels: int
-    notes: tuple[str, ...] = ()
+    cells: pd.DataFrame  # a column per label that is shown, and per metric
+    marks: pd.DataFrame  # BEST, SECOND or "" of every cell
+    titles: list[str]  # headings of the columns, which need not differ from each other
+    labels: int  # number of columns that are labels; the others, behind them, are numbers
+    notes: tuple[str, ...] = ()  # lines below the table
 
 
 class Built(NamedTuple):
@@ -70,25 +60,21 @@ class Built(NamedTuple):
     caption: str
 
 
-def unmarked(cells: pd.DataFrame, titles: list[str], labels: int) -> Texts:
-    """Return a table that marks nothing as best."""
-    marks = pd.DataFrame("", index=cells.index, columns=cells.columns)
-    return Texts(cells, marks, titles, labels)
+def unmarked(cells: pd.DataFrame, labels: int, titles: list[str] | None = None) -> Texts:
+    """Return a table that marks nothing as best; its columns are titles if none are given."""
+    return Texts(cells, cells.map(lambda _: ""), titles or [*map(str, cells)], labels)
 
 
 def ranks(frame: pd.DataFrame, name: str, column: Column) -> pd.Series:
-    """Rank a metric within GROUP, 1 for the best as printed, 2 for the second.
-
-    Equal figures share a rank; bounds and missing numbers have none, nor has anything of one seed.
-    """
+    """Rank a metric within GROUP as printed, 1 for the best; not bounds, or numbers of one seed."""
     if column.higher_is_better is None or (frame["seeds"] == 1).all():
         return pd.Series(float("nan"), index=frame.index)
-    printed = frame[name].round(column.decimals).mask(_flags(frame, f"{name}_above"))
+    printed = frame[name].round(column.decimals).mask(_signs(frame, name) != "")
     grouped = printed.groupby([frame[key] for key in GROUP])
     return grouped.rank(method="dense", ascending=not column.higher_is_better)
 
 
-def cell(value: float, std: float, sign: str, decimals: int) -> str:
+def cell(value: float, decimals: int = 2, std: float = math.nan, sign: str = "") -> str:
     """Write one number with its deviation; with its sign ">" or "<" a bound, "-" if missing."""
     if pd.isna(value):
         return EMPTY
@@ -98,25 +84,23 @@ def cell(value: float, std: float, sign: str, decimals: int) -> str:
     return text if pd.isna(std) else f"{text} ± {std:.{decimals}f}"
 
 
-def _flags(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column of flags, all False where the frame has no such column."""
-    return frame[name] if name in frame else pd.Series(False, index=frame.index)
+def _signs(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return the signs of the numbers in a metric's column that are bounds, "" for the others."""
+    signs = pd.Series("", index=frame.index)
+    for end, sign in (("above", ">"), ("below", "<")):
+        if f"{name}_{end}" in frame:
+            signs = signs.mask(frame[f"{name}_{end}"], sign)
+    return signs
 
 
-def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> list[str]:
+def _numbers(frame: pd.DataFrame, name: str, decimals: int) -> pd.Series:
     """Write a metric's column as text."""
-    above, below = (_flags(frame, f"{name}_{end}") for end in ("above", "below"))
-    signs = above.map({True: ">", False: ""}) + below.map({True: "<", False: ""})
-    rows = zip(frame[name], frame[f"{name}_std"], signs, strict=True)
-    return [cell(value, deviation, sign, decimals) for value, deviation, sign in rows]
+    rows = zip(frame[name], frame[f"{name}_std"], _signs(frame, name), strict=True)
+    return pd.Series([cell(value, decimals, std, sign) for value, std, sign in rows], frame.index)
 
 
 def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
-    """Return the labels that tell rows apart, then every metric, published numbers beside theirs.
-
-    Args:
-        frame: of `summarise`.
-    """
+    """Return the labels that tell rows of a summary apart, then every metric and its published."""
     keys, trains = varied(frame), varied(frame, ["trains"])
     titles = [*map(str.capitalize, keys), "Method", *map(str.capitalize, trains)]
     cells, marks = frame[[*keys, "title", *trains]].astype(str).replace("", EMPTY), {}
@@ -125,14 +109,9 @@ def texts(frame: pd.DataFrame, column: Callable[[str], Column]) -> Texts:
         cells[name] = _numbers(frame, name, shown.decimals)
         marks[name] = ranks(frame, name, shown).map({1: BEST, 2: SECOND})
         titles.append(shown.title)
-        published = f"{name}_published"
-        if published in frame:
-            numbers = _numbers(frame, published, shown.decimals)
-            verdicts = frame[f"{published}_verdict"]
-            cells[published] = [
-                f"{number} ({verdict})" if verdict else number
-                for number, verdict in zip(numbers, verdicts, strict=True)
-            ]
+        if (published := f"{name}_published") in frame:
+            verdicts = frame[f"{published}_verdict"].map(lambda text: f" ({text})" if text else "")
+            cells[published] = _numbers(frame, published, shown.decimals) + verdicts
             titles.append(f"Published {shown.title[0].lower()}{shown.title[1:]}")
     marked = pd.DataFrame(marks, index=cells.index).reindex(columns=cells.columns).fillna("")
     return Texts(cells, marked, titles, len(keys) + 1 + len(trains))
@@ -143,21 +122,12 @@ def write(table: Built, label: str, outputs: dict[str, Path]) -> None:
     frame, texts, caption = table
     write_table(outputs["parquet"], pa.Table.from_pandas(frame, preserve_index=False))
     with replacing(outputs["csv"]) as temporary:
-        safe = frame.rename(columns=_no_formula).map(_no_formula)
+        safe = frame.rename(columns=lambda name: re.sub(FORMULA, "'", name))
+        safe = safe.replace(FORMULA, "'", regex=True)
         safe.to_csv(temporary, index=False, float_format="%.4f", lineterminator="\n")
     write_text(outputs["md"], markdown(texts, caption))
     write_text(outputs["tex"], latex(texts, caption, label))
     write_text(outputs["html"], page(texts, caption))
-
-
-def _no_formula(value: object) -> object:
-    """Return a cell of a CSV file: text that a spreadsheet would compute gets a quote before it."""
-    if not isinstance(value, str) or value == EMPTY or not value.startswith(FORMULA):
-        return value
-    with contextlib.suppress(ValueError):
-        float(value)
-        return value  # a negative number, which an option's value may be as text
-    return f"'{value}"
 
 
 def markdown(table: Texts, caption: str) -> str:
@@ -186,24 +156,15 @@ def latex(table: Texts, caption: str, label: str) -> str:
     cells = table.cells.map(lambda text: text.translate(LATEX_TEXT))
     columns = "l" * table.labels + "r" * (len(table.titles) - table.labels)
     titles = [title.translate(LATEX_TEXT) for title in table.titles]
-    text = _styler(cells, table.marks, LATEX, titles).to_latex(
-        hrules=True,
-        column_format=columns,
-        caption=caption.translate(LATEX_TEXT),
-        label=label,
-    )
+    head = {"caption": caption.translate(LATEX_TEXT), "label": label, "column_format": columns}
+    text = _styler(cells, table.marks, LATEX, titles).to_latex(hrules=True, **head)
     notes = "".join(rf"\par {note.translate(LATEX_TEXT)}" + "\n" for note in table.notes)
     return PREAMBLE + text.replace("\\end{tabular}\n", f"\\end{{tabular}}\n{notes}")
 
 
 def page(table: Texts, caption: str) -> str:
-    """Write the table as an HTML page for the report, with a line between groups of rows."""
+    """Write the table as an HTML page."""
     styler = _styler(table.cells, table.marks, HTML, list(map(html.escape, table.titles)))
-    labels = [name for name in table.cells.columns[: table.labels] if name != "trains"]
-    groups = table.cells[labels[:-1]].agg("\0".join, axis=1) if len(labels) > 1 else None
-    if groups is not None:
-        first = groups.ne(groups.shift(fill_value=groups.iloc[0]))
-        styler.set_properties(subset=pd.IndexSlice[first, :], **{"border-top": "1px solid #bbb"})
     left = [(f".col{number}", "text-align: left") for number in range(table.labels)]
     styler.set_table_styles([{"selector": part, "props": css} for part, css in [*STYLE, *left]])
     styler.format(escape="html").set_caption(html.escape(caption))
@@ -215,11 +176,11 @@ def page(table: Texts, caption: str) -> str:
 
 def _styler(
     cells: pd.DataFrame, marks: pd.DataFrame, look: dict[str, str], titles: list[str]
-) -> "Styler":
+) -> Any:
     """Return pandas' Styler of the cells, without row numbers, the best and second best marked."""
     from pandas.io.formats.style import Styler  # which takes a while, and plans need none
 
-    headings = dict(zip(cells, titles, strict=True))
+    headings: dict[Any, str] = dict(zip(cells, titles, strict=True))
     styler = Styler(cells, cell_ids=False).hide(axis="index")
-    styler.format_index(lambda name: headings[name], axis="columns")
-    return styler.apply(lambda _: marks.map(lambda mark: look[mark]), axis=None)
+    styler.format_index(lambda column: headings[column], axis="columns")
+    return styler.apply(lambda _: marks.map(look.get), axis=None)

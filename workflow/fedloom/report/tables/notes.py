@@ -25,34 +25,33 @@ STRANGERS = Mark("†", "the server trained on images of the held-out clients")
 GUESSING = Mark("‡", "the training loss is not below that of guessing")
 EDGE = Mark("§", "a chosen value is the lowest or highest that was tried, and others may do better")
 MARKS = (STRANGERS, GUESSING, EDGE)
-ROW = [*GROUP, "method"]
 
 
 def marked(
     job: TableJob, runs: list[PlottedRun], labelled: list[PlottedRun], table: pd.DataFrame
 ) -> list[list[Mark]]:
     """Return the marks of every row of a table of runs, `labelled` as `summarise` got them."""
+    row = [*GROUP, "method"]
     found: dict[tuple, set[Mark]] = {}
     held_out = any(name.startswith("held_out") for name in metrics(table))
     tuned = tuned_runs(runs, job.tuned)
-    for run, row in zip(runs, labelled, strict=True):
-        own = found.setdefault(tuple(getattr(row, key) for key in ROW), set())
+    for run, shown in zip(runs, labelled, strict=True):
+        own = found.setdefault(tuple(getattr(shown, key) for key in row), set())
         if held_out and run.sees_held_out:
             own.add(STRANGERS)
         if run.artefact is None and loss_not_below_guessing(frame(run.rounds)):
             own.add(GUESSING)
         if run in tuned and at_edge(*tried(paths.at(paths.TRIALS, run))):
             own.add(EDGE)
-    rows = table[ROW].itertuples(index=False)
-    return [[mark for mark in MARKS if mark in found[tuple(row)]] for row in rows]
+    rows = table[row].itertuples(index=False)
+    return [[mark for mark in MARKS if mark in found[tuple(each)]] for each in rows]
 
 
 def with_signs(texts: Texts, marks: list[list[Mark]]) -> Texts:
     """Return the table with the signs behind the rows' titles, and the lines that explain them."""
-    cells = texts.cells.copy()
     signs = ["".join(mark.sign for mark in own) for own in marks]
-    pairs = zip(cells["title"], signs, strict=True)
-    cells["title"] = [f"{title} {sign}" if sign else title for title, sign in pairs]
+    pairs = zip(texts.cells["title"], signs, strict=True)
+    cells = texts.cells.assign(title=[f"{title} {sign}".rstrip() for title, sign in pairs])
     lines = [f"{mark.sign} {mark.text}." for mark in MARKS if any(mark in own for own in marks)]
     return texts._replace(cells=cells, notes=tuple(lines))
 
@@ -65,14 +64,14 @@ def tuning(runs: list[PlottedRun], tuned: Tuned) -> str:
         f"({tuned.seed}) each, by the accuracy of participating clients on {tuned.share:.4g} of "
         "their training images"
     )
-    scenarios, parts = grouped(runs), []
+    several, parts = len(grouped(runs)) > 1, []
     for scenario, group in grouped(tuned_runs(runs, tuned)).items():
         chosen = []
         for run in group:
             options, _ = tried(paths.at(paths.TRIALS, run))
             values = [f"{name.removeprefix(TRAINING)} {text(v)}" for name, v in options.items()]
             chosen.append(f"{run.title}: {', '.join(values)}")
-        place = f"{'/'.join(scenario)}: " if len(scenarios) > 1 else ""
+        place = f"{'/'.join(scenario)}: " if several else ""
         parts.append(place + "; ".join(chosen))
     return f"{how}. Chosen: {'. '.join(parts)}."
 
@@ -87,15 +86,12 @@ def privacy(runs: list[PlottedRun]) -> str:
         rounds = frame(run.rounds)
         if "secret_noise" in rounds:
             last.setdefault(run.title, []).append(rounds.iloc[-1])
-    lines = [f"{title}: {_noise(pd.DataFrame(rows))}" for title, rows in last.items()]
+    lines = []
+    for title, rows in last.items():
+        secret = all(row["secret_noise"] for row in rows)
+        noise = "secret noise" if secret else "noise that anyone with the seed can subtract"
+        if "epsilon" in rows[0]:
+            epsilon, rounds = (max(row[name] for row in rows) for name in ("epsilon", "round"))
+            noise = f"epsilon {epsilon:.3g} after {rounds:.0f} rounds, {noise}"
+        lines.append(f"{title}: {noise}")
     return f" Differential privacy: {'; '.join(lines)}." if lines else ""
-
-
-def _noise(last: pd.DataFrame) -> str:
-    """Say what the last rounds of a method's runs have."""
-    noise = "noise that anyone with the seed can subtract"
-    if last["secret_noise"].all():
-        noise = "secret noise"
-    if "epsilon" not in last:
-        return noise
-    return f"epsilon {last['epsilon'].max():.3g} after {last['round'].max():.0f} rounds, {noise}"

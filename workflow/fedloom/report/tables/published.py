@@ -13,20 +13,11 @@ import pandas as pd
 from fedloom.report.tables.summary import metrics
 
 NO_DEVIATION = 1e-9  # what rounding leaves of the deviation of equal numbers
-MEAN = "participating_mean"
 NAN = float("nan")
 
 
-def source(entry: dict) -> str:
-    """Name the paper and the table that numbers are of."""
-    return f"{entry['citation']}, Table {entry['table']}"
-
-
 def printed(entry: dict | None, scenario: str, label: str) -> dict:
-    """Return the paper's values by metric for a label, or a grid's combination, in a scenario.
-
-    Return {} if the paper, or the table, has none.
-    """
+    """Return the paper's values by metric for a label, or a grid's combination; {} for none."""
     if entry is None:
         return {}
     row = entry["rows"].get(label) if "rows" in entry else label
@@ -36,38 +27,38 @@ def printed(entry: dict | None, scenario: str, label: str) -> dict:
     return cells.get(entry["columns"].get(scenario), {})
 
 
+def number(value: list | dict | None) -> float:
+    """Return the number or the bound that a paper prints; NaN if it prints none."""
+    numbers = [*value.values()] if isinstance(value, dict) else value
+    return float(numbers[0]) if numbers else NAN
+
+
 def of_grid(entry: dict | None, scenario: str, row: str) -> float:
     """Return the paper's mean accuracy of a grid's combination; NaN if it has none."""
-    return float(printed(entry, scenario, row).get(MEAN, [NAN])[0])
+    return number(printed(entry, scenario, row).get("participating_mean"))
 
 
 def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
-    """Return a frame of `summarise` with columns for every metric of which the paper has a number.
-
-    They are `<metric>_published`, its `_std`, `_above` and `_below` (it is only a bound), and its
-    `_verdict`, see the function.
+    """Return a summary with the paper's numbers: `<metric>_published`, and with these ends `_std`,
+    `_above` and `_below` (it is only a bound), and `_verdict`, see the function.
     """
     frame = frame.copy()
     labels = zip(frame["dataset"], frame["partition"], frame["method"], strict=True)
     cells = [printed(entry, f"{dataset}/{part}", method) for dataset, part, method in labels]
     for name in [name for name in metrics(frame) if any(name in cell for cell in cells)]:
         values = [_value(cell.get(name, [])) for cell in cells]
-        columns = ("published", "published_std", "published_above", "published_below")
-        for column, numbers in zip(columns, zip(*values, strict=True), strict=True):
-            frame[f"{name}_{column}"] = numbers
         pairs = zip(frame[name], frame[f"{name}_std"], values, strict=True)
         verdicts = [verdict(mean, std, *value) for mean, std, value in pairs]
-        frame[f"{name}_published_verdict"] = verdicts
+        columns = [*zip(*values, strict=True), verdicts]
+        for end, column in zip(("", "_std", "_above", "_below", "_verdict"), columns, strict=True):
+            frame[f"{name}_published{end}"] = column
     return frame
 
 
 def _value(value: list | dict) -> tuple[float, float, bool, bool]:
     """Return a number, its deviation, and whether the number is a lower or an upper bound."""
-    if isinstance(value, dict):
-        ((side, bound),) = value.items()
-        return float(bound), NAN, side == "above", side == "below"
-    mean, std = [*map(float, value), NAN, NAN][:2]
-    return mean, std, False, False
+    std = number(value[1:]) if isinstance(value, list) else NAN
+    return number(value), std, "above" in value, "below" in value
 
 
 def verdict(
@@ -84,8 +75,7 @@ def verdict(
     apart = abs(mean - published)
     deviation = math.hypot(std, 0.0 if math.isnan(published_std) else published_std)
     exponent = Decimal(str(published)).as_tuple().exponent
-    half_a_digit = 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)  # 0.005 of 84.86
-    as_printed = apart <= half_a_digit
+    as_printed = apart <= 0.5 * 10.0 ** min(int(exponent), 0) * (1 + 1e-9)  # 0.005 of 84.86
     if deviation <= NO_DEVIATION:
         return "as printed" if as_printed else ""
     for number in (1, 2):

@@ -9,10 +9,6 @@ from fedloom.study.plot_inputs import PlottedRun
 
 GROUP: list[str] = list(SCENARIO)
 LABELS = [*GROUP, "method", "title", "trains"]  # of a row; trains: what clients train
-SUFFIXES = (
-    "_std", "_above", "_published", "_published_std", "_published_above", "_published_below",
-    "_published_verdict",
-)  # fmt: skip
 
 
 def over_partitions(runs: list[PlottedRun], measured: list[dict]) -> tuple[list, list[dict]]:
@@ -28,26 +24,23 @@ def summarise(runs: list[PlottedRun], measured: list[dict]) -> pd.DataFrame:
 
     Columns are LABELS, `seeds`, and for every metric its mean and `<metric>_std` over seeds (sample
     standard deviation; missing for one seed), after the mean over runs of one seed. If the number
-    of any seed is a bound, `<metric>_above` is true: the mean is a bound too, and has no deviation.
-
-    Args:
-        measured: metrics of each run. `<metric>_above`, a bool, says that the number is only a
-            lower bound ("> 20 rounds").
+    of any seed is only a lower bound ("> 20 rounds"), which `<metric>_above` says, a bool, the mean
+    is a bound too, and has no deviation.
     """
     records = [
-        {key: getattr(run, key) for key in LABELS[:-1]} | {"trains": run.trains} | numbers
+        {key: getattr(run, key) for key in [*LABELS, "seed"]} | numbers
         for run, numbers in zip(runs, measured, strict=True)
     ]
     frame = pd.DataFrame(records)
-    names, seeds = metrics(frame), pd.Series([run.seed for run in runs], name="seed")
-    grouped, of_seeds = (frame.groupby(keys, sort=False) for keys in (LABELS, [*LABELS, seeds]))
-    result = of_seeds.size().groupby(LABELS, sort=False).size().rename("seeds").to_frame()
-    for name in names:
-        means = of_seeds[name].mean().groupby(LABELS, sort=False)
+    of_row, of_seed = (frame.groupby(k, sort=False) for k in (LABELS, [*LABELS, "seed"]))
+    result = of_row["seed"].nunique().rename("seeds").to_frame()
+    for name in map(str, frame.columns[len(LABELS) + 1 :]):
+        if name.endswith("_above") and name.removesuffix("_above") in frame:
+            continue
+        means = of_seed[name].mean().groupby(LABELS, sort=False)
         result[name], result[f"{name}_std"] = means.mean(), means.std()
         if f"{name}_above" in frame:
-            above = grouped[f"{name}_above"].any()
-            result[f"{name}_above"] = above
+            result[f"{name}_above"] = above = of_row[f"{name}_above"].any()
             result.loc[above, f"{name}_std"] = float("nan")
     return result.reset_index()
 
@@ -58,10 +51,6 @@ def varied(frame: pd.DataFrame, keys: list[str] = GROUP) -> list[str]:
 
 
 def metrics(frame: pd.DataFrame) -> list[str]:
-    """List the columns that hold numbers of runs."""
-
-    def belongs(name: str) -> bool:  # to a metric; a domain's name may end like such a column
-        return any(name.endswith(end) and name.removesuffix(end) in frame for end in SUFFIXES)
-
-    names = [name for name in map(str, frame) if name not in (*LABELS, "seeds")]
-    return [name for name in names if not belongs(name)]
+    """List the columns of a summary that hold numbers of runs, not those that a paper prints."""
+    measured = [name for name in map(str, frame) if f"{name}_std" in frame]
+    return [name for name in measured if f"{name}_verdict" not in frame]

@@ -1,13 +1,13 @@
 """Optimisers of the server: a step against a pseudo-gradient, as of a mean of clients' changes.
 
 Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Algorithm 2 (FedOpt). The state of an
-optimiser, its moments, is a tree that the method keeps in the server's state.
+optimiser, its moments, is a tree in the server's state.
 """
 
 import torch
 from torch import Tensor
 
-from fedloom.common.tensors import Tree, leaves, tensor_map
+from fedloom.toolbox import Tree, leaves, tensor_map
 
 KINDS = ("adam", "yogi", "adagrad", "sgd")
 

@@ -1,0 +1,135 @@
+"""Draw the insides of backbones and methods: class tokens, class prompts, groups of prompts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedloom.common.errors import FedLoomError
+from fedloom.common.schema import Natural, Several
+from fedloom.config.output_kinds import FigureKind, RunsFigure
+from fedloom.report import metrics
+from fedloom.report.figures import style
+from fedloom.study.plot_inputs import PlottedBackbone, PlottedRun
+
+NAMED = 20  # names that have room beside a panel
+
+
+class BlockAccuracy(FigureKind):
+    """Nearest-prototype accuracy of the class token by block (PEP-FedPT Fig. 2).
+
+    How well the frozen backbone's class token tells classes apart at the input of every block, and
+    at the output: a test image is assigned to the nearest class means of the training images.
+    """
+
+    shows = "backbones"
+
+    def draw(self, series: list[PlottedBackbone]) -> style.Figure:
+        figure, axes = style.panels(len(series))
+        for axis, item in zip(axes, series, strict=True):
+            frame = metrics.frame(item.accuracy)
+            # of the frozen backbone: in no method's colour
+            axis.plot(frame["block"], frame["top5"], "o-", color="#222222", label="Top-5")
+            axis.plot(frame["block"], frame["top1"], "s--", color="#888888", label="Top-1")
+            style.whole_numbers(axis)
+            axis.set(ylim=(0, 103), title=style.name(item, series, style.BACKBONE))
+        figure.supxlabel("Input of block; last: output")
+        figure.supylabel("Nearest prototype\naccuracy (%)")
+        style.legend(figure, axes)
+        return figure
+
+
+class SoftWeights(RunsFigure):
+    """Mean weight of every class prompt for test images of a class (PEP-FedPT Fig. 8).
+
+    The weight in the mixed prompt, averaged over all test images of one true class (the dark bar);
+    a panel per block at which prompts are mixed. First seed.
+    """
+
+    artefact_name = "soft_weights"
+    reads = "names"
+    first_seed = True
+
+    classes: Several[Natural]
+    """True classes by their numbers, a row each."""
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        frames = [metrics.artefact(run) for run in series]
+        blocks = sorted({block for frame in frames for block in frame["block"]})
+        pairs = zip(series, frames, strict=True)
+        rows = [(*pair, label) for pair in pairs for label in self.classes]
+        figure, axes = style.grid(len(rows), len(blocks), (2.4, 3.2), sharex=True)
+        for row, (run, frame, label) in zip(axes, rows, strict=True):
+            names, chosen = metrics.class_names(run), frame[frame["label"] == label]
+            if chosen.empty:
+                raise FedLoomError(f"{run.artefact}: no test image of class {label}")
+            for axis, block in zip(row, blocks, strict=True):
+                bars = chosen[chosen["block"] == block]  # the first class on top
+                colours = [(run.style.colour, 1 if c == label else 0.45) for c in bars["class"]]
+                axis.barh(bars["class"], bars["weight"], color=colours)
+                axis.set(title=f"Block {block}", yticks=[])
+                axis.grid(visible=False, axis="y")
+                axis.margins(y=0.01)
+                axis.invert_yaxis()
+            step = -(-len(names) // NAMED)
+            at = range(label % step, len(names), step)  # the true class among them
+            row[0].set_yticks(at, [names[each] for each in at], fontsize=7)
+            about = style.run_name(run, series).replace(", ", "\n")
+            row[0].set_ylabel(f"{about}\nImages of {names[label]}".lstrip())
+        figure.supxlabel("Mean weight")
+        return figure
+
+
+class GroupCounts(RunsFigure):
+    """Groups that clients choose while training, first seed (SGPT Fig. 2c, 3).
+
+    How many training images chose each group of prompts in the rounds together, by client and by
+    round: shares of a row's images.
+    """
+
+    artefact_name = "group_counts"
+    first_seed = True
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a row per run: shares of the groups by client, all rounds together, and by round."""
+        figure, axes = style.grid(len(series), 2, (4, 3))
+        scale = style.shades(0, 1)
+        for row, run in zip(axes, series, strict=True):
+            frame = metrics.artefact(run)
+            for axis, by in zip(row, ("client", "round"), strict=True):
+                counts = frame.pivot_table("count", by, "group", "sum", fill_value=0)
+                shares = counts.div(counts.sum(axis=1), axis=0)
+                axis.imshow(shares.to_numpy(), "viridis", scale.norm, aspect="auto")
+                axis.set(xlabel="Group", ylabel=by.capitalize())
+                axis.grid(visible=False)
+                style.whole_numbers(axis)
+                shown = np.linspace(0, len(shares) - 1, min(len(shares), 8)).round().astype(int)
+                axis.set_yticks(shown, shares.index[shown])
+            row[0].set_title(style.run_name(run, series), loc="left")
+        figure.colorbar(scale, ax=axes, label="Share of the selections", shrink=0.8)
+        return figure
+
+
+class ClientGroups(RunsFigure):
+    """Images of one client that choose each group of prompts in a round, first seed (SGPT Fig. 3).
+
+    The client that took part in most rounds: mean over these rounds, whiskers one sample standard
+    deviation each way.
+    """
+
+    artefact_name = "group_counts"
+    first_seed = True
+
+    def draw(self, series: list[PlottedRun]) -> style.Figure:
+        """Draw a panel per run, all with the same limits, so that deviations compare."""
+        figure, axes = style.by_run(series, sharey=True)
+        for axis, run in zip(axes, series, strict=True):
+            frame = metrics.artefact(run)
+            rounds = frame.groupby("client")["round"].nunique()
+            client = rounds.idxmax()
+            counts = frame[frame["client"] == client].groupby("group")["count"].agg(["mean", "std"])
+            axis.bar(counts.index, counts["mean"], yerr=counts["std"], color=run.style.colour)
+            title = f"{axis.get_title()}\nclient {client}, {rounds.max()} rounds"
+            axis.set(xlabel="Group", title=title)
+            style.whole_numbers(axis)
+        figure.supylabel("Images that chose it")
+        return figure
