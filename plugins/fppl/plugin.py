@@ -1,0 +1,178 @@
+"""FPPL: a set of prompts for each part of a stream, fused, and a head that prototypes debias.
+
+He et al., "FPPL: An Efficient and Non-IID Robust Federated Continual Learning Framework" (IEEE
+BigData 2024), for partitions with `arrivals`. Each part of the stream has prompts at the first
+blocks; a block's prompts leave before the next. An image's prompts are the sum over the parts that
+have arrived, weighted by a softmax of a scaled cosine between the image's frozen class token and a
+trained key of each part. Clients train the newest part's prompts, all keys and the head: by
+cross-entropy among the classes that they train on now, and by InfoNCE between an image's feature
+and the global prototypes of these classes. They upload their mean feature of every class. The
+server averages them to global prototypes, and trains the head on all of them.
+
+Choices where the paper leaves one open, as in the released code if not said otherwise:
+
+- A part's prompts start as those of the part before, in the first round in which clients train it.
+- Clients are weighted by their training images.
+- The server keeps the last prototype of every client and class, for good. (The released code keeps
+  one for each part, which is the same if classes arrive; if domains do, a later part replaces it.)
+- A label without a global prototype adds no InfoNCE to the batch's mean. (The released code takes
+  the mean over the other images alone.)
+- An image is classified among the classes that have arrived.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import Batch, Cohort, Tree, Update, ViTTask
+
+OUT = -1e4  # the logit of a class that is not among those to choose from
+
+
+def prompted_blocks(task: ViTTask) -> int:
+    """Return M, the number of blocks that have prompts."""
+    return min(task.options.blocks, task.backbone.depth)
+
+
+@fl.hookimpl
+def init_server(task: ViTTask) -> Tree:
+    vit, parts, classes = task.backbone, task.arrived.parts, task.num_classes
+    shapes = {
+        "prompts": (parts, prompted_blocks(task), task.options.prompts, vit.width),
+        "keys": (parts, vit.width),
+        "head": (classes, vit.width),
+        "bias": (classes,),
+    }
+    params = {"scale": torch.ones(1, device=vit.device)}
+    for name, shape in shapes.items():
+        drawn = 2 * torch.rand(shape, generator=task.generator(f"fppl: {name}")) - 1
+        bound = 1.0 if name == "prompts" else vit.width**-0.5
+        params[name] = bound * drawn.to(vit.device)
+    clients, device = task.data.num_clients, vit.device
+    return {
+        "params": params,
+        "constants": {
+            "prototypes": torch.zeros(classes, vit.width, device=device),
+            "known": torch.zeros(classes, device=device),  # 1: has a prototype
+            "trained": torch.zeros(parts, device=device),  # 1: clients have trained the part
+        },
+        "uploaded": torch.zeros(clients, classes, vit.width, device=device),
+        "held": torch.zeros(clients, classes, device=device),
+    }
+
+
+def fused(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+    """Return the prompts [K, B, M, P, d] of every image; gradients reach the newest part's alone.
+
+    `prompts` of `params` are [K, S, M, P, d] of S parts, `keys` [K, S, d] and `scale` [K, 1].
+    """
+    newest = task.arrived.part
+    logits = params["scale"][..., None] * fl.cosine_similarity(batch.features, params["keys"])
+    weights = logits[..., : newest + 1].softmax(-1)  # [K, B, newest + 1]
+    if not task.options.fusion:
+        weights = F.one_hot(weights.argmax(-1), newest + 1).to(weights.dtype)
+    prompts = params["prompts"][:, : newest + 1]
+    prompts = torch.cat([prompts[:, :-1].detach(), prompts[:, -1:]], 1)
+    return torch.einsum("kbs,ksmpd->kbmpd", weights, prompts)
+
+
+def features(task: ViTTask, params: Tree, batch: Batch) -> Tensor:
+    """Return the final class tokens [K, B, d] of images with their prompts."""
+    vit, prompts = task.backbone, fused(task, params, batch)
+    tokens = vit.embed(batch.images)  # [K, B, T, d]
+    for j in range(1, vit.depth + 1):
+        if j <= prompted_blocks(task):
+            tokens = vit.block(j, fl.insert(tokens, prompts[:, :, j - 1]))
+            tokens = torch.cat([tokens[..., :1, :], tokens[..., 1 + task.options.prompts :, :]], -2)
+        else:
+            tokens = vit.block(j, tokens, read=1)
+    return vit.pool(tokens)
+
+
+def logits_among(params: Tree, feature: Tensor, classes: Tensor) -> Tensor:
+    """Return logits [K, B, C] of features [K, B, d] among `classes`, bool [C]."""
+    logits = fl.linear(feature, params["head"]) + params["bias"][:, None]
+    return logits.masked_fill(~classes, OUT)
+
+
+def info_nce(task: ViTTask, feature: Tensor, constants: Tree, labels: Tensor) -> Tensor:
+    """Return each image's InfoNCE [K, B] against the global prototypes [K, C, d]; 0 without one."""
+    known = constants["known"].bool()  # [K, C]
+    cosines = fl.cosine_similarity(feature, constants["prototypes"]) / task.options.temperature
+    among = (known & task.arrived.training)[:, None]  # [K, 1, C]
+    losses = fl.cross_entropy(cosines.masked_fill(~among, OUT), labels)
+    return losses.where(among.expand_as(cosines).gather(-1, labels[..., None])[..., 0], 0)
+
+
+def loss(task: ViTTask, params: Tree, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
+    """Compute the loss [K, B]."""
+    feature = features(task, params, batch)
+    logits = logits_among(params, feature, task.arrived.training)
+    pull = info_nce(task, feature, received["constants"], batch.labels)
+    return fl.cross_entropy(logits, batch.labels) + task.options.unified * pull
+
+
+@fl.hookimpl
+def client_update(task: ViTTask, received: Tree, clients: Cohort) -> list[Update]:
+    start, part = dict(received["params"]), task.arrived.part
+    if part and not received["constants"]["trained"][0, part]:
+        start["prompts"] = start["prompts"].clone()
+        start["prompts"][:, part] = start["prompts"][:, part - 1]
+    trained = fl.train_locally(task, loss, received, clients, params=start)
+    prototypes, held = class_features(task, trained.params, clients)
+    return fl.make_updates(trained, clients, prototypes=prototypes, held=held)
+
+
+@torch.no_grad()
+def class_features(task: ViTTask, params: Tree, clients: Cohort) -> tuple[Tensor, Tensor]:
+    """Return each client's mean feature of every class [K, C, d], and 1 where it has one [K, C]."""
+    total, count = torch.zeros(()), torch.zeros(())
+    for batch in fl.iterate_examples(task, [task.data.train[k] for k in clients.ids]):
+        one_hot = F.one_hot(batch.labels, task.num_classes) * batch.mask[..., None]  # [K, B, C]
+        total = total + one_hot.mT.float() @ features(task, params, batch)
+        count = count + one_hot.sum(1)
+    return total / count.clamp(min=1)[..., None], (count > 0).float()
+
+
+@fl.hookimpl
+def aggregate(task: ViTTask, server: Tree, updates: list[Update]) -> Tree:
+    uploaded, held = server["uploaded"].clone(), server["held"].clone()
+    for update in updates:
+        new, payload = update.payload["held"].bool(), update.payload
+        uploaded[update.client, new] = payload["prototypes"][new]
+        held[update.client, new] = 1
+    total = held.sum(0)  # [C]
+    trained = server["constants"]["trained"].clone()
+    trained[task.arrived.part] = 1
+    constants = {
+        "prototypes": uploaded.sum(0) / total.clamp(min=1)[:, None],
+        "known": (total > 0).float(),
+        "trained": trained,
+    }
+    params = debiased(task, fl.mean(updates, weighted=True), uploaded, held)
+    return {"params": params, "constants": constants, "uploaded": uploaded, "held": held}
+
+
+def debiased(task: ViTTask, params: Tree, uploaded: Tensor, held: Tensor) -> Tree:
+    """Train the head on the prototypes [N, C, d] of all clients, where `held` [N, C] is 1."""
+    clients, labels = held.nonzero(as_tuple=True)
+    inputs, known = uploaded[clients, labels], held.any(0)  # [n, d], [C]
+    head = {name: params[name].clone().requires_grad_() for name in ("head", "bias")}
+    optimizer = torch.optim.Adam([*head.values()], task.options.debias_lr)
+    stream = task.generator("fppl: debiasing")
+    for _ in range(task.options.debias_epochs):
+        order = torch.randperm(len(labels), generator=stream)
+        for rows in order.to(labels.device).split(task.training.batch_size):
+            optimizer.zero_grad()
+            stacked = {name: value[None] for name, value in head.items()}
+            logits = logits_among(stacked, inputs[None, rows], known)[0]
+            F.cross_entropy(logits, labels[rows]).backward()
+            optimizer.step()
+    return params | {name: value.detach() for name, value in head.items()}
+
+
+@fl.hookimpl
+def predict(task: ViTTask, received: Tree, batch: Batch) -> Tensor:
+    params = received["params"]
+    return logits_among(params, features(task, params, batch), task.arrived.seen)

@@ -1,0 +1,138 @@
+"""Streams: what arrives in which round, who trains on it and is tested, and what is forgotten."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.common.errors import FedLoomError
+from fedloom.data.partition import divide
+from fedloom.federated.evaluate import evaluate
+from fedloom.federated.round import initial_state, train_round
+from partitioned import dataset, with_domains
+from shown_runs import shown, table_kind
+
+COLUMN = {"classes": "label", "domains": "domain", "clients": "client_id"}
+IID = {"scheme": "iid", "clients": 6, "held_out": 0}
+STREAM = IID | {"arrivals": {"of": "classes", "at": [3, 5], "keep": False}}
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.sampled_from(list(COLUMN)), st.booleans(), st.integers(0, 3))
+def test_each_class_domain_or_client_arrives_whole_and_the_division_stays(of, keep, seed):
+    labels, test, domains = with_domains(seed)
+    spec = IID | {"arrivals": {"of": of, "at": [4], "keep": keep}}
+    table, plain = (divide(labels, test, domains, s, seed) for s in (spec, IID))
+    assert table.drop_columns(["arrives", "leaves"]).equals(plain)
+    rows = table.to_pandas()
+    rounds = rows.groupby(COLUMN[of])[["arrives", "leaves"]].nunique()
+    assert (rounds == 1).all(axis=None)
+    assert set(rows["arrives"]) == {1, 4}
+    last = rows["leaves"].max()
+    first = rows["arrives"] == 1
+    assert set(rows["leaves"][~first]) == {last} and last > 10**9
+    assert set(rows["leaves"][first]) == {last if keep else 4}
+
+
+def test_too_few_domains_for_the_parts_are_refused():
+    labels, test, domains = dataset(0)
+    spec = IID | {"arrivals": {"of": "domains", "at": [2], "keep": False}}
+    with pytest.raises(FedLoomError, match=r"arrivals.*domains"):
+        divide(labels, test, domains, spec, 0)
+
+
+@pytest.fixture
+def stream(tiny):
+    return tiny("fedvpt", partition=STREAM)
+
+
+def test_clients_train_on_the_newest_part_and_are_tested_on_all_that_arrived(stream):
+    task, _ = stream
+    whole = task.data
+    arrives, leaves = whole.rounds
+    for number, part in ((0, 0), (1, 0), (2, 0), (3, 1), (5, 2), (9, 2)):
+        data, first = task.at(number).data, max(number, 1)
+        for client in range(whole.num_clients):
+            for now, every, there in (
+                (data.train, whole.train, (arrives <= first) & (first < leaves)),
+                (data.test, whole.test, arrives <= first),
+            ):
+                expected = [row for row in every[client] if there[row]]
+                assert now[client].tolist() == expected
+        arrived = task.at(number).arrived
+        assert (arrived.part, arrived.parts) == (part, 3)
+        labels = whole.labels.numpy()
+        assert set(np.flatnonzero(arrived.training)) == {*labels[np.concatenate(data.train)]}
+        assert set(np.flatnonzero(arrived.seen)) == {*labels[np.concatenate(data.test)]}
+    assert task.at(9).at(1).data is task.at(1).data
+
+
+def test_states_are_initialised_while_the_first_part_is_there(tiny):
+    task, hooks = tiny("fppl", partition=STREAM)
+    params = initial_state(task, hooks).server["params"]
+    assert params["keys"].shape[0] == params["prompts"].shape[0] == 3
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    state, _ = train_round(task.at(3), hooks, state)
+    assert state.server["constants"]["trained"].tolist() == [1, 1, 0]
+
+
+def test_priors_are_of_all_training_images_that_arrived(stream):
+    task, _ = stream
+    arrives, labels = task.data.rounds[0], task.data.labels.numpy()
+    for number in (1, 3):
+        for client, rows in enumerate(task.data.train):
+            counts = np.bincount(labels[rows[arrives[rows] <= number]], minlength=task.num_classes)
+            wanted = torch.from_numpy(counts / counts.sum()).float()
+            torch.testing.assert_close(task.at(number).data.priors[client], wanted)
+
+
+def test_clients_that_have_not_arrived_or_have_left_are_neither_selected_nor_tested(tiny):
+    arrivals = {"of": "clients", "at": [2], "keep": False}
+    task, hooks = tiny("fedvpt", partition=IID | {"arrivals": arrivals})
+    state = initial_state(task, hooks)
+    first = {k for k, rows in enumerate(task.at(1).data.train) if len(rows)}
+    assert len(first) == 3
+    for number, training, tested in ((1, first, first), (2, {*range(6)} - first, {*range(6)})):
+        now = task.at(number)
+        state, row = train_round(now, hooks, state)
+        assert {update["client_id"] for update in row["updates"]} <= training
+        assert {entry["client_id"] for entry in evaluate(now, hooks, state)} == tested
+
+
+def test_evaluations_hold_the_accuracy_on_each_part(stream):
+    task, hooks = stream
+    now = task.at(3)
+    rows = evaluate(now, hooks, initial_state(task, hooks))
+    arrives = task.data.rounds[0]
+    for row in rows:
+        images = now.data.test[row["client_id"]]
+        sizes = [int((arrives[images] == start).sum()) for start in (1, 3)]
+        parts = [row[f"part_{number}"] for number in (1, 2)]
+        correct = sum(size * part for size, part in zip(sizes, parts, strict=True))
+        assert correct == pytest.approx(row["num_correct"])
+        assert "part_3" not in row
+
+
+def test_forgetting_is_the_fall_from_the_highest_accuracy_before(tmp_path):
+    nan = float("nan")
+    rows = [
+        # round, client, participating, part 1, part 2, part 3
+        (1, 0, True, 0.8, nan, nan),
+        (1, 1, True, 0.6, nan, nan),
+        (2, 0, True, 0.9, 0.6, nan),
+        (2, 1, True, 0.7, 0.4, nan),
+        (3, 0, True, 0.4, 0.2, 1.0),
+        (3, 1, True, 0.2, nan, 0.8),
+        (3, 2, False, 1.0, 1.0, 1.0),
+    ]
+    names = ["round", "client_id", "participating", "part_1", "part_2", "part_3"]
+    frame = pd.DataFrame(rows, columns=names).assign(personalized=False, num_test=10, num_correct=5)
+    frame.to_parquet(tmp_path / "evaluation.parquet")
+    run = shown(evaluation=tmp_path / "evaluation.parquet")
+    row = table_kind("forgetting").measure(run)
+    by_round = [0.7, (0.8 + 0.5) / 2, (0.3 + 0.2 + 0.9) / 3]
+    assert row["last"] == pytest.approx(100 * by_round[-1])
+    assert row["average"] == pytest.approx(100 * sum(by_round) / 3)
+    assert row["forgetting"] == pytest.approx(100 * ((0.8 - 0.3) + (0.5 - 0.2)) / 2)

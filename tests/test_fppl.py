@@ -1,0 +1,184 @@
+"""FPPL against an image-by-image reference in float64, and its server against plain loops."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedloom.common.tensors import tensor_map
+from fedloom.federated.round import initial_state
+from first_round import first_cohort, module, upload
+
+fppl = module("fppl")
+STREAM = {
+    "scheme": "iid",
+    "clients": 6,
+    "held_out": 0,
+    "arrivals": {"of": "classes", "at": [3], "keep": False},
+}
+
+
+def reference_feature(task, params, image, newest):
+    """The class token of one image, with the prompts of the parts 0 to `newest`."""
+    vit = task.backbone
+    model = deepcopy(vit.model).double()
+    tokens = vit.embed(image[None, None])[0, 0].double()  # [T, d]
+    query = model.norm(_plain(model, tokens))[0]
+    scores = [
+        params["scale"][0] * F.cosine_similarity(query, params["keys"][s], dim=0)
+        for s in range(newest + 1)
+    ]
+    weights = torch.stack(scores).softmax(0)
+    if not task.options.fusion:
+        weights = F.one_hot(weights.argmax(), len(weights)).double()
+    for j, block in enumerate(model.blocks):
+        if j < task.options.blocks:
+            mixed = sum(w * params["prompts"][s, j] for s, w in enumerate(weights))
+            tokens = block(torch.cat([tokens, mixed])[None])[0][: len(tokens)]  # behind all others
+        else:
+            tokens = block(tokens[None])[0]
+    return model.norm(tokens)[0]
+
+
+def _plain(model, tokens):
+    for block in model.blocks:
+        tokens = block(tokens[None])[0]
+    return tokens
+
+
+def a_client(tiny, part, **options):
+    """A task in the stream's part, one client's batch, and tensors that differ everywhere."""
+    task, hooks = tiny("fppl", partition=STREAM, prompts=2, blocks=1, **options)
+    task = task.at([1, 3][part])
+    client = next(k for k, rows in enumerate(task.data.train) if len(rows) > 3)
+    server = initial_state(task, hooks).server
+    stream = torch.Generator().manual_seed(1)
+    draw = lambda x: torch.randn(x.shape, generator=stream)  # noqa: E731
+    server["params"] = tensor_map(draw, server["params"])
+    known = torch.ones(task.num_classes)
+    server["constants"]["prototypes"] = draw(server["constants"]["prototypes"])
+    server["constants"]["known"] = known
+    received, clients, batch = first_cohort(task, hooks, [client], server)
+    return task, hooks, received, clients, batch
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("fusion", [True, False])
+def test_the_loss_is_cross_entropy_and_info_nce_of_the_released_code(tiny, part, fusion):
+    task, _, received, clients, batch = a_client(tiny, part, fusion=fusion)
+    losses = fppl.loss(task, received["params"], received, clients, batch)[0]  # [B]
+    params = tensor_map(lambda value: value[0].double(), received["params"])
+    now = np.flatnonzero(task.arrived.training.numpy())
+    prototypes = received["constants"]["prototypes"][0].double()
+    for image, label, loss in zip(batch.images[0], batch.labels[0], losses, strict=True):
+        feature = reference_feature(task, params, image, part)
+        logits = {c: params["head"][c] @ feature + params["bias"][c] for c in now}
+        entropy = torch.stack([*logits.values()]).logsumexp(0) - logits[int(label)]
+        close = {c: F.cosine_similarity(feature, prototypes[c], dim=0) / 0.2 for c in now}
+        pull = torch.stack([*close.values()]).logsumexp(0) - close[int(label)]
+        assert loss.item() == pytest.approx(float(entropy + pull), rel=2e-5, abs=2e-5)
+
+
+def test_a_label_without_a_prototype_is_drawn_nowhere(tiny):
+    task, _, received, clients, batch = a_client(tiny, 0)
+    alone = fppl.loss(task, received["params"], received, clients, batch)
+    received["constants"]["known"] = torch.zeros(1, task.num_classes)
+    feature = fppl.features(task, received["params"], batch)
+    logits = fppl.logits_among(received["params"], feature, task.arrived.training)
+    entropy = F.cross_entropy(logits[0], batch.labels[0], reduction="none")
+    torch.testing.assert_close(
+        fppl.loss(task, received["params"], received, clients, batch)[0], entropy
+    )
+    assert (alone[0] - entropy).abs().min() > 1e-3
+
+
+def test_only_the_newest_part_has_a_gradient(tiny):
+    task, _, received, clients, batch = a_client(tiny, 1)
+    params = tensor_map(lambda value: value.clone().requires_grad_(), received["params"])
+    fppl.loss(task, params, received, clients, batch).sum().backward()
+    by_part = params["prompts"].grad[0].flatten(1).abs().sum(1)
+    assert by_part[1] > 0 and by_part[0] == 0
+    assert (params["keys"].grad[0].abs().sum(1) > 0).all()
+
+
+def test_a_part_starts_as_the_one_before_until_it_is_trained(tiny):
+    task, hooks, received, clients, _ = a_client(tiny, 1)
+    task.training.lr = 0.0
+    for trained, source in ((0, 0), (1, 1)):
+        received["constants"]["trained"] = torch.tensor([[1.0, trained]])
+        (update,) = hooks.client_update(task=task, received=received, clients=clients)
+        sent = update.payload["params"]["prompts"]
+        assert torch.equal(sent[1], received["params"]["prompts"][0, source])
+        assert torch.equal(sent[0], received["params"]["prompts"][0, 0])
+
+
+def test_prototypes_are_mean_features_of_the_classes_that_a_client_holds(tiny):
+    task, hooks, received, clients, _ = a_client(tiny, 0)
+    (update,) = hooks.client_update(task=task, received=received, clients=clients)
+    params = tensor_map(lambda value: value.double(), update.payload["params"])
+    rows = task.data.train[clients.ids[0]]
+    labels = task.data.labels.numpy()[rows]
+    assert update.payload["held"].bool().tolist() == [c in labels for c in range(task.num_classes)]
+    images = torch.from_numpy(task.data.store.images(rows))
+    for label in np.unique(labels):
+        own = [reference_feature(task, params, image, 0) for image in images[labels == label]]
+        mean = torch.stack(own).mean(0).float()
+        torch.testing.assert_close(update.payload["prototypes"][label], mean, atol=1e-5, rtol=1e-4)
+
+
+def test_the_server_averages_the_last_prototypes_of_every_client(tiny):
+    task, hooks, *_ = a_client(tiny, 0, debias_epochs=0)
+    state = initial_state(task, hooks).server
+    classes, width = task.num_classes, task.backbone.width
+    sent = {}
+    for round_, holders in enumerate(({0: (0, 1), 3: (1,)}, {0: (1,), 2: (2,)})):
+        updates = []
+        for client, held in holders.items():
+            values = torch.randn(classes, width)
+            flags = torch.tensor([float(c in held) for c in range(classes)])
+            sent |= {(client, c): values[c] for c in held}
+            params = tensor_map(torch.clone, state["params"])
+            updates.append(
+                upload(params, 2, client, prototypes=values * flags[:, None], held=flags)
+            )
+        state = hooks.aggregate(task=task, server=state, updates=updates)
+        assert round_ or len(sent) == 3
+    for c in range(classes):
+        kept = [value for (_, label), value in sent.items() if label == c]
+        assert bool(state["constants"]["known"][c]) == bool(kept)
+        if kept:
+            mean = torch.stack(kept).mean(0)
+            torch.testing.assert_close(state["constants"]["prototypes"][c], mean)
+    assert state["constants"]["trained"].tolist() == [1, 0]
+
+
+def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
+    task, *_ = a_client(tiny, 0, debias_epochs=3, debias_lr=0.01)
+    classes, width = task.num_classes, task.backbone.width
+    uploaded, held = torch.randn(6, classes, width), torch.zeros(6, classes)
+    held[0, :2] = held[4, 1] = 1
+    task.training.batch_size = 8  # all in one step
+    params = {"head": torch.randn(classes, width), "bias": torch.randn(classes)}
+    result = fppl.debiased(task, params, uploaded, held)
+    head, bias = (params[k].clone().double().requires_grad_() for k in ("head", "bias"))
+    optimizer = torch.optim.Adam([head, bias], lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        losses = [
+            F.cross_entropy((head @ uploaded[k, c].double() + bias)[:2], torch.tensor(c))
+            for k, c in ((0, 0), (0, 1), (4, 1))
+        ]
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(result["head"], head.detach().float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result["bias"], bias.detach().float(), atol=1e-5, rtol=1e-5)
+    assert torch.equal(result["head"][2:], params["head"][2:])
+
+
+def test_images_are_classified_among_the_classes_that_have_arrived(tiny):
+    task, hooks, received, clients, batch = a_client(tiny, 0)
+    logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
+    out = ~task.arrived.seen
+    assert (logits[..., out] == fppl.OUT).all() and (logits[..., ~out] > fppl.OUT).all()

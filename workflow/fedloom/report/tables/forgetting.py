@@ -1,0 +1,53 @@
+"""Accuracy on a stream, and how much of what arrived earlier is forgotten."""
+
+from typing import ClassVar
+
+from fedloom.common.ids import PART
+from fedloom.config.output_kinds import AccuracyTable
+from fedloom.report import metrics
+from fedloom.report.tables.accuracy import without
+from fedloom.report.tables.layout import Column
+from fedloom.study.plot_inputs import PlottedRun
+
+COLUMNS = {
+    "last": Column("At the end"),
+    "average": Column("Over time"),
+    "forgetting": Column("Forgetting", higher_is_better=False),
+}
+
+
+class Forgetting(AccuracyTable):
+    """Accuracy on the parts of a stream, and forgetting (Chaudhry et al., "Riemannian Walk for
+    Incremental Learning", ECCV 2018): how far the accuracy on a part ends below its highest before.
+
+    An accuracy on a part is the mean over participating clients that hold images of it. The mean
+    over the parts that have arrived is shown after the last round, and as a mean over all evaluated
+    rounds. Forgetting is the mean over all parts but the newest.
+    """
+
+    partition_key = "arrivals"
+    column: ClassVar = COLUMNS.__getitem__
+
+    def measure(self, run: PlottedRun) -> dict[str, float]:
+        """Return both means in percent, and forgetting in points if several parts have arrived."""
+        rows = metrics.evaluation(run.evaluation, self.personalized)
+        rows = rows[rows["participating"]]
+        columns = [name for name in map(str, rows) if name.startswith(PART)]
+        names = [name for name in columns if rows[name].notna().any()]
+        names.sort(key=lambda name: int(name.removeprefix(PART)))  # in the order of their arrival
+        by_round = 100 * rows.groupby("round")[names].mean()  # [R, parts]
+        mean, last = by_round.mean(axis=1), by_round.iloc[-1]
+        numbers = {"last": float(mean.iloc[-1]), "average": float(mean.mean())}
+        forgotten = (by_round.iloc[:-1].max() - last)[names[:-1]].dropna()
+        if len(forgotten):
+            numbers["forgetting"] = float(forgotten.mean())
+        return numbers
+
+    def describe(self, runs: list[PlottedRun]) -> str:
+        """Say what the columns show."""
+        return (
+            "test accuracy in % on the parts of a stream that have arrived, mean over parts of the "
+            "mean over participating clients: after the last round, and over all evaluated rounds; "
+            "forgetting: points below the highest accuracy so far, mean over all parts but the "
+            "newest"
+        ) + without(self)
