@@ -19,7 +19,7 @@ def class_means(
     `tokens` is a function of (clients, batch) that returns tokens [K, B, S, d], of S blocks.
 
     Returns:
-        Means [K, S, C, d], zeros for a class of which the client has no image; and statistics for
+        Means [K, S, C, d], zeros for classes that the client does not hold; and statistics for
         wrappers: `spread` [K, S, C], the largest L1 distance of a token to the mean of its class
         (A.4.1), and `count` [K, C], the number of images of the class.
     """

@@ -61,7 +61,7 @@ class Pixels:
 
 
 class Backbone:
-    """What backbones of all families have; methods use FrozenViT, FrozenCLIP or FrozenResNet.
+    """The interface of all backbones; methods use FrozenViT, FrozenCLIP or FrozenResNet.
 
     Attributes:
         device: where the frozen weights are.

@@ -99,7 +99,7 @@ def below(weights: Weights | None, prefix: str) -> dict[str, Tensor]:
 
 
 class Embedding(nn.Module):
-    """What a ViT of timm or open_clip does before its first block."""
+    """Embed images as a ViT of timm or open_clip does before its first block."""
 
     def __init__(self, model: Any):
         super().__init__()

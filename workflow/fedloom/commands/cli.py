@@ -19,7 +19,7 @@ from fedloom.study.runs import Run
 
 
 class Changing(click.Command):
-    """A command whose `--set` may have several settings, of which the last of a key counts.
+    """A command whose `--set` takes several settings; the last one of a key counts.
 
     The words after `--` are Snakemake's; they become the context's object.
     """

@@ -14,7 +14,7 @@ NONE_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 def held(file: Path, waiting: str, say: Callable[[str], object]) -> Iterator[None]:
     """Hold a lock file, after the process that holds it now; `say` the line `waiting` before.
 
-    A file system without locks, as NFS may be, is no error: two writers cost time and no result.
+    A file system without locks, such as some NFS, is accepted: two writers only take longer.
     """
     # filelock's own substitute for a missing lock is a file, which a killed process leaves for good
     lock = FileLock(file, fallback_to_soft=False)

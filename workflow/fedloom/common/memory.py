@@ -17,8 +17,8 @@ TRAINED = 1.7
 BYTES_AT_ONCE, COPIES = 256 * 2**20, 5
 
 # Floats between two blocks of a backbone that fit the caches of a core: 80 images of the micro ViT.
-# A larger batch is no faster and needs more memory. Then the same for prompts before all classes at
-# the inputs of a text tower's blocks: 1,000 classes of five clients of the micro CLIP.
+# Larger batches are not faster and need more memory. The second limit is that of prompts before all
+# classes, at the inputs of a text tower's blocks: 1,000 classes of five clients of the micro CLIP.
 FLOATS_AT_ONCE = 2**17
 TEXT_FLOATS_AT_ONCE = 6 * 2**20
 

@@ -117,13 +117,13 @@ class DataPlugin(KindPlugin):
     """A source or a scheme of a plugin: the keys of source.toml or scheme.toml."""
 
     description: str
-    """What it reads, or what a client holds."""
+    """Says which data the source reads, or which images a client of the scheme holds."""
     option_schemas: dict[Identifier, dict[str, Any]] = Field({}, alias="options")
     """A JSON Schema of every option; one without default must be given. One of a source that has
     format = "path" names the user's files; the store is made again when these change."""
 
     def check(self, where: str) -> None:
-        """Check the options, none of which may have the name of a key or of a model's method."""
+        """Check the options; their names must differ from keys and from methods of the model."""
         check_schemas(self.option_schemas, f"{where}options")
         for name in self.option_schemas:
             taken = name in self.base.model_fields or hasattr(self.base, name)
