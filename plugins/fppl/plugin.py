@@ -1,7 +1,7 @@
 """FPPL: a set of prompts for each part of a stream, fused, and a head that prototypes debias.
 
-He et al., "FPPL: An Efficient and Non-IID Robust Federated Continual Learning Framework" (IEEE
-BigData 2024), for partitions with `arrivals`. Each part of the stream has prompts at the first
+He et al., "FPPL: An Efficient and Non-IID Robust Federated Continual Learning Framework"
+(arXiv 2024), for partitions with `arrivals`. Each part of the stream has prompts at the first
 blocks; a block's prompts leave before the next. An image's prompts are the sum over the parts that
 have arrived, weighted by a softmax of a scaled cosine between the image's frozen class token and a
 trained key of each part. Clients train the newest part's prompts, all keys and the head: by
