@@ -31,7 +31,7 @@ def findings() -> int:
 
 
 def versions() -> Iterator[str]:
-    """Yield the versions of Python and of the packages that jobs need, and the missing ones."""
+    """Yield the versions of Python and of what jobs need; raise an error if one is missing."""
     known = {"Python": python_version()} | packages.versions() | {"Snakemake": version("snakemake")}
     yield ", ".join(f"{name} {version}" for name, version in known.items())
     if missing := [name for name in packages.PACKAGES if name not in known]:
