@@ -80,7 +80,7 @@ def measure(method: str, batch: int) -> tuple[float, int]:
     command = [
         sys.executable,
         "-m",
-        "fedloom",
+        "fedloom.stages",
         "train",
         "--job",
         to_json(plan.job("train", labels)),
