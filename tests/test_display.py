@@ -121,6 +121,18 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
     assert whole.startswith("study mine: 1 of 2 jobs, ")
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_quiet_jobs_get_a_line_where_there_is_no_terminal(tmp_path, monkeypatch, log, terminal):
+    events = [BEGIN, {"event": "run_info", "stats": {"train": 2}}, _started(0, "a/0004", log)]
+    monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
+    monkeypatch.setattr(display, "QUIET", 0)
+    display.EVENTS.write_text("".join(json.dumps(event) + "\n" for event in events))
+    out = io.StringIO()
+    display.follow(lambda: True, Console(file=out, width=200, force_terminal=terminal))
+    line = "at work   train a/seed0: 23/40 loss=0.5, accuracy=81.2  (0 of 2 jobs"
+    assert (line in out.getvalue()) is not terminal
+
+
 def test_jobs_that_a_signal_ends_are_not_shown_as_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
     display.EVENTS.write_text(json.dumps(BEGIN) + "\n")

@@ -15,8 +15,9 @@ from rich.text import Text
 from fedloom.commands.course import EVENTS, Course, Job, ended, last_begun
 
 POLL = 0.5  # seconds between two looks at the events, and at the logs of the jobs at work
+QUIET = 60.0  # seconds without a line, after which a file or a pipe gets one for each job at work
 TOLD = ("train", "dataset", "cache")  # rules whose ends are worth a line
-COLOURS = {"finished": "green", "failed": "red"}
+COLOURS = {"finished": "green", "failed": "red", "at work": "default"}
 
 
 def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] = ()) -> None:
@@ -24,18 +25,23 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
 
     The display stops at the first of `signals`: jobs that it ends would seem to have failed.
     """
-    course, over = Course(), False
+    course, over, told_at = Course(), False, time.monotonic()
     live = Live(console=console, auto_refresh=False, transient=True)  # shows nothing in a file
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
-            over = ended()  # before the last read, so that nothing is lost
+            over, told = ended(), []  # ended before the last read, so that nothing is lost
             while (event := file.readline()).endswith(b"\n"):
                 end = course.take(json.loads(event))
                 if end is not None and (end[0] == "failed" or end[1].rule in TOLD):
-                    console.print(_line(course, *end), highlight=False, soft_wrap=True)
+                    told.append(_line(course, *end))
             file.seek(-len(event), os.SEEK_CUR)  # of a line, the rest is still to be written
             for job in course.running.values():
                 job.look()
+            if not (told or console.is_terminal or time.monotonic() - told_at < QUIET):
+                told = [_line(course, "at work", job) for job in course.running.values()]
+            for line in told:
+                console.print(line, highlight=False, soft_wrap=True)
+                told_at = time.monotonic()
             live.update(_drawing(course), refresh=True)
             if not over:
                 time.sleep(POLL)
@@ -49,7 +55,7 @@ def watch() -> None:
 
 
 def _line(course: Course, word: str, job: Job) -> Text:
-    """Return the line on a job that has ended."""
+    """Return the line on a job that has ended, or is at work."""
     far = f": {_far(job)}" if job.progress else ""
     see = f"; see {job.log}" if word == "failed" and job.log else ""
     line = Text(f"{word:<9} ", COLOURS[word]).append(f"{job.rule} {job.name}{far}{see}", "default")
