@@ -18,6 +18,17 @@ Choices where the paper leaves one open, as in the released code if not said oth
 - A label without a global prototype adds no InfoNCE to the batch's mean. (The released code takes
   the mean over the other images alone.)
 - An image is classified among the classes that have arrived.
+- A client computes its prototypes with the model that it uploads.
+- The server's batches are as large as the clients', and its Adam starts anew in every round.
+- Images are normalised for the backbone, and neither cropped nor flipped. With `training.augment`,
+  training steps are augmented, but prototypes are not. (The released code does not normalise
+  images, and crops and flips them at random, for prototypes too.)
+- Clients are selected among those with images to train on. (The released code selects among all
+  clients, and drops those without images.)
+- All clients get the parts in the same order. (The released code can give each client another order
+  with `async_task`.)
+- The server trains the head on the prototypes of all parts. (The released code can leave out those
+  of earlier parts with `wo_pool`.)
 """
 
 import torch
