@@ -1,6 +1,7 @@
 """FPPL against an image-by-image reference in float64, and its server against plain loops."""
 
 from copy import deepcopy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -48,11 +49,13 @@ def _plain(model, tokens):
     return tokens
 
 
-def a_client(tiny, part, **options):
-    """A task in the stream's part, one client's batch, and tensors that differ everywhere."""
-    task, hooks = tiny("fppl", partition=STREAM, prompts=2, blocks=1, **options)
-    task = task.at([1, 3][part])
-    client = next(k for k, rows in enumerate(task.data.train) if len(rows) > 3)
+def a_client(tiny, part, at=(3,), count=1, **options):
+    """A task in the stream's part, a batch of one client or more, and tensors without a pattern."""
+    partition = STREAM | {"arrivals": STREAM["arrivals"] | {"at": [*at]}}
+    task, hooks = tiny("fppl", partition=partition, prompts=2, blocks=2, **options)
+    task = task.at([1, *at][part])
+    train = task.data.train
+    ids = sorted(sorted(task.data.participating, key=lambda k: -len(train[k]))[:count])
     server = initial_state(task, hooks).server
     stream = torch.Generator().manual_seed(1)
     draw = lambda x: torch.randn(x.shape, generator=stream)  # noqa: E731
@@ -60,14 +63,36 @@ def a_client(tiny, part, **options):
     known = torch.ones(task.num_classes)
     server["constants"]["prototypes"] = draw(server["constants"]["prototypes"])
     server["constants"]["known"] = known
-    received, clients, batch = first_cohort(task, hooks, [client], server)
+    received, clients, _ = first_cohort(task, hooks, ids, server)
+    ends = [0, 1, -2, -1]  # images lie in the order of their classes
+    batch = task.data.batch([train[k][ends] for k in ids])
     return task, hooks, received, clients, batch
+
+
+def test_parameters_start_as_uniform_draws_and_a_scale_of_one(tiny):
+    task, hooks = tiny("fppl", partition=STREAM, prompts=3, blocks=13)  # the backbone has twelve
+    params = initial_state(task, hooks).server["params"]
+    classes, width = task.num_classes, task.backbone.width
+    expected = {  # shape, and the bound of the draws
+        "prompts": ((2, 12, 3, width), 1),
+        "keys": ((2, width), width**-0.5),
+        "head": ((classes, width), width**-0.5),
+        "bias": ((classes,), width**-0.5),
+    }
+    assert params.keys() == {"scale", *expected}
+    assert params["scale"].tolist() == [1]
+    for name, (shape, bound) in expected.items():
+        assert params[name].shape == shape
+        assert params[name].min() < 0 < params[name].max()
+        assert bound / 2 < params[name].abs().max() <= bound
+    assert not torch.isin(params["keys"], params["head"]).any()  # each has another stream
 
 
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("fusion", [True, False])
 def test_the_loss_is_cross_entropy_and_info_nce_of_the_released_code(tiny, part, fusion):
-    task, _, received, clients, batch = a_client(tiny, part, fusion=fusion)
+    options = {"fusion": fusion, "unified": 0.5, "temperature": 0.4}
+    task, _, received, clients, batch = a_client(tiny, part, **options)
     losses = fppl.loss(task, received["params"], received, clients, batch)[0]  # [B]
     params = tensor_map(lambda value: value[0].double(), received["params"])
     now = np.flatnonzero(task.arrived.training.numpy())
@@ -76,22 +101,25 @@ def test_the_loss_is_cross_entropy_and_info_nce_of_the_released_code(tiny, part,
         feature = reference_feature(task, params, image, part)
         logits = {c: params["head"][c] @ feature + params["bias"][c] for c in now}
         entropy = torch.stack([*logits.values()]).logsumexp(0) - logits[int(label)]
-        close = {c: F.cosine_similarity(feature, prototypes[c], dim=0) / 0.2 for c in now}
+        close = {c: F.cosine_similarity(feature, prototypes[c], dim=0) / 0.4 for c in now}
         pull = torch.stack([*close.values()]).logsumexp(0) - close[int(label)]
-        assert loss.item() == pytest.approx(float(entropy + pull), rel=2e-5, abs=2e-5)
+        assert loss.item() == pytest.approx(float(entropy + 0.5 * pull), rel=2e-5, abs=2e-5)
 
 
 def test_a_label_without_a_prototype_is_drawn_nowhere(tiny):
     task, _, received, clients, batch = a_client(tiny, 0)
-    alone = fppl.loss(task, received["params"], received, clients, batch)
-    received["constants"]["known"] = torch.zeros(1, task.num_classes)
+    drawn = fppl.loss(task, received["params"], received, clients, batch)[0]
     feature = fppl.features(task, received["params"], batch)
     logits = fppl.logits_among(received["params"], feature, task.arrived.training)
     entropy = F.cross_entropy(logits[0], batch.labels[0], reduction="none")
-    torch.testing.assert_close(
-        fppl.loss(task, received["params"], received, clients, batch)[0], entropy
-    )
-    assert (alone[0] - entropy).abs().min() > 1e-3
+    assert (drawn - entropy).abs().min() > 1e-3
+    one, other = batch.labels[0].unique().tolist()
+    # a prototype that is the only one draws nothing either: its share is 1
+    for known in ([], [one], [other]):
+        flags = torch.tensor([[float(c in known) for c in range(task.num_classes)]])
+        received["constants"]["known"] = flags
+        found = fppl.loss(task, received["params"], received, clients, batch)[0]
+        torch.testing.assert_close(found, entropy)
 
 
 def test_only_the_newest_part_has_a_gradient(tiny):
@@ -104,28 +132,30 @@ def test_only_the_newest_part_has_a_gradient(tiny):
 
 
 def test_a_part_starts_as_the_one_before_until_it_is_trained(tiny):
-    task, hooks, received, clients, _ = a_client(tiny, 1)
+    task, hooks, received, clients, _ = a_client(tiny, 2, at=(3, 5))
     task.training.lr = 0.0
-    for trained, source in ((0, 0), (1, 1)):
-        received["constants"]["trained"] = torch.tensor([[1.0, trained]])
+    for trained, source in ((0, 1), (1, 2)):
+        received["constants"]["trained"] = torch.tensor([[1.0, 1.0, trained]])
         (update,) = hooks.client_update(task=task, received=received, clients=clients)
-        sent = update.payload["params"]["prompts"]
-        assert torch.equal(sent[1], received["params"]["prompts"][0, source])
-        assert torch.equal(sent[0], received["params"]["prompts"][0, 0])
+        before = received["params"]["prompts"][0]
+        assert torch.equal(update.payload["params"]["prompts"], before[[0, 1, source]])
 
 
 def test_prototypes_are_mean_features_of_the_classes_that_a_client_holds(tiny):
-    task, hooks, received, clients, _ = a_client(tiny, 0)
-    (update,) = hooks.client_update(task=task, received=received, clients=clients)
-    params = tensor_map(lambda value: value.double(), update.payload["params"])
-    rows = task.data.train[clients.ids[0]]
-    labels = task.data.labels.numpy()[rows]
-    assert update.payload["held"].bool().tolist() == [c in labels for c in range(task.num_classes)]
-    images = torch.from_numpy(task.data.store.images(rows))
-    for label in np.unique(labels):
-        own = [reference_feature(task, params, image, 0) for image in images[labels == label]]
-        mean = torch.stack(own).mean(0).float()
-        torch.testing.assert_close(update.payload["prototypes"][label], mean, atol=1e-5, rtol=1e-4)
+    task, hooks, received, clients, _ = a_client(tiny, 0, count=2)
+    few, many = sorted(clients.num_examples)
+    assert few < many  # a batch of both is filled up
+    updates = hooks.client_update(task=task, received=received, clients=clients)
+    for client, update in zip(clients.ids, updates, strict=True):
+        params = tensor_map(lambda value: value.double(), update.payload["params"])
+        rows = task.data.train[client]
+        labels, held = task.data.labels.numpy()[rows], update.payload["held"].bool().tolist()
+        assert held == [c in labels for c in range(task.num_classes)]
+        images = torch.from_numpy(task.data.store.images(rows))
+        for label in np.unique(labels):
+            own = [reference_feature(task, params, image, 0) for image in images[labels == label]]
+            found, mean = update.payload["prototypes"][label], torch.stack(own).mean(0).float()
+            torch.testing.assert_close(found, mean, atol=1e-5, rtol=1e-4)
 
 
 def test_the_server_averages_the_last_prototypes_of_every_client(tiny):
@@ -154,31 +184,77 @@ def test_the_server_averages_the_last_prototypes_of_every_client(tiny):
     assert state["constants"]["trained"].tolist() == [1, 0]
 
 
-def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
-    task, *_ = a_client(tiny, 0, debias_epochs=3, debias_lr=0.01)
+def test_the_server_weighs_parameters_by_training_images(tiny):
+    task, hooks, *_ = a_client(tiny, 0, debias_epochs=0)
+    server, classes = initial_state(task, hooks).server, task.num_classes
+    nothing = {"prototypes": torch.zeros(classes, task.backbone.width)}
+    nothing["held"] = torch.zeros(classes)
+    one, three = (tensor_map(torch.rand_like, server["params"]) for _ in range(2))
+    updates = [upload(one, 1, 0, **nothing), upload(three, 3, 1, **nothing)]
+    for name, value in hooks.aggregate(task=task, server=server, updates=updates)["params"].items():
+        torch.testing.assert_close(value, (one[name] + 3 * three[name]) / 4)
+
+
+def three_prototypes(tiny, **options):
+    """A task, uploads of two clients with three prototypes of two classes, and a head."""
+    task, *_ = a_client(tiny, 0, debias_lr=0.01, **options)
     classes, width = task.num_classes, task.backbone.width
-    uploaded, held = torch.randn(6, classes, width), torch.zeros(6, classes)
+    stream, held = torch.Generator().manual_seed(1), torch.zeros(6, classes)
     held[0, :2] = held[4, 1] = 1
-    task.training.batch_size = 8  # all in one step
-    params = {"head": torch.randn(classes, width), "bias": torch.randn(classes)}
-    result = fppl.debiased(task, params, uploaded, held)
+    uploaded = torch.randn(6, classes, width, generator=stream)
+    params = {
+        "head": torch.randn(classes, width, generator=stream) / 4,
+        "bias": torch.randn(classes, generator=stream),
+    }
+    return task, params, uploaded, held
+
+
+def reference_debiased(params, uploaded, batches):
+    """The head and bias after a step of Adam for each batch of (client, class), in float64."""
     head, bias = (params[k].clone().double().requires_grad_() for k in ("head", "bias"))
     optimizer = torch.optim.Adam([head, bias], lr=0.01)
-    for _ in range(3):
+    for batch in batches:
         optimizer.zero_grad()
         losses = [
             F.cross_entropy((head @ uploaded[k, c].double() + bias)[:2], torch.tensor(c))
-            for k, c in ((0, 0), (0, 1), (4, 1))
+            for k, c in batch
         ]
         torch.stack(losses).mean().backward()
         optimizer.step()
-    torch.testing.assert_close(result["head"], head.detach().float(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(result["bias"], bias.detach().float(), atol=1e-5, rtol=1e-5)
+    return {"head": head.detach().float(), "bias": bias.detach().float()}
+
+
+def test_debiasing_is_adam_on_all_prototypes_among_their_classes(tiny):
+    task, params, uploaded, held = three_prototypes(tiny, debias_epochs=3)
+    task.training.batch_size = 8  # all in one step
+    result = fppl.debiased(task, params, uploaded, held)
+    wanted = reference_debiased(params, uploaded, [[(0, 0), (0, 1), (4, 1)]] * 3)
+    torch.testing.assert_close(result, wanted, atol=1e-5, rtol=1e-5)
     assert torch.equal(result["head"][2:], params["head"][2:])
 
 
-def test_images_are_classified_among_the_classes_that_have_arrived(tiny):
-    task, hooks, received, clients, batch = a_client(tiny, 0)
+def test_debiasing_goes_through_batches_in_a_fresh_order_every_epoch(tiny):
+    task, params, uploaded, held = three_prototypes(tiny, debias_epochs=4)
+    task.training.batch_size = 2  # so that the last of the three prototypes is alone
+    result = fppl.debiased(task, params, uploaded, held)
+    of_last = [  # the batches of an epoch, by the prototype that comes last
+        [[(0, 1), (4, 1)], [(0, 0)]],
+        [[(0, 0), (4, 1)], [(0, 1)]],
+        [[(0, 0), (0, 1)], [(4, 1)]],
+    ]
+
+    def agrees(epochs):
+        batches = [batch for last in epochs for batch in of_last[last]]
+        wanted = reference_debiased(params, uploaded, batches)
+        return all(result[name].allclose(wanted[name], atol=1e-5) for name in wanted)
+
+    (epochs,) = filter(agrees, product(range(3), repeat=4))
+    assert len({*epochs}) > 1
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_images_are_classified_among_the_classes_that_have_arrived(tiny, part):
+    task, hooks, received, clients, batch = a_client(tiny, part)
     logits = hooks.predict(task=task, received=received, clients=clients, batch=batch)
     out = ~task.arrived.seen
     assert (logits[..., out] == fppl.OUT).all() and (logits[..., ~out] > fppl.OUT).all()
