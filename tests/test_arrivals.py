@@ -1,5 +1,7 @@
 """Streams: what arrives in which round, who trains on it and is tested, and what is forgotten."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,16 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.common.errors import FedLoomError
 from fedloom.data.partition import divide
 from fedloom.federated.evaluate import evaluate
 from fedloom.federated.round import initial_state, train_round
-from partitioned import dataset, with_domains
+from partitioned import CLASSES, DOMAINS, dataset, with_domains
+from refusals import refused
 from shown_runs import shown, table_kind
 
 COLUMN = {"classes": "label", "domains": "domain", "clients": "client_id"}
 IID = {"scheme": "iid", "clients": 6, "held_out": 0}
 STREAM = IID | {"arrivals": {"of": "classes", "at": [3, 5], "keep": False}}
+NEWCOMERS = {"of": "clients", "at": [2], "keep": False}
 
 
 @settings(deadline=None, max_examples=12)
@@ -36,11 +39,27 @@ def test_each_class_domain_or_client_arrives_whole_and_the_division_stays(of, ke
     assert set(rows["leaves"][first]) == {last if keep else 4}
 
 
-def test_too_few_domains_for_the_parts_are_refused():
-    labels, test, domains = dataset(0)
-    spec = IID | {"arrivals": {"of": "domains", "at": [2], "keep": False}}
-    with pytest.raises(FedLoomError, match=r"arrivals.*domains"):
-        divide(labels, test, domains, spec, 0)
+def test_there_are_as_many_domains_or_classes_as_parts_or_more():
+    data, labels = with_domains(0), range(CLASSES)
+    for of, key, count in (
+        ("domains", {}, len(DOMAINS)),
+        ("classes", {"novel_classes": [*labels[2:]]}, 2),  # which are in no part
+    ):
+        rounds = [*range(2, count + 2)]
+        arrivals = {"of": of, "at": rounds[:-1], "keep": False}
+        rows = divide(*data, IID | key | {"arrivals": arrivals}, 0).to_pandas()
+        assert set(rows[rows["client_id"] >= 0]["arrives"]) == {1, *rounds[:-1]}
+        with refused("arrivals", of, count):
+            divide(*data, IID | key | {"arrivals": arrivals | {"at": rounds}}, 0)
+
+
+def test_what_comes_first_is_drawn_by_the_seed_of_the_run_or_the_partition():
+    def first(run_seed, **own):
+        rows = divide(*dataset(0), STREAM | own, run_seed).to_pandas()
+        return {*rows[rows["arrives"] == 1]["label"]}
+
+    assert len({frozenset(first(seed)) for seed in range(4)}) > 1
+    assert first(0, seed=7) == first(1, seed=7) == first(7)
 
 
 @pytest.fixture
@@ -69,6 +88,29 @@ def test_clients_train_on_the_newest_part_and_are_tested_on_all_that_arrived(str
     assert task.at(9).at(1).data is task.at(1).data
 
 
+def test_classes_are_trained_on_and_seen_where_a_participating_client_holds_them(tiny):
+    uneven = STREAM | {"scheme": "pathological", "classes_per_client": 2}
+    task, _ = tiny("fedvpt", partition=uneven)
+    labels, arrives = task.data.labels.numpy(), task.data.rounds[0]
+    for client, rows in enumerate(task.data.train):
+        alone = replace(task, data=replace(task.data, participating=[client]))
+        for number in (1, 3):
+            arrived = alone.at(number).arrived
+            for flags, there in (
+                (arrived.training, arrives[rows] == number),
+                (arrived.seen, arrives[rows] <= number),
+            ):
+                assert set(np.flatnonzero(flags)) == {*labels[rows[there]]}
+
+
+def test_without_a_stream_there_is_one_part_with_all_classes(tiny):
+    task, _ = tiny("fedvpt")
+    arrived = task.at(3).arrived
+    assert (arrived.part, arrived.parts) == (0, 1)
+    assert arrived.training.all() and arrived.seen.all()
+    assert len(arrived.training) == len(arrived.seen) == task.num_classes
+
+
 def test_states_are_initialised_while_the_first_part_is_there(tiny):
     task, hooks = tiny("fppl", partition=STREAM)
     params = initial_state(task, hooks).server["params"]
@@ -88,9 +130,16 @@ def test_priors_are_of_all_training_images_that_arrived(stream):
             torch.testing.assert_close(task.at(number).data.priors[client], wanted)
 
 
+def test_priors_of_a_client_that_is_yet_to_arrive_are_uniform(tiny):
+    task, _ = tiny("fedvpt", partition=IID | {"arrivals": NEWCOMERS})
+    first = task.at(1).data
+    absent = [k for k, rows in enumerate(first.train) if not len(rows)]
+    assert len(absent) == 3
+    assert (first.priors[absent] == 1 / task.num_classes).all()
+
+
 def test_clients_that_have_not_arrived_or_have_left_are_neither_selected_nor_tested(tiny):
-    arrivals = {"of": "clients", "at": [2], "keep": False}
-    task, hooks = tiny("fedvpt", partition=IID | {"arrivals": arrivals})
+    task, hooks = tiny("fedvpt", partition=IID | {"arrivals": NEWCOMERS})
     state = initial_state(task, hooks)
     first = {k for k, rows in enumerate(task.at(1).data.train) if len(rows)}
     assert len(first) == 3
@@ -118,21 +167,25 @@ def test_evaluations_hold_the_accuracy_on_each_part(stream):
 def test_forgetting_is_the_fall_from_the_highest_accuracy_before(tmp_path):
     nan = float("nan")
     rows = [
-        # round, client, participating, part 1, part 2, part 3
-        (1, 0, True, 0.8, nan, nan),
-        (1, 1, True, 0.6, nan, nan),
-        (2, 0, True, 0.9, 0.6, nan),
-        (2, 1, True, 0.7, 0.4, nan),
-        (3, 0, True, 0.4, 0.2, 1.0),
-        (3, 1, True, 0.2, nan, 0.8),
-        (3, 2, False, 1.0, 1.0, 1.0),
+        # round, client, participating, parts 1, 9 and 10; a client that never trains alone has 11
+        (1, 0, True, 0.8, nan, nan, nan),
+        (1, 1, True, 0.6, nan, nan, nan),
+        (2, 0, True, 0.9, 0.6, nan, nan),
+        (2, 1, True, 0.7, 0.4, nan, nan),
+        (3, 0, True, 0.4, 0.2, 1.0, nan),
+        (3, 1, True, 0.2, nan, 0.8, nan),
+        (3, 2, False, 1.0, 1.0, 1.0, 1.0),
+        (4, 0, True, 0.5, 0.7, 0.4, nan),
+        (4, 1, True, 0.3, 0.5, 0.2, nan),
     ]
-    names = ["round", "client_id", "participating", "part_1", "part_2", "part_3"]
-    frame = pd.DataFrame(rows, columns=names).assign(personalized=False, num_test=10, num_correct=5)
+    parts = ["part_1", "part_9", "part_10", "part_11"]
+    frame = pd.DataFrame(rows, columns=["round", "client_id", "participating", *parts])
+    frame = frame[sorted(frame)].assign(personalized=False, num_test=10, num_correct=5)
     frame.to_parquet(tmp_path / "evaluation.parquet")
     run = shown(evaluation=tmp_path / "evaluation.parquet")
     row = table_kind("forgetting").measure(run)
-    by_round = [0.7, (0.8 + 0.5) / 2, (0.3 + 0.2 + 0.9) / 3]
+    by_round = [0.7, (0.8 + 0.5) / 2, (0.3 + 0.2 + 0.9) / 3, (0.4 + 0.6 + 0.3) / 3]
     assert row["last"] == pytest.approx(100 * by_round[-1])
-    assert row["average"] == pytest.approx(100 * sum(by_round) / 3)
-    assert row["forgetting"] == pytest.approx(100 * ((0.8 - 0.3) + (0.5 - 0.2)) / 2)
+    assert row["average"] == pytest.approx(100 * sum(by_round) / 4)
+    # part 1 has lost, part 9 has gained, and part 10 is the newest
+    assert row["forgetting"] == pytest.approx(100 * ((0.8 - 0.4) + (0.5 - 0.6)) / 2)

@@ -42,6 +42,10 @@ BAD = [  # a study, and what its error holds
     ("partitions: {new: {scheme: domain, clients_per_domain: 3, held_out: 0.1, "
      "held_out_per_domain: 1}}", "partitions.new: held_out and held_out_per_domain; set one"),
     ("partitions: {new: {scheme: domain, held_out_per_domain: 1}}", "1 of 1 clients leave none"),
+    ("partitions: {new: {scheme: iid, clients: 3, arrivals: {of: classes, at: [5, 3]}}}",
+     "partitions.new.arrivals: "),
+    ("partitions: {new: {scheme: iid, clients: 3, arrivals: {of: classes, at: [1, 3]}}}",
+     "partitions.new.arrivals.at[0]: "),
     ("methods: {new: {plugin: fedvtp}}", "methods.new.plugin: no method 'fedvtp'; did you mean"),
     ("methods: {new: {plugin: pep_fedpt, options: {tau: 0}}}", "methods.new.options.tau: "),
     ("methods: {new: {plugin: pep_fedpt, options: {taau: 1}}}", "options.taau: unknown key; did"),
