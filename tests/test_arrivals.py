@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data.partition import divide
-from fedloom.federated.evaluate import evaluate
+from fedloom.federated.evaluate import answer_test_sets, evaluate
 from fedloom.federated.round import initial_state, train_round
 from partitioned import CLASSES, DOMAINS, dataset, with_domains
 from refusals import refused
@@ -162,6 +162,18 @@ def test_evaluations_hold_the_accuracy_on_each_part(stream):
         correct = sum(size * part for size, part in zip(sizes, parts, strict=True))
         assert correct == pytest.approx(row["num_correct"])
         assert "part_3" not in row
+
+
+def test_clients_that_have_arrived_answer_unseen_images_which_are_in_no_part(tiny):
+    partition = IID | {"novel_classes": [1, 2], "arrivals": NEWCOMERS}
+    task, hooks = tiny("promptfl", partition=partition)
+    first = [k for k, rows in enumerate(task.at(1).data.test) if len(rows)]
+    assert len(first) == 3
+    for number, clients in ((1, first), (2, [*range(6)])):
+        rows = answer_test_sets(task.at(number), hooks, initial_state(task, hooks))
+        for name in ("own", "base", "novel"):
+            assert [row["client_id"] for row in rows if row["test_set"] == name] == clients
+        assert not any(key.startswith("part_") for row in rows for key in row)
 
 
 def test_forgetting_is_the_fall_from_the_highest_accuracy_before(tmp_path):

@@ -256,6 +256,8 @@ def score_of(
 def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, Any]]:
     """Let every honest participating client answer all sets of test images; return their rows.
 
+    Clients of a stream that have no test images yet answer none.
+
     A row is of a client and a `test_set`: `own` are its own test images, `base` those of all
     clients, and the others, of classes and datasets that no client trains on, are
     `task.data.unseen`, by their names. Clients answer as they are before `personalize`.
@@ -266,7 +268,9 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, A
     sets = {OWN: data, BASE: base, **data.unseen}
     server = received_by(task, hooks, state, [SERVER_MODEL])
     attacking = attackers(task, hooks)
-    honest = [client for client in data.participating if client not in attacking]
+    honest = [k for k in data.tested if k in data.position and k not in attacking]
+    # the images of other datasets are in no part of a stream
+    described = replace(task, data=replace(data, rounds=None))
 
     @cache
     def of_server(name: str) -> list[Score]:
@@ -283,7 +287,7 @@ def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, A
             else:
                 scores = _scores_of_set(task, hooks, received, clients, tested)
             for client, score in zip(clients.ids, scores, strict=True):
-                rows.append(row_of(task, client, [[score]]) | {"test_set": name})
+                rows.append(row_of(described, client, [[score]]) | {"test_set": name})
     return rows
 
 
