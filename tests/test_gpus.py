@@ -122,6 +122,8 @@ def test_a_job_that_does_not_ask_changes_nothing(machine, monkeypatch, asked):
         (LISTING, "-1", []),
         (LISTING, "1, 0", ["MIG-cccc3333-0000", "GPU-aaaa1111-0000"]),
         (LISTING, "0,-1,1", ["GPU-aaaa1111-0000"]),
+        (LISTING, "0,2,1", ["GPU-aaaa1111-0000"]),
+        (LISTING, "NoDevFiles", []),  # as Slurm says to a job without GPUs
         (LISTING, "MIG-dddd4444-0000,MIG-x/1/0", ["MIG-dddd4444-0000", "MIG-x/1/0"]),
         (None, None, []),
         (None, "3,1", ["3", "1"]),

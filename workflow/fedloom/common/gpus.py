@@ -71,16 +71,18 @@ def _first_free(names: list[str]) -> str | None:
 
 
 def visible() -> list[str]:
-    """Return the devices that CUDA_VISIBLE_DEVICES shows, like CUDA up to a -1, by their UUIDs.
+    """Return the devices that CUDA_VISIBLE_DEVICES shows, by their UUIDs.
 
+    Like CUDA, ignore the first name that is no device, as Slurm's NoDevFiles, and those behind it.
     Where nvidia-smi is missing, an index stands in for the UUID.
     """
     words = os.environ.get(VISIBLE)
     if words is None:
         return [device for gpu in installed() for device in gpu]
-    names = [*takewhile(lambda name: name not in ("", "-1"), map(str.strip, words.split(",")))]
+    names = [*takewhile(re.compile(r"\d+$|GPU-|MIG-").match, map(str.strip, words.split(",")))]
     gpus = installed() if names else []
-    return [gpus[int(n)][0] if n.isdecimal() and int(n) < len(gpus) else n for n in names]
+    there = takewhile(lambda n: not (gpus and n.isdecimal()) or int(n) < len(gpus), names)
+    return [gpus[int(n)][0] if gpus and n.isdecimal() else n for n in there]
 
 
 def installed() -> list[list[str]]:
