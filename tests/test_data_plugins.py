@@ -23,6 +23,7 @@ from fedloom.config.settings import Dataset
 from fedloom.data import plugins, sources
 from fedloom.data.partition import divide
 from fedloom.data.store import ImageStore
+from fedloom.hooks import discovery
 from fedloom.report import page
 from fedloom.study import staleness
 from fedloom.study.jobs import DatasetJob
@@ -326,6 +327,14 @@ def test_an_installed_package_may_bring_them(name, tmp_path, monkeypatch):
     kinds.discover.cache_clear()
     with pytest.raises(FedLoomError, match=f"{kind} '{name}' is defined twice: in .*; rename one"):
         kinds.discover(kind, tmp_path / "plugins")[name]
+
+
+def test_entry_points_may_be_of_the_backport_of_importlib_metadata(monkeypatch):
+    """Its finder takes the place of Python's own as soon as any package imports it."""
+    place = {"group": "fedloom.sources", "name": "theirs", "value": "nowhere", "module": "nowhere"}
+    monkeypatch.setattr(discovery, "entry_points", lambda group: [type("Entry", (), place)()])
+    found = discovery.gather("source", [], kinds.DataPlugin)
+    assert str(found.broken["theirs"]).endswith("no module nowhere")
 
 
 def test_examples_import_a_toolbox_alone():

@@ -103,7 +103,7 @@ def gather(kind: str, folders: Iterable[Path], model: type[LocatedPlugin]) -> Fo
     own = [path for folder in folders for path in sorted(folder.iterdir()) if _is_of(kind, path)]
     for place in (*own, *entry_points(group=f"fedloom.{kind}s")):
         try:
-            path, module = _installed(place) if isinstance(place, EntryPoint) else (place, None)
+            path, module = (place, None) if isinstance(place, Path) else _installed(place)
             plugin = model.of(path / f"{kind}.toml", module)
         except FedLoomError as error:
             found.broken[place.name] = error
