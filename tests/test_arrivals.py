@@ -18,6 +18,7 @@ from shown_runs import shown, table_kind
 
 COLUMN = {"classes": "label", "domains": "domain", "clients": "client_id"}
 IID = {"scheme": "iid", "clients": 6, "held_out": 0}
+DOMAIN = {"scheme": "domain", "clients_per_domain": 2, "alpha": 1.0, "kind": "client"}
 STREAM = IID | {"arrivals": {"of": "classes", "at": [3, 5], "keep": False}}
 NEWCOMERS = {"of": "clients", "at": [2], "keep": False}
 
@@ -60,6 +61,22 @@ def test_what_comes_first_is_drawn_by_the_seed_of_the_run_or_the_partition():
 
     assert len({frozenset(first(seed)) for seed in range(4)}) > 1
     assert first(0, seed=7) == first(1, seed=7) == first(7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("of", "scheme"),
+    [
+        ("clients", IID | {"held_out": 0.5}),
+        ("domains", DOMAIN | {"held_out_domains": ["ink"]}),
+    ],
+)
+def test_each_part_has_clients_that_train_on_it(of, scheme, seed):
+    """Held-out clients, or the domains that only they have, are no part by themselves."""
+    arrivals = {"of": of, "at": [3] if of == "domains" else [3, 5], "keep": False}
+    rows = divide(*with_domains(seed), scheme | {"arrivals": arrivals}, seed).to_pandas()
+    training = rows[rows["participating"] & ~rows["test"]]
+    assert set(training["arrives"]) == {1, *arrivals["at"]}
 
 
 @pytest.fixture

@@ -150,17 +150,22 @@ def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.nd
     """Return the first round [N] in which each image is there, and the first [N] without it."""
     keys, columns = spec["arrivals"], {"classes": "label", "domains": "domain"}
     column = table[columns.get(keys["of"], "client_id")].to_numpy(zero_copy_only=False)
-    starts = np.array([1, *keys["at"]])
-    found = np.unique(column[table["client_id"].to_numpy() != UNASSIGNED])
-    if len(found) < len(starts):
+    starts, rows = np.array([1, *keys["at"]]), table.to_pandas()
+    assigned = rows["client_id"].to_numpy() != UNASSIGNED
+    trains = assigned & rows["participating"].to_numpy() & ~rows["test"].to_numpy()
+    order = numpy_generator(spec.get("seed", seed), "arrivals").permutation(
+        np.unique(column[assigned])
+    )
+    trained = np.isin(order, column[trains])
+    if trained.sum() < len(starts):
         raise FedLoomError(
-            f"arrivals: must have {keys['of']} for {len(starts)} parts, got {len(found)}; name "
-            "fewer rounds under at"
+            f"arrivals: must have {keys['of']} to train on for {len(starts)} parts, got "
+            f"{trained.sum()}; name fewer rounds under at"
         )
     part = np.zeros(len(table), int)
-    order = numpy_generator(spec.get("seed", seed), "arrivals").permutation(found)
-    for number, members in enumerate(np.array_split(order, len(starts))):
-        part[np.isin(column, members)] = number
+    for found in (order[trained], order[~trained]):  # so that every part has some to train on
+        for number, members in enumerate(np.array_split(found, len(starts))):
+            part[np.isin(column, members)] = number
     ends = np.array([*starts[1:], NEVER])
     return starts[part], np.full(len(part), NEVER) if keys["keep"] else ends[part]
 
