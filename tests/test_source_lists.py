@@ -252,3 +252,24 @@ def test_the_store_is_made_again_for_other_lists(tmp_path):
     write(root / "more.txt", "a/1.png 0")
     assert [found["files"] for found in (before, other, listing(spec))] == [1, 1, 2]
     assert before["sha256"] != other["sha256"], "of the same size, with another content"
+
+
+def test_a_class_has_one_name_in_all_lists(tmp_path):
+    """That of a list which has names, as CoOp's, beside one which has numbers alone."""
+    root = files(tmp_path / "root", "1.png", "2.png", "3.png", "4.png")
+    named = {"train": [["1.png", 0, "cat"], ["2.png", 1, "dog"]], "test": [["3.png", 0, "hound"]]}
+    write(root / "split.json", json.dumps(named))
+    write(root / "test.txt", "3.png 0", "4.png 1")
+    lists = {"source": "lists", "root": str(root), "train": "split.json"}
+    _, about = build(tmp_path, **lists, test="test.txt")
+    assert about["classes"] == ["cat", "dog"] and "named" not in about
+    with refused("split.json, test[0]", "class 0 is called 'hound' here, 'cat' before"):
+        build(tmp_path, **lists, test="split.json")
+
+
+def test_a_csv_file_that_cannot_be_read_is_one_line(tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    write(root / "train.csv", "path,label,note", f"1.png,0,{'x' * 200_000}")
+    columns = {"path_column": "path", "label_column": "label"}
+    with refused("train.csv", "field larger than"):
+        build(tmp_path, source="lists", root=str(root), train="train.csv", **columns)

@@ -167,7 +167,12 @@ def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, li
         )
     if numbers and not by_folder:
         labels = [str(int(label)) for label in labels]
-    name = {label: file.name for file, label in zip(files, labels, strict=True)}
+    name = dict[str, str | None].fromkeys(labels)
+    for file, label in zip(files, labels, strict=True):
+        if file.name is not None and name[label] not in (None, file.name):
+            line = f"class {label} is called '{file.name}' here, '{name[label]}' before"
+            raise FedLoomError(f"{file.where}: {line}")
+        name[label] = name[label] or file.name
     distinct = sorted(name, key=int if numbers else str)
     number = {label: place for place, label in enumerate(distinct)}
     classes = [name[label] or label for label in distinct]
@@ -190,7 +195,10 @@ def rows(file: Path, half: str, columns: Columns) -> list[Row]:
         images = list(_json(file, half))
     else:
         numbered = (_csv if suffix == ".csv" else _text)(text_of(file), columns)
-        images = [_row(f"{file}, line {n}", cells, half, columns) for n, cells in numbered]
+        try:
+            images = [_row(f"{file}, line {n}", cells, half, columns) for n, cells in numbered]
+        except csv.Error as error:
+            raise FedLoomError(f"{file}: {error}") from None
     if not images:
         raise FedLoomError(f"{file}: a list without images; fetch it again")
     return images
