@@ -137,7 +137,13 @@ def test_labels_in_parquet_that_are_not_text(tmp_path):
         ("\xff", "UnicodeDecodeError"),
         ("[]", "TypeError"),
         ("{}", "KeyError"),
-        ('{"info": {"features": ["label"]}}', "ValueError"),
+        ("[" * 100_000, "RecursionError"),
+        ('{"info": {"features": ["label"]}}', "AttributeError"),
+        ('{"info": {"features": {"label": null}}}', "AttributeError"),
+        ('{"info": {"features": {"label": {"names": [1, 2]}}}}', "list of text"),
+        ('{"info": {"features": {"label": {"names": "ab"}}}}', "list of text"),
+        ('{"info": {"features": {"label": {"names": {"0": "ant"}}}}}', "list of text"),
+        ('{"info": {"features": {"label": {"names": 2}}}}', "TypeError"),
     ],
 )
 def test_metadata_of_hugging_face_that_is_not_theirs(tmp_path, about, word):

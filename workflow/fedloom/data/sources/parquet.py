@@ -22,6 +22,7 @@ from fedloom.data.image_list import ImageList, Item
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
 NONE = '{"info": {"features": {}}}'
+OPTIONS = ("image_column", "label_column", "domain_column")
 
 
 class Parquet(ImageSource):
@@ -46,12 +47,12 @@ def read(settings: dict[str, Any]) -> ImageList:
     Labels are numbers, named by the Hugging Face metadata if it is there, or strings.
     """
     files = _files(settings)
-    features = {file: _features(file, settings) for file in files}
-    labels, classes, named = _column(features, settings, "label_column")
+    names = {file: _names(file, settings) for file in files}
+    labels, classes, named = _column(names, settings, "label_column")
     domains = test = None
     if "domain_column" in settings:
-        numbers, names, _ = _column(features, settings, "domain_column")
-        domains = np.array(names)[numbers]
+        numbers, of_domains, _ = _column(names, settings, "domain_column")
+        domains = np.array(of_domains)[numbers]
     if "test_files" in settings:
         rows = [pq.read_metadata(file).num_rows for file in files]
         test = np.repeat([key == "test_files" for key in files.values()], rows)
@@ -104,16 +105,21 @@ def _open(file: Path) -> Iterator[pq.ParquetFile]:
         raise FedLoomError(f"{file}: damaged Parquet file ({reason}); fetch it again") from None
 
 
-def _features(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what Hugging Face's metadata says of columns; check those that options name."""
+def _names(file: Path, settings: dict[str, Any]) -> dict[str, list[str] | None]:
+    """Return the names of values by column, of those that options name, which must be there."""
     with _open(file) as parquet:
         columns, metadata = parquet.schema_arrow.names, parquet.metadata.metadata or {}
-    for option in ("image_column", "label_column", "domain_column"):
-        if option in settings:
-            check_known(settings[option], columns, f"{file}: {option}: no column")
+    options = {key: settings[key] for key in OPTIONS if key in settings}
+    for option, column in options.items():
+        check_known(column, columns, f"{file}: {option}: no column")
     try:
-        return dict(json.loads(metadata.get(b"huggingface", NONE))["info"]["features"])
-    except (ValueError, TypeError, KeyError) as error:
+        features = json.loads(metadata.get(b"huggingface", NONE))["info"]["features"]
+        names = {column: features.get(column, {}).get("names") for column in options.values()}
+        for found in names.values():
+            if found is not None and [*map(str, found)] != found:
+                raise TypeError("names must be a list of text")
+        return names
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FedLoomError(
             f"{file}: metadata of Hugging Face must be JSON with info.features by column "
             f"({in_words(error)}); write the file again without it, and set class_names"
@@ -139,17 +145,17 @@ def _load(data: Any) -> Image.Image:
 
 
 def _column(
-    features: dict[Path, dict[str, Any]], settings: dict[str, Any], key: str
+    named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any], key: str
 ) -> tuple[np.ndarray, list[str], bool]:
     """Read a column of classes, or of domains, from all files, which must agree on the names.
 
     Return the classes' numbers [N], their names, and True unless the names are mere numbers.
     """
-    first, column = next(iter(features)), settings[key]
-    names = features[first].get(column, {}).get("names")
+    first, column = next(iter(named)), settings[key]
+    names = named[first][column]
     values: list = []
-    for file, about in features.items():
-        if about.get(column, {}).get("names") != names:
+    for file, of_columns in named.items():
+        if of_columns[column] != names:
             raise FedLoomError(
                 f"{file}: other names in the metadata of column '{column}' ({key}) than in {first};"
                 " take files of one dataset"
