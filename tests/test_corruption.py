@@ -157,14 +157,17 @@ def described(tmp_path):
     return path, tmp_path / "images.json"
 
 
-def test_a_flipped_bit_of_a_file_with_a_receipt_is_refused(described):
-    path, _ = described
+def test_a_flipped_bit_of_a_receipt_or_of_its_file_is_refused(described):
+    """A letter of a class name would be another prompt."""
+    path, receipt = described
     flip(path, 0)
     refused(path, lambda: check_receipt(path))
+    flip(receipt, receipt.read_bytes().index(b"cat"))
+    refused(receipt, lambda: read_receipt(path))
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "", "\xff"])
-def test_what_is_no_receipt_is_refused(described, text):
+@pytest.mark.parametrize("text", ["[]", "{", "", "\xff", '{"sha256":"","classes":[]}'])
+def test_what_is_no_receipt_of_this_version_is_refused(described, text):
     path, receipt = described
     receipt.write_text(text, encoding="latin-1")
     refused(receipt, lambda: read_receipt(path))

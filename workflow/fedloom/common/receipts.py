@@ -25,13 +25,18 @@ def receipt_of(path: Path) -> Path:
 
 
 def write_receipt(path: Path, **facts: object) -> None:
-    """Write the receipt of `path` beside it: the file's sha256, and `facts`."""
-    write_text(receipt_of(Path(path)), canonical({"sha256": sha256(path), **facts}) + "\n")
+    """Write the receipt of `path` beside it: the file's sha256, `facts`, and a digest of both."""
+    content = {"sha256": sha256(path), **facts}
+    write_text(receipt_of(Path(path)), canonical(content | {"receipt": digest(content)}) + "\n")
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
     """Return the facts of the receipt of `path`, without reading `path` itself."""
-    return read_json(receipt_of(Path(path)))
+    facts = read_json(receipt := receipt_of(Path(path)))
+    if facts.pop("receipt", None) != digest(facts):
+        line = "changed since it was written, or of another version; delete it and run again"
+        raise FedLoomError(f"{receipt}: {line}")
+    return facts
 
 
 def check_receipt(path: Path) -> dict[str, Any]:
