@@ -290,6 +290,18 @@ def test_a_method_that_reads_more_than_it_needs_is_told(tmp_path):
         driver.check(method, [method])
 
 
+@pytest.mark.parametrize(
+    ("name", "needs", "family"),
+    [("head_tuning", "patches", "vit"), ("promptfl", "prototypes", "clip")],
+)
+def test_what_a_family_has_not_cannot_be_needed(name, needs, family, tmp_path):
+    toml = _copy(name, tmp_path / name) / "method.toml"
+    toml.write_text(toml.read_text().replace('["features"]', f'["features", "{needs}"]'))
+    line = f"method.toml: needs: a {family} has no {needs}; remove it$"
+    with pytest.raises(FedLoomError, match=line):
+        manifest.discover(tmp_path)[name]
+
+
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
     package = _copy("head_tuning", tmp_path / "site" / "their_method")
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")

@@ -23,6 +23,7 @@ from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
+CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
@@ -151,6 +152,11 @@ class Plugin(Located):
         is_method, options = self.kind == "method", self.option_schemas
         if is_method and self.family is None:
             raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
+        for entry in self.needs:
+            if entry not in CACHES[self.family]:
+                raise FedLoomError(
+                    f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
+                )
         for key in OF_THE_PAPER if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
                 raise FedLoomError(f"{where}training.{key}: is missing")
