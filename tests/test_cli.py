@@ -145,6 +145,14 @@ def test_a_study_is_not_named_twice(monkeypatch, capsys, words, option):
     assert capsys.readouterr().err.startswith(f"error: {option}")
 
 
+def test_a_run_needs_no_home(monkeypatch):
+    """As in a container whose user has no entry and no HOME."""
+    monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert launch.snakemake([]) == 0
+
+
 def test_a_reader_that_stops_early_gets_no_traceback():
     command = f"{sys.executable} -m fedloom datasets | true"  # which ends before a line is written
     done = subprocess.run(

@@ -53,7 +53,7 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     command += [] if Path(SNAKEFILE.name).exists() else ["--snakefile", str(SNAKEFILE)]
     command += ["--logger", "fedloom"] if shown else []
     environment = os.environ | {LAUNCHER: "1"} | ({QUIET: "1"} if shown else {})
-    if not os.access(Path("~").expanduser(), os.W_OK | os.X_OK):  # Snakemake needs a cache
+    if not os.access(os.environ.get("HOME", ""), os.W_OK | os.X_OK):  # Snakemake needs a cache
         environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
     # a new process group, so that a signal to the launcher alone can be handed on to all jobs
     with (
