@@ -153,6 +153,16 @@ def test_a_run_needs_no_home(monkeypatch):
     assert launch.snakemake([]) == 0
 
 
+def test_a_run_goes_on_without_a_display_that_fails(monkeypatch, capfd):
+    def broken(*_):
+        raise ValueError("no terminal")
+
+    monkeypatch.setattr(launch, "follow", broken)
+    monkeypatch.setattr(sys, "executable", "true")  # in place of Snakemake
+    assert launch.snakemake([], shown=True) == 0
+    assert "goes on without its display: ValueError('no terminal')" in capfd.readouterr().err
+
+
 def test_a_reader_that_stops_early_gets_no_traceback():
     command = f"{sys.executable} -m fedloom datasets | true"  # which ends before a line is written
     done = subprocess.run(

@@ -61,7 +61,10 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
         _handing_on(process) as signals,
     ):
         if shown:
-            follow(lambda: process.poll() is not None, Console(stderr=True), signals)
+            try:
+                follow(lambda: process.poll() is not None, Console(stderr=True), signals)
+            except Exception as error:  # hours of training are not lost by what shows them
+                print(f"warning: the run goes on without its display: {error!r}", file=sys.stderr)
         status = process.wait()
         if status and signals:
             print("stopped; the same command resumes it", file=sys.stderr)
