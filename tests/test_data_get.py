@@ -4,12 +4,15 @@ import hashlib
 import inspect
 import io
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from PIL import Image
 
 from archives_on_disk import archive_of
 from fedloom.commands import cli
+from fedloom.config.recipes import find
 from fedloom.data import download
 from servers import Files, serving
 
@@ -112,6 +115,24 @@ def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
     assert [file.name for file in (root / "one").glob("[!.]*")] == ["letters"], "in one root"
     assert (root / "one/letters/train/a/1.png").is_file()
     assert fedloom(monkeypatch, "data", "check", both, "--root", root) == 0
+
+
+def test_two_processes_do_not_fetch_into_one_folder_at_a_time(tmp_path, monkeypatch):
+    """Without a digest, one would take what the other has half written for the whole file."""
+    archive = "{url: 'https://127.0.0.1:9/x.zip'}"
+    given = find(str(recipe(tmp_path, f"get: {{archives: [{archive}]}}\nsource: folder\n")))
+    at_work, most = [], []
+
+    def slow(archive, folder):
+        at_work.append(1)
+        most.append(len(at_work))
+        time.sleep(0.2)
+        at_work.pop()
+
+    monkeypatch.setattr(download, "fetch_archive", slow)
+    with ThreadPoolExecutor(2) as pool:
+        [*pool.map(download.get, [given] * 2, [str(tmp_path / "data")] * 2)]
+    assert most == [1, 1]
 
 
 def test_torchvision_downloads_its_own(tmp_path, monkeypatch, capsys):

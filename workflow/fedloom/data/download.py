@@ -12,6 +12,7 @@ from typing import Any
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError, in_words
 from fedloom.common.io import canonical, read_json, write_text
+from fedloom.common.locks import held
 from fedloom.config.recipes import Recipe, dataset_entry, find
 from fedloom.data.archives import unpack
 from fedloom.data.sources import read
@@ -47,7 +48,9 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
     if "hub" in how:
         fetch_from_hub(**how["hub"], root=folder)
     for archive in how.get("archives", ()):
-        fetch_archive(archive, folder)
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        with held(folder / FOLDER / ".lock", f"{folder}: another process fetches it", log.info):
+            fetch_archive(archive, folder)
     return steps + [step.replace("{root}", str(folder)) for step in how.get("manual", ())]
 
 
@@ -136,11 +139,9 @@ def _check(file: Path, url: str, kind: str | None, stated: str | None) -> None:
         digest = hashlib.file_digest(stream, kind or "sha256").hexdigest()
     wrong = None
     if page:
-        wrong = "it is a web page; open the address in a browser to see what it asks for, and put "
-        wrong += f"the file at {file}"
+        wrong = f"it is a web page; open the address in a browser, and put its file at {file}"
     elif kind and digest != stated:
-        wrong = f"its {kind} is {digest}, but the recipe says {stated}; run it again, or mend the "
-        wrong += "recipe if the publisher has changed the file"
+        wrong = f"its {kind} is {digest}, not the recipe's {stated}; run it again, or mend that"
     if wrong:
         file.unlink()
         raise FedLoomError(f"{url}: deleted what came, because {wrong}")
