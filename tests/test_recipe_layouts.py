@@ -138,6 +138,13 @@ def test_many_classes_that_differ_are_a_few_lines(tree):
     assert len(lines) == 7
 
 
+def test_classes_that_are_missing_are_told_in_the_recipes_order(tree):
+    names = ["zebra", "yak", "ape", "gnu", "cow"]
+    counts = {"by_class": {name: {"images": 1} for name in names}}
+    lines = expected_counts.differences(ready("cifar100", tree("cifar100")), counts)
+    assert lines == [f"class '{name}': missing" for name in names]
+
+
 def test_a_domain_that_is_missing_is_named(tree):
     listed = ready("office31", tree("office31"))
     counts = {"domains": 4, "by_domain": {"caltech": {"images": 1}}}

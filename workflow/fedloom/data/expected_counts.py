@@ -22,7 +22,7 @@ def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
         rows = ready.domains == name
         lines += _compared(f"domain '{name}': ", ready, rows, cell)
     expected, each = counts.get("by_class", {}), counts.get("each_class", {})
-    of_classes = [f"class '{name}': missing" for name in expected.keys() - set(ready.classes)]
+    of_classes = [f"class '{name}': missing" for name in expected if name not in ready.classes]
     for label, name in enumerate(ready.classes):
         cell = each | expected.get(name, {})
         of_classes += _compared(f"class '{name}': ", ready, ready.labels == label, cell)
