@@ -26,14 +26,9 @@ from fedloom.study.resources import RATE
 WIDTH = 96
 
 
-def docstring(file: Path) -> str:
-    """Return the docstring of a module, read without importing it."""
-    return ast.get_docstring(read_python(file)) or "No docstring."
-
-
 def summary(plugin: Plugin) -> str:
-    """Return the first line of a plugin's docstring, without the name before it."""
-    line = docstring(plugin.file).splitlines()[0]
+    """Return the first line of a plugin's docstring, which is not imported, without the name."""
+    line = (ast.get_docstring(read_python(plugin.file)) or "No docstring.").splitlines()[0]
     text = line.partition(": ")[2] or line
     return text[0].upper() + text[1:]
 

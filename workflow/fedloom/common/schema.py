@@ -101,7 +101,8 @@ def _first(errors: list[ErrorDetails], value: Any) -> tuple[list[str | int], str
     if inside and len(here[0]["loc"]) > len(path) and here[0]["type"] != "missing":
         path = min(inside, key=len)
         here = [error for each, error in placed if each == path]
-    first, *others = dict.fromkeys(map(_message, here))
+    said = (reduce(lambda text, w: re.sub(*w, text), WORDS.items(), e["msg"]) for e in here)
+    first, *others = dict.fromkeys(said)
     text = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
     if here[0]["type"] in ("missing", "unknown", "value_error"):
         return path, text
@@ -133,11 +134,6 @@ WORDS = {  # pydantic's words, and those of FedLoom's errors
     " after validation": "",
     "^Value error, ": "",
 }
-
-
-def _message(error: ErrorDetails) -> str:
-    """Return the broken rule, as "must be ...", without the value."""
-    return reduce(lambda text, words: re.sub(*words, text), WORDS.items(), error["msg"])
 
 
 def read_yaml(path: Path) -> Any:

@@ -14,7 +14,8 @@ MANY = 5  # lines on single classes before the rest of them is one line
 def differences(ready: Prepared, counts: dict[str, Any]) -> list[str]:
     """Return a line for every count that is not as in a recipe's `counts`."""
     lines = _compared("", ready, np.ones(len(ready.labels), bool), counts)
-    for key, names in (("classes", trained_classes(ready)), ("domains", _domains(ready))):
+    domains = np.setdiff1d(ready.domains, [NO_DOMAIN]).tolist()
+    for key, names in (("classes", trained_classes(ready)), ("domains", domains)):
         if counts.get(key, len(names)) != len(names):
             shown = shortened(", ".join(names), 100)
             lines.append(f"{len(names)} {key}, the recipe has {counts[key]:,}; found: {shown}")
@@ -36,10 +37,6 @@ def trained_classes(ready: Prepared) -> list[str]:
     rows = ready.test if ready.test.all() else ~ready.test
     counts = np.bincount(ready.labels[rows], minlength=len(ready.classes))
     return [name for name, count in zip(ready.classes, counts, strict=True) if count]
-
-
-def _domains(ready: Prepared) -> list[str]:
-    return [name for name in np.unique(ready.domains).tolist() if name != NO_DOMAIN]
 
 
 def _compared(where: str, ready: Prepared, rows: np.ndarray, cell: dict[str, Any]) -> list[str]:
