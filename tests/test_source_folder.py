@@ -125,6 +125,13 @@ def test_the_last_images_of_every_domain_are_test_images(make, root):
     assert about["test_split"] == "the last 2 of every 5 images of a domain"
 
 
+def test_the_last_images_do_not_stand_in_for_a_folder_of_test_images(make, root):
+    for half in ("train", "test"):
+        image_folder(root / half, ["ant", "bee"], count=5)
+    with refused("test_last", root, "test images"):
+        make(test_last={"images": 2, "of": 5})
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

@@ -74,6 +74,8 @@ def read(settings: dict[str, Any]) -> ImageList:
     split = _split(root, settings.get("split"))
     if "test_list" in settings and not split:
         raise FedLoomError("test_list needs split, which names the folder that it lies in")
+    if "test_last" in settings and split:
+        raise FedLoomError(f"test_last: {root} has a folder of test images; leave it out")
     files: list[Row] = []
     for name, test in zip(split or ["."], (False, True), strict=False):
         if test and "test_list" in settings:
