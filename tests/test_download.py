@@ -201,6 +201,12 @@ def test_files_of_the_hub_come_by_pattern_and_are_compared_with_its_digests(hub,
     assert not (tmp_path / "letters/README.md").exists()
 
 
+@pytest.mark.parametrize("name", ["test/*.parquet", "data/tset.parquet"])
+def test_a_file_that_the_hub_lacks_is_one_line(name, hub, tmp_path):
+    with refused("me/letters", name):
+        from_hub(tmp_path / "letters", "data/*.parquet", name)
+
+
 def test_an_unknown_revision_is_one_line(hub, tmp_path):
     with refused("me/letters", hub.address, "f" * 40):
         from_hub(tmp_path / "letters", "data/*", revision="f" * 40)

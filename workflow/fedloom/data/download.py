@@ -69,11 +69,14 @@ def fetch_from_hub(repository: str, revision: str, files: list[str], root: Path)
     try:
         snapshot_download(**at, allow_patterns=files, local_dir=root)
         compared = HfApi().verify_repo_checksums(**at, local_dir=root)
+        missing = [name for name in files if not any(root.rglob(name))]
     except Exception as error:  # of the client, of what sends its requests, of what fetches files
         raise FedLoomError(
             f"{where}: {in_words(error)}; run it again to continue, or set HF_ENDPOINT to a hub "
             "that can be reached"
         ) from None
+    if missing:
+        raise FedLoomError(f"{where}: has no file '{missing[0]}'; mend the recipe")
     wrong = sorted(mismatch["path"] for mismatch in compared.mismatches)
     for path in wrong:
         (root / path).unlink()
