@@ -108,25 +108,18 @@ def _handles_sigterm(process: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def running_snakemake() -> psutil.Process | None:
-    """Return a Snakemake at work in this folder; those of other users may not be seen."""
-    for process in psutil.process_iter(["cwd", "cmdline"]):
-        names = [Path(word).name for word in (process.info["cmdline"] or [])[:3]]
-        if process.info["cwd"] == str(Path.cwd()) and "snakemake" in names:
-            return process
-    return None
-
-
 def locked() -> bool:
     """Return True if Snakemake's lock of this folder is there: of one at work, or killed."""
     return any(Path(".snakemake/locks").glob("*"))
 
 
 def unlock(arguments: list[str]) -> None:
-    """Remove the lock of a killed Snakemake; one at work is an error."""
-    process = running_snakemake()
-    if process is not None:
-        raise FedLoomError(f"snakemake (process {process.pid}) works in this folder; wait for it")
+    """Remove the lock of a killed Snakemake; one at work is an error, if this user may see it."""
+    for process in psutil.process_iter(["cwd", "cmdline"]):
+        names = [Path(word).name for word in (process.info["cmdline"] or [])[:3]]
+        if process.info["cwd"] == str(Path.cwd()) and "snakemake" in names:
+            line = f"snakemake (process {process.pid}) works in this folder; wait for it"
+            raise FedLoomError(line)
     print("removing the lock of a run that was killed", file=sys.stderr)
     snakemake([*arguments, "--unlock"])
 
