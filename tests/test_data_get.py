@@ -5,6 +5,7 @@ import inspect
 import io
 import sys
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -86,6 +87,20 @@ def test_steps_for_a_person_are_printed_with_the_root(tmp_path, monkeypatch, cap
     said = capsys.readouterr().err
     assert f"2. Unpack it into {tmp_path}/data/letters." in said
     assert f"3. See whether all is there: fedloom data check {file} --root {tmp_path}/data" in said
+
+
+def test_steps_that_were_done_are_not_asked_for_again(letters, tmp_path, monkeypatch, capsys):
+    file = recipe(
+        tmp_path,
+        "get: {manual: ['Unpack it into {root}.']}\n"
+        'source: folder\nroot: "{root}/letters"\nimage_size: 32\ncounts: {train: 2, test: 2}\n',
+    )
+    with zipfile.ZipFile(io.BytesIO(letters)) as archive:
+        archive.extractall(tmp_path / "data")
+    assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 0
+    assert "no difference" in capsys.readouterr().out
+    (tmp_path / "data/letters/test/b/1.png").unlink()
+    assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
 
 
 def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):

@@ -82,11 +82,18 @@ def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monk
     shipped = {file.relative_to(ROOT) for file in ROOT.glob("examples/*/*/*.*")}
     assert shipped == {file.relative_to("new") for file in Path("new").glob("examples/*/*/*")}
     (here / "new/Snakefile").write_text("mine")
-    with pytest.raises(FedLoomError, match=r"^new: is there already"):
+    with pytest.raises(FedLoomError, match=r"^new/\S+: is there already"):
         new_folder(Path("new"))
     assert (here / "new/Snakefile").read_text() == "mine"
     monkeypatch.chdir(here / "new")
     assert load_plan().name == "mine"
+
+
+def test_a_study_may_be_put_into_a_repository_that_is_there(here):
+    (here / "mine/.git").mkdir(parents=True)
+    (here / "mine/README.md").write_text("mine")
+    new_folder(Path("mine"))
+    assert (here / "mine/Snakefile").exists() and (here / "mine/README.md").read_text() == "mine"
 
 
 def test_a_package_of_an_extra_that_is_missing_is_one_line(monkeypatch):

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 from fedloom.common.checkout import ROOT
@@ -12,11 +13,15 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def new_folder(folder: Path) -> None:
-    """Make a folder of a new study, with the profiles and the examples."""
-    if folder.exists():
-        raise FedLoomError(f"{folder}: is there already; name a new folder")
-    for source, place in (("workflow/new_study", "."), ("profiles",) * 2, ("examples",) * 2):
-        shutil.copytree(ROOT / source, folder / place, ignore=IGNORED)
+    """Put a new study, the profiles and the examples into a folder, which need not be empty."""
+    sources = [*(ROOT / "workflow/new_study").iterdir(), ROOT / "profiles", ROOT / "examples"]
+    for place in (folder / source.name for source in sources):
+        if place.exists():
+            raise FedLoomError(f"{place}: is there already; move it, or name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        copy = shutil.copy if source.is_file() else partial(shutil.copytree, ignore=IGNORED)
+        copy(source, folder / source.name)
 
 
 def new_method(name: str) -> Path:
