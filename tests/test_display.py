@@ -133,6 +133,16 @@ def test_quiet_jobs_get_a_line_where_there_is_no_terminal(tmp_path, monkeypatch,
     assert (line in out.getvalue()) is not terminal
 
 
+def test_on_a_terminal_every_job_has_a_line(two_jobs, log):
+    two_jobs.take(_started(0, "a/0004", log))
+    two_jobs.running[0].look()
+    out = io.StringIO()
+    Console(file=out, width=100, force_terminal=True).print(display._drawing(two_jobs))
+    heading, bar, job = out.getvalue().splitlines()
+    assert "study mine: 0 of 2 jobs" in heading and "━" in bar and "━" not in job
+    assert "a/seed0  23/40 loss=0.5, accuracy=81.2" in job
+
+
 def test_jobs_that_a_signal_ends_are_not_shown_as_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(display, "EVENTS", tmp_path / "events")
     display.EVENTS.write_text(json.dumps(BEGIN) + "\n")

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
@@ -93,4 +94,5 @@ def _drawing(course: Course) -> Group:
         left = job.progress.left if job.progress else None
         text = "" if left is None else f"{timedelta(seconds=left)} left"
         table.add_row(Text(job.rule, "cyan"), Text(job.name), Text(_far(job)), Text(text))
-    return Group(_heading(course), ProgressBar(1.0, course.share(), width=60), table)
+    bar = Padding(ProgressBar(1.0, course.share(), width=60), 0)  # alone, it would not end its line
+    return Group(_heading(course), bar, table)
