@@ -53,6 +53,7 @@ BAD = [  # a study, and what its error holds
     ("methods: {new: {plugin: pep_fedpt, wrappers: [{plugin: dp_laplace}, {plugin: dp_laplace}]}}",
      "methods.new.wrappers: the list has a wrapper twice"),
     ("select: {methods: [pep_fedtp]}", "select.methods: no label 'pep_fedtp'; did you mean"),
+    ("select: {methods: [sgptt]}", "select.methods: no label 'sgptt'; did you mean 'sgpt'?"),
     ("select: {tables: [mian]}", "select.tables: no label 'mian'; did you mean 'main'?"),
     ("select: {methods: [fedvpt, promptfl]}", "methods.promptfl works on a clip, backbones.micro_"),
     ("backbones: {new: {library: timm, name: micro_vit, weights: no.safetensors}}\n"

@@ -125,10 +125,11 @@ def expand(
 ) -> list[str]:
     """Return the labels that `names` stand for: all members of a grid by its own label."""
     labels: dict[str, None] = {}
+    plugins = [name for name, plugin in discover().items() if plugin.kind == "method"]
     for name in names:
         if name in methods.broken:
             raise methods.broken[name]
-        check_known(name, [*methods, *all_grids], f"{where}: no label")
+        check_known(name, [*methods, *all_grids], f"{where}: no label", plugins)
         members = grids.members(all_grids[name]) if name in all_grids else [(name,)]
         labels |= dict.fromkeys(label for label, *_ in members)
     return list(labels)
