@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +110,8 @@ def read_change(text: str) -> Change:
     if not key or not equals:
         raise FedLoomError(f"--set must be <key>=<value>, got '{text}'")
     keys = key.split(".")
-    if keys[0] in Study.model_fields and keys[0] not in Config.model_fields:
+    close = get_close_matches(keys[0], [*Config.model_fields, *Study.model_fields], n=1)
+    if close and close[0] not in Config.model_fields:
         keys = ["study", *keys]
     return Change(keys, parse(value, f"--set {key}"), text)
 
