@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,28 @@ def test_a_home_that_cannot_be_written_is_no_problem(tmp_path, monkeypatch, capf
         monkeypatch.setenv("HOME", home)
         assert launch.snakemake([]) == 0
         assert capfd.readouterr().out.strip() == printed
+
+
+@pytest.mark.parametrize(
+    ("terminal", "code", "printed"),
+    [(True, 1, "display\nwhy\n"), (True, 0, "display\n"), (False, 1, "why\ndisplay\n")],
+)
+def test_on_a_terminal_snakemake_explains_a_failure_after_the_display(
+    tmp_path, monkeypatch, capfd, terminal, code, printed
+):
+    def follow(ended, *_):
+        while not ended():
+            time.sleep(0.1)
+        print("display", file=sys.stderr)
+
+    script = tmp_path / "python"  # in place of Snakemake
+    script.write_text(f"#!/bin/sh\necho why >&2\nexit {code}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(launch, "follow", follow)
+    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
+    assert launch.snakemake([], shown=True) == code
+    assert capfd.readouterr().err == printed
 
 
 def test_a_lock_of_a_snakemake_at_work_is_not_removed(tmp_path, monkeypatch):

@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import psutil
 from rich.console import Console
@@ -55,20 +56,26 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     environment = os.environ | {LAUNCHER: "1"} | ({QUIET: "1"} if shown else {})
     if not os.access(os.environ.get("HOME", ""), os.W_OK | os.X_OK):  # Snakemake needs a cache
         environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
-    # a new process group, so that a signal to the launcher alone can be handed on to all jobs
+    console = Console(stderr=True)
+    # On a terminal, Snakemake's lines would break into the display: they follow it, if it fails.
+    # A new process group, so that a signal to the launcher alone can be handed on to all jobs.
     with (
-        subprocess.Popen(command, process_group=0, env=environment) as process,
+        TemporaryFile("w+") if shown and console.is_terminal else nullcontext() as said,
+        subprocess.Popen(command, process_group=0, env=environment, stderr=said) as process,
         _handing_on(process) as signals,
     ):
         if shown:
             try:
-                follow(lambda: process.poll() is not None, Console(stderr=True), signals)
+                follow(lambda: process.poll() is not None, console, signals)
             except Exception as error:  # hours of training are not lost by what shows them
                 print(f"warning: the run goes on without its display: {error!r}", file=sys.stderr)
         status = process.wait()
         if status and signals:
             print("stopped; the same command resumes it", file=sys.stderr)
             status = -signals[0]
+        elif status and said:
+            said.seek(0)
+            print(said.read(), end="", file=sys.stderr)
         return status if status >= 0 else 128 - status  # as a shell has it
 
 
