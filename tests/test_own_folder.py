@@ -86,7 +86,7 @@ def test_a_new_folder_holds_a_study_that_plans_and_overwrites_nothing(here, monk
         new_folder(Path("new"))
     assert (here / "new/Snakefile").read_text() == "mine"
     monkeypatch.chdir(here / "new")
-    assert load_plan().name == "mine"
+    assert load_plan().name == "first"  # "mine" is that of the README and a notebook
 
 
 def test_a_study_may_be_put_into_a_repository_that_is_there(here):
