@@ -98,7 +98,7 @@ def test_steps_that_were_done_are_not_asked_for_again(letters, tmp_path, monkeyp
     with zipfile.ZipFile(io.BytesIO(letters)) as archive:
         archive.extractall(tmp_path / "data")
     assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 0
-    assert "no difference" in capsys.readouterr().out
+    assert "nothing differs" in capsys.readouterr().out
     (tmp_path / "data/letters/test/b/1.png").unlink()
     assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
 

@@ -14,7 +14,7 @@ from fedloom.commands.bundled_studies import file_of
 from fedloom.commands.doctor import findings
 from fedloom.common.errors import FedLoomError
 from fedloom.common.exits import one_line_errors
-from fedloom.common.logs import hide_progress, log_to
+from fedloom.common.logs import log, log_to
 from fedloom.study.runs import Run
 
 
@@ -204,7 +204,7 @@ def check(method: str | None) -> None:
     from fedloom.contract import driver
 
     prepare_torch(threads=1)
-    hide_progress()  # of tiny runs
+    log.setLevel("WARNING")  # no progress of tiny runs
     for plugin in plugins:
         done = driver.check(plugin, list(known.values()))
         click.echo(f"{plugin.name} keeps the contract ({done})", err=True)

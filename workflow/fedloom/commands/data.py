@@ -1,7 +1,6 @@
 """`fedloom data <command>`: the data sets of the papers, and whether their files are right."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
@@ -11,9 +10,6 @@ from fedloom.common.folders import is_folder
 from fedloom.common.logs import progress
 from fedloom.config import recipes
 from fedloom.config.recipes import Recipe
-
-if TYPE_CHECKING:
-    from fedloom.data.image_list import Prepared
 
 COUNTED = ("images", "train", "test", "classes")
 HEADERS = ("name", "papers", "images", "classes", "got by", "there", "licence")
@@ -59,34 +55,24 @@ def get(name: str, root: str | None) -> None:
         print(f"{recipe.name}: got; now see whether it is right: {then}")
         return
     with suppress(FedLoomError):  # of files that are not there yet
-        if not _compared(recipe, name, root)[-1]:
-            print(f"{recipe.name}: got, and the steps by hand are done: {then} finds no difference")
+        if check(name, root, pixels=False) == 0:
             return
     steps.append(f"See whether all is there: {then}")
     numbered = "\n".join(f"  {number}. {step}" for number, step in enumerate(steps, 1))
     raise FedLoomError(f"{recipe.name}: the rest is to be done by hand\n{numbered}")
 
 
-def _compared(
-    recipe: Recipe, name: str, root: str | None
-) -> tuple["Prepared", dict[str, Any], list[str]]:
-    """Return a recipe's images, the settings of their source, and what differs from its counts."""
+def check(name: str, root: str | None, pixels: bool) -> int:
+    """Print in what a data set's files differ from its recipe, and return 2 if they do."""
     from fedloom.data import expected_counts, sources
+    from fedloom.data.images import unreadable
     from fedloom.data.preparation import prepared
 
+    recipe = recipes.find(name)
     entry = {"recipe": name} | ({"root": root} if root else {})
     settings = recipes.dataset_entry(recipe.name, entry)
     ready = prepared(sources.read(settings.pop("source"), settings), settings)
-    return ready, settings, expected_counts.differences(ready, recipe.counts.plain)
-
-
-def check(name: str, root: str | None, pixels: bool) -> int:
-    """Print in what a data set's files differ from its recipe, and return 2 if they do."""
-    from fedloom.data.expected_counts import trained_classes
-    from fedloom.data.images import unreadable
-
-    recipe = recipes.find(name)
-    ready, settings, lines = _compared(recipe, name, root)
+    lines = expected_counts.differences(ready, recipe.counts.plain)
     if pixels and not settings.get("skip_unreadable"):
         with progress(len(ready.labels), "images") as bar:
             for item in ready.items():
@@ -98,7 +84,7 @@ def check(name: str, root: str | None, pixels: bool) -> int:
         return 2
     print(
         f"{recipe.name}: {int((~ready.test).sum()):,} training and {int(ready.test.sum()):,} test "
-        f"images of {len(trained_classes(ready)):,} classes; nothing differs from "
+        f"images of {len(expected_counts.trained_classes(ready)):,} classes; nothing differs from "
         "the counts that the recipe states"
     )
     return 0

@@ -138,6 +138,7 @@ def cost(files: Sequence[Path], tera: float | None) -> str:
     trials = f", and {total.trials} trials before them" if total.trials else ""
     jobs = ", ".join(f"{count:,} {rule}" for rule, count in total.jobs.items())
     disk = ", ".join(f"{kind} {decimal(int(1e6 * size))}" for kind, size in total.disk.items())
+    alone = total.gpu_hours(RATE) + total.seconds / 3600
     facts = {
         "study": plan.name,
         "runs": f"{total.runs:,}{trials}",
@@ -145,7 +146,7 @@ def cost(files: Sequence[Path], tera: float | None) -> str:
         "operations": f"{total.operations:.2g}",
         "one GPU": f"{hours(total.gpu_hours(rate))} at {rate / 1e12:g} tera a second (assumed)",
         "longest run": f"{hours(total.longest / rate / 3600)}, which no second GPU shortens",
-        "cores alone": f"{hours(total.core_hours())} of one core (at {RATE:.0e} a second)",
+        "cores alone": f"{hours(alone)} of one core (at {RATE:.0e} a second)",
         "disk": f"{disk}; states of runs beside them",
     }
     return tabulate(facts.items(), tablefmt="plain", disable_numparse=True)

@@ -28,17 +28,15 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]} ..."
 
 
-def check_known(
-    name: str, known: Collection[str], where: str, others: Collection[str] = ()
-) -> None:
+def check_known(name: str, known: Collection[str], where: str) -> None:
     """Refuse an unknown name; `where` begins the error, as "config key select.tables: no label"."""
     if name not in known:
-        raise FedLoomError(f"{where} '{name}'; {suggestion(name, known, others)}")
+        raise FedLoomError(f"{where} '{name}'; {suggestion(name, known)}")
 
 
-def suggestion(word: str, known: Collection[str], others: Collection[str] = ()) -> str:
-    """Return "did you mean ...?", with one of `others` too, or the list of known words."""
-    close = difflib.get_close_matches(word, [*known, *others], n=1)
+def suggestion(word: str, known: Collection[str]) -> str:
+    """Return "did you mean ...?", or the list of known words."""
+    close = difflib.get_close_matches(word, known, n=1)
     if close:
         return f"did you mean '{close[0]}'?"
     return f"known: {', '.join(sorted(known)) or 'none'}"

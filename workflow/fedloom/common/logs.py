@@ -40,11 +40,6 @@ def progress(total: int, what: str, initial: int = 0) -> tqdm:
     return tqdm(total=total, initial=initial, desc=what, **bar)
 
 
-def hide_progress() -> None:
-    """Print no progress bars from here on, as of runs of milliseconds."""
-    log.setLevel(logging.WARNING)
-
-
 class Progress(NamedTuple):
     """A line of a progress bar: done of total, seconds so far and left, and further values."""
 

@@ -10,7 +10,7 @@ from itertools import chain, product
 from math import lcm
 from typing import Any
 
-from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.errors import FedLoomError, check_known, suggestion
 from fedloom.config import grids
 from fedloom.config.reading import CONFIG
 from fedloom.config.settings import VALIDATION, Grid, Method, Partition, Settings, Trial, Wrapper
@@ -125,11 +125,13 @@ def expand(
 ) -> list[str]:
     """Return the labels that `names` stand for: all members of a grid by its own label."""
     labels: dict[str, None] = {}
-    plugins = [name for name, plugin in discover().items() if plugin.kind == "method"]
+    plugins = {name for name, plugin in discover().items() if plugin.kind == "method"}
     for name in names:
         if name in methods.broken:
             raise methods.broken[name]
-        check_known(name, [*methods, *all_grids], f"{where}: no label", plugins)
+        if name not in methods and name not in all_grids:
+            near = suggestion(name, {*methods, *all_grids, *plugins})
+            raise FedLoomError(f"{where}: no label '{name}'; {near}")
         members = grids.members(all_grids[name]) if name in all_grids else [(name,)]
         labels |= dict.fromkeys(label for label, *_ in members)
     return list(labels)

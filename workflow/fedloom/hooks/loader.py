@@ -125,15 +125,13 @@ class Hooks:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         relay = self._unpacking if name in hookspecs.UNPACKING else self._relay
-        return partial(self._call, getattr(relay, name), name)
+        call = getattr(relay, name)
+        return lambda **given: guarded(lambda: call(**given), self._plugins, name, given)
 
     def takes(self, hook: str, argument: str) -> bool:
         """Return True if a plugin's `hook` has this argument; hooks may leave arguments out."""
         implementations = getattr(self._relay, hook).get_hookimpls()
         return any(argument in one.argnames for one in implementations)
-
-    def _call(self, caller: pluggy.HookCaller, hook: str, /, **arguments: Any) -> Any:
-        return guarded(lambda: caller(**arguments), self._plugins, hook, arguments)
 
 
 def describe(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int] = ()) -> str:

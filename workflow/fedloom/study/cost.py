@@ -41,10 +41,6 @@ class Cost:
         """Return hours of one GPU at a rate in operations per second; default: RATES."""
         return self.operations / (rate or RATES[self.precision]) / 3600
 
-    def core_hours(self) -> float:
-        """Return hours of one core, without a GPU."""
-        return (self.operations / RATE + self.seconds) / 3600
-
 
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""

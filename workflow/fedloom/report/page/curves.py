@@ -67,7 +67,8 @@ def _mean(group: Group, name: str, style: LineStyle) -> list[dict[str, Any]]:
     line |= own | {"customdata": _numbers(band["std"])}
     line["hovertemplate"] += " ± %{customdata:.4g}"
     hidden = own | {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-    edges = band["mean"] - band["std"], band["mean"] + band["std"]
+    ends = [band["mean"] / 10, None] if name == LOSS else [0, 100]  # a loss has a log axis
+    edges = [(band["mean"] + way * band["std"]).clip(*ends) for way in (-1, 1)]
     low, high = ({"x": line["x"], "y": _numbers(edge)} | hidden for edge in edges)
     high |= {"fill": "tonexty", "fillcolor": f"{style.colour}22"}  # 13 % opaque
     return [low, high, line]
