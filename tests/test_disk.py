@@ -222,6 +222,6 @@ def test_a_lock_of_a_snakemake_at_work_is_not_removed(tmp_path, monkeypatch):
     with subprocess.Popen(["sh", str(script)]) as plain:
         while str(script) not in psutil.Process(plain.pid).cmdline():  # it has none at its start
             assert plain.poll() is None
-        with pytest.raises(FedLoomError, match=f"process {plain.pid}.* works in this folder"):
+        with pytest.raises(FedLoomError, match=f"process {plain.pid}.* works here"):
             launch.unlock([])
         plain.kill()

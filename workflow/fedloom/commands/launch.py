@@ -125,8 +125,7 @@ def unlock(arguments: list[str]) -> None:
     for process in psutil.process_iter(["cwd", "cmdline"]):
         names = [Path(word).name for word in (process.info["cmdline"] or [])[:3]]
         if process.info["cwd"] == str(Path.cwd()) and "snakemake" in names:
-            line = f"snakemake (process {process.pid}) works in this folder; wait for it"
-            raise FedLoomError(line)
+            raise FedLoomError(f"snakemake (process {process.pid}) works here; wait for it")
     print("removing the lock of a run that was killed", file=sys.stderr)
     snakemake([*arguments, "--unlock"])
 

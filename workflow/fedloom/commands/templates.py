@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 
 from fedloom.common.checkout import ROOT
@@ -14,14 +13,13 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 def new_folder(folder: Path) -> None:
     """Put a new study, the profiles and the examples into a folder, which need not be empty."""
-    sources = [*(ROOT / "workflow/new_study").iterdir(), ROOT / "profiles", ROOT / "examples"]
-    for place in (folder / source.name for source in sources):
+    sources = {"workflow/new_study": ".", "profiles": "profiles", "examples": "examples"}
+    names = [path.name for path in (ROOT / "workflow/new_study").iterdir()]
+    for place in (folder / name for name in (*names, "profiles", "examples")):
         if place.exists():
             raise FedLoomError(f"{place}: is there already; move it, or name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in sources:
-        copy = shutil.copy if source.is_file() else partial(shutil.copytree, ignore=IGNORED)
-        copy(source, folder / source.name)
+    for source, name in sources.items():
+        shutil.copytree(ROOT / source, folder / name, ignore=IGNORED, dirs_exist_ok=True)
 
 
 def new_method(name: str) -> Path:

@@ -48,7 +48,6 @@ def get(recipe: Recipe, root: str | None = None) -> list[str]:
     if "hub" in how:
         fetch_from_hub(**how["hub"], root=folder)
     for archive in how.get("archives", ()):
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         with held(folder / FOLDER / ".lock", f"{folder}: another process fetches it", log.info):
             fetch_archive(archive, folder)
     return steps + [step.replace("{root}", str(folder)) for step in how.get("manual", ())]

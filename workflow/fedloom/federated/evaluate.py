@@ -254,9 +254,7 @@ def score_of(
 
 @torch.no_grad()
 def answer_test_sets(task: Task, hooks: Hooks, state: State) -> list[dict[str, Any]]:
-    """Let every honest participating client answer all sets of test images; return their rows.
-
-    Clients of a stream that have no test images yet answer none.
+    """Let honest participating clients that have test images answer all sets; return their rows.
 
     A row is of a client and a `test_set`: `own` are its own test images, `base` those of all
     clients, and the others, of classes and datasets that no client trains on, are

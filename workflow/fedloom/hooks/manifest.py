@@ -152,11 +152,9 @@ class Plugin(Located):
         is_method, options = self.kind == "method", self.option_schemas
         if is_method and self.family is None:
             raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
-        for entry in self.needs:
-            if entry not in CACHES[self.family]:
-                raise FedLoomError(
-                    f"{where}needs: a {self.family or self.kind} has no {entry}; remove it"
-                )
+        for entry in (each for each in self.needs if each not in CACHES[self.family]):
+            line = f"a {self.family or self.kind} has no {entry}; remove it"
+            raise FedLoomError(f"{where}needs: {line}")
         for key in OF_THE_PAPER if is_method and self.trained else ():
             if key not in self.training_defaults.model_fields_set:
                 raise FedLoomError(f"{where}training.{key}: is missing")

@@ -46,19 +46,16 @@ def beside(frame: pd.DataFrame, entry: dict) -> pd.DataFrame:
     labels = zip(frame["dataset"], frame["partition"], frame["method"], strict=True)
     cells = [printed(entry, f"{dataset}/{part}", method) for dataset, part, method in labels]
     for name in [name for name in metrics(frame) if any(name in cell for cell in cells)]:
-        values = [_value(cell.get(name, [])) for cell in cells]
+        values = [
+            (number(v), number(v[1:]) if isinstance(v, list) else NAN, "above" in v, "below" in v)
+            for v in (cell.get(name, []) for cell in cells)
+        ]
         pairs = zip(frame[name], frame[f"{name}_std"], values, strict=True)
         verdicts = [verdict(mean, std, *value) for mean, std, value in pairs]
         columns = [*zip(*values, strict=True), verdicts]
         for end, column in zip(("", "_std", "_above", "_below", "_verdict"), columns, strict=True):
             frame[f"{name}_published{end}"] = column
     return frame
-
-
-def _value(value: list | dict) -> tuple[float, float, bool, bool]:
-    """Return a number, its deviation, and whether the number is a lower or an upper bound."""
-    std = number(value[1:]) if isinstance(value, list) else NAN
-    return number(value), std, "above" in value, "below" in value
 
 
 def verdict(
