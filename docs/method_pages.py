@@ -1,5 +1,6 @@
 """A page per plugin, from its method.toml and the docstring of its plugin.py."""
 
+import ast
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 from schema_pages import cell, plain, type_of, value
 from source_pages import source_link
 
-from fedloom.commands.describe import docstring, summary
+from fedloom.commands.describe import summary
+from fedloom.common.folders import read_python
 from fedloom.hooks.manifest import Paper, Plugin
 
 
@@ -89,7 +91,8 @@ def card(plugin: Plugin) -> str:
 
 def said_in(file: Path) -> str:
     """Return the docstring of a plugin's module, and a link to the file."""
-    return f"From {source_link(file)}:\n\n{as_markdown(docstring(file))}"
+    text = ast.get_docstring(read_python(file)) or "No docstring."
+    return f"From {source_link(file)}:\n\n{as_markdown(text)}"
 
 
 def index(plugins: Iterable[Plugin]) -> str:

@@ -34,7 +34,7 @@ def programs(tmp_path_factory) -> Path:
 def test_a_study_runs_in_its_own_folder_with_its_own_method(programs, tmp_path):
     output = installed.try_out(programs, tmp_path)
     study = tmp_path / "my-study"
-    assert (study / "results/tables/mine/main.md").read_text() in output
+    assert (study / "results/tables/first/main.md").read_text() in output
     (run,) = (study / "results/runs").glob("*/*/*/*/seed*")
     assert run.relative_to(study / "results/runs").parts[3] == "mine"
     plain = [programs / "python", "-m", "snakemake", "--cores", 2]
