@@ -138,7 +138,7 @@ def test_an_error_names_file_and_line(text, line, tmp_path):
         ("rounds=many", "study.rounds: must be an integer, got 'many'"),
         ("study.training.lrr=0.1", "study.training.lrr: unknown key; did you mean 'lr'?"),
         ("ruonds=4", "study.ruonds: unknown key; did you mean 'rounds'?"),
-        ("slect.methods=[fedvpt]", "slect: unknown key; did you mean 'select'?"),
+        ("selectt.methods=[fedvpt]", "selectt: unknown key; did you mean 'select'?"),
         ("select.methods=[fedvptt]", "select.methods: no label 'fedvptt'"),
         ("report.last_evaluations=9", "study.report.last_evaluations: 9, but only 6 rounds"),
     ],
