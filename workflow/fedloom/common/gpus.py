@@ -73,7 +73,7 @@ def _first_free(names: list[str]) -> str | None:
 def visible() -> list[str]:
     """Return the devices that CUDA_VISIBLE_DEVICES shows, by their UUIDs.
 
-    Like CUDA, ignore the first name that is no device, as Slurm's NoDevFiles, and those behind it.
+    Like CUDA, end at the first name of no device, such as Slurm's NoDevFiles.
     Where nvidia-smi is missing, an index stands in for the UUID.
     """
     words = os.environ.get(VISIBLE)
