@@ -103,6 +103,17 @@ def test_steps_that_were_done_are_not_asked_for_again(letters, tmp_path, monkeyp
     assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
 
 
+def test_without_counts_nobody_knows_whether_steps_were_done(letters, tmp_path, monkeypatch):
+    file = recipe(
+        tmp_path,
+        "get: {manual: ['Unpack it into {root}.']}\n"
+        'source: folder\nroot: "{root}/letters"\nimage_size: 32\n',
+    )
+    with zipfile.ZipFile(io.BytesIO(letters)) as archive:
+        archive.extractall(tmp_path / "data")
+    assert fedloom(monkeypatch, "data", "get", file, "--root", tmp_path / "data") == 2
+
+
 def test_a_data_set_of_several_gets_each(letters, tmp_path, monkeypatch):
     with serving(Files, {"/one.zip": letters, "/two.zip": letters}) as server:
         digest = hashlib.sha256(letters).hexdigest()
