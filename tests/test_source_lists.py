@@ -255,7 +255,7 @@ def test_the_store_is_made_again_for_other_lists(tmp_path):
 
 
 def test_a_class_has_one_name_in_all_lists(tmp_path):
-    """That of a list which has names, as CoOp's, beside one which has numbers alone."""
+    """One list names its classes, as CoOp's do; the other numbers them."""
     root = files(tmp_path / "root", "1.png", "2.png", "3.png", "4.png")
     named = {"train": [["1.png", 0, "cat"], ["2.png", 1, "dog"]], "test": [["3.png", 0, "hound"]]}
     write(root / "split.json", json.dumps(named))

@@ -57,7 +57,7 @@ def snakemake(arguments: list[str], shown: bool = False) -> int:
     if not os.access(os.environ.get("HOME", ""), os.W_OK | os.X_OK):  # Snakemake needs a cache
         environment.setdefault("XDG_CACHE_HOME", str(Path(".snakemake/cache").absolute()))
     console = Console(stderr=True)
-    # On a terminal, Snakemake's lines would break into the display: they follow it, if it fails.
+    # On a terminal, Snakemake's lines would break into the display, so they are kept for a failure.
     # A new process group, so that a signal to the launcher alone can be handed on to all jobs.
     with (
         TemporaryFile("w+") if shown and console.is_terminal else nullcontext() as said,

@@ -18,7 +18,7 @@ MinImages = Annotated[Count | None, Field(description=AT_LEAST)]
 
 
 class Arrivals(Keys):
-    """What arrives while a run trains: some of it is there from the first round on."""
+    """Classes, domains or clients that arrive in parts while a run trains."""
 
     of: Literal["classes", "domains", "clients"]
     """These are divided at random, by the seed, into parts that arrive one after another. Clients

@@ -33,7 +33,7 @@ from fedloom.hooks.discovery import Found
 
 
 def resolve_with(config: dict[str, Any], own: dict[str, Any] | None = None) -> Settings:
-    """Check and resolve the merged config, of which a study inherits all but its `own` keys."""
+    """Check and resolve the merged config; keys outside of `own` are inherited by the study."""
     own = config if own is None else own
     keys = with_partitions(checked(Config, config, CONFIG + " "))
     protocols = {}

@@ -151,7 +151,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Reported:
-    """What tables report of a run."""
+    """The rounds of a run whose accuracies tables report."""
 
     rounds: tuple[int, ...]  # evaluated rounds to average
     worst_of: tuple[int, ...] = ()  # the worst accuracy is their lowest mean, else a client's

@@ -33,9 +33,9 @@ class Saved:
 
 
 def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | None:
-    """Return what a checkpoint holds, on the host, or why no job can resume from it.
+    """Return a checkpoint's content, on the host, or the reason why no job can resume from it.
 
-    It is None if there is no checkpoint of a round after `first`, where the job starts.
+    Return None if there is no checkpoint of a round after `first`, where the job starts.
     """
     if not head.exists():
         return None

@@ -19,7 +19,7 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Participation:
-    """What the server remembers of a client."""
+    """The rounds of a client, and its last loss, as the server remembers them."""
 
     rounds: int = 0  # that it was selected in
     last_round: int = 0

@@ -1,4 +1,4 @@
-"""What default hooks compute, for methods and stages too."""
+"""Functions that default hooks, methods and stages share."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

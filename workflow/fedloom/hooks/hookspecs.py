@@ -221,7 +221,7 @@ def predict(task: "Task", received: "Tree", clients: "Cohort", batch: "Batch") -
     A client comes with its personal state, that of `unseen_client_state` if it never trained, and
     in a second pass with that of `personalize`. On the global test set the server's model is a
     cohort of one client (SERVER_MODEL, `clients.is_server_model`) with uniform class priors; return
-    None if there is no such model, and the clients' own are averaged.
+    None if the server has no model, so that those of the clients are averaged.
 
     Leave out `clients` if the logits follow from `received` and the images alone: where all clients
     receive the same, the global test then takes over their answers.

@@ -107,8 +107,8 @@ class Plugin(Located):
     artefacts: dict[Identifier, Artefact] = Field({})
     """Named tables that its hook artefact gives, or a wrapper's hook audit_table."""
     trains: str = ""
-    """What clients train, as "prompts + head", for tables of methods that differ in it; known where
-    cost.trains_weights names an option."""
+    """The part of the model that clients train, as "prompts + head", for tables of methods that
+    train different parts. It may be left out where cost.trains_weights names an option."""
     trained: bool = True
     """False if there is nothing to train, and the rounds change nothing."""
     stacked: bool = True
