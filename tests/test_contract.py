@@ -302,6 +302,14 @@ def test_what_a_family_has_not_cannot_be_needed(name, needs, family, tmp_path):
         manifest.discover(tmp_path)[name]
 
 
+@pytest.mark.parametrize("key", ['preserves = "sum"', 'updates = "unread"'])
+def test_a_method_may_not_set_what_is_of_wrappers(key, tmp_path):
+    toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
+    toml.write_text(f"{key}\n{toml.read_text()}")
+    with refused("method.toml", key.split()[0], "wrappers"):
+        manifest.discover(tmp_path)["head_tuning"]
+
+
 def test_a_pip_installed_method_is_found_without_being_imported(tmp_path, monkeypatch):
     package = _copy("head_tuning", tmp_path / "site" / "their_method")
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")

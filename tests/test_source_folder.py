@@ -212,6 +212,18 @@ def test_a_truncated_image_is_named_or_counted(keep, make, root, caplog):
     assert "1 of 8 images were unreadable" in caplog.text
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_class_without_a_readable_image_is_an_error(make, root, count):
+    image_folder(root, ["ant", "bee"], count=2)
+    for k in range(count):
+        (root / f"bee/{k}.png").write_bytes(b"")
+    if count == 1:
+        assert make(skip_unreadable=True)[1]["skipped"] == 1
+    else:
+        with refused("class bee"):
+            make(skip_unreadable=True)
+
+
 def test_nothing_readable_is_an_error(make, root):
     image_folder(root, ["a", "b"])
     for file in root.rglob("*.png"):

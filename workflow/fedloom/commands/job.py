@@ -130,8 +130,7 @@ def serve(listener: socket.socket, snakemake: int) -> None:
 
 def ctimes() -> dict[Path, int]:
     """Return when each file of the library was changed, in nanoseconds."""
-    files = Path(__file__).parents[1].rglob("*.py")
-    return {file: file.stat().st_ctime_ns for file in files}
+    return {file: file.stat().st_ctime_ns for file in Path(__file__).parents[1].rglob("*.py")}
 
 
 def modules_of(stage: str, job: str) -> list[str]:

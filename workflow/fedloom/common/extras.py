@@ -12,5 +12,4 @@ EXTRAS |= dict.fromkeys(("mlflow", "tensorboard", "wandb"), "trackers")
 def require(module: str) -> None:
     """Require that a module of EXTRAS is installed; the error names the extra."""
     if module in EXTRAS and find_spec(module) is None:
-        line = f"{module}: not installed; pip install 'fedloom[{EXTRAS[module]}]'"
-        raise FedLoomError(line)
+        raise FedLoomError(f"{module}: not installed; pip install 'fedloom[{EXTRAS[module]}]'")

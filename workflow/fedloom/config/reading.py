@@ -39,8 +39,7 @@ def parse(text: str, where: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = one_line(error.problem or error.context)
-        raise FedLoomError(f"{where}{place}: {problem}") from None
+        raise FedLoomError(f"{where}{place}: {one_line(error.problem or error.context)}") from None
     except (YAMLError, ValueError, RecursionError) as error:
         raise FedLoomError(f"{where}: {one_line(error)}") from None
 

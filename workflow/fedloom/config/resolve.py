@@ -102,8 +102,7 @@ def _selection(keys: Config, methods: Found[Method], grids: dict[str, Grid]) -> 
     names = select.scenarios or ["/".join(labels) for labels in crossed]
     for name in names:
         if name.count("/") != 1:
-            line = f"{where}.scenarios: must be <dataset>/<partition>, got '{name}'"
-            raise FedLoomError(line)
+            raise FedLoomError(f"{where}.scenarios: must be <dataset>/<partition>, got '{name}'")
         for section, label in zip(("datasets", "partitions"), name.split("/"), strict=True):
             known = getattr(keys, section)
             check_known(label, known, f"{where}.scenarios: '{name}': {section} has no label")

@@ -88,8 +88,7 @@ def other_options(method: Plugin, folder: Path, *wrappers: Plugin) -> None:
             evaluate(run.task.at(1), run.hooks, run.first, global_test=True)
         except FedLoomError as error:
             if not refuses([changed, *around], error):
-                line = f"{error} (on cohorts of {cohort} clients{words})"
-                raise FedLoomError(line) from error
+                raise FedLoomError(f"{error} (on cohorts of {cohort} clients{words})") from error
 
 
 CHECKS = (*checks.CHECKS, other_options)

@@ -57,7 +57,7 @@ def _examples(
     ready: Prepared, settings: dict[str, Any], rgb: bool, skipped: list[str]
 ) -> Iterator[store.Example]:
     """Yield the images, all in the shape of the first; note unreadable ones in `skipped`."""
-    first, shape = "", ()
+    first, shape, kept = "", (), set[int]()
     with progress(len(ready.labels), "images") as bar:
         for row, item in enumerate(ready.items()):
             bar.update()
@@ -79,9 +79,13 @@ def _examples(
             if pixels.shape[2] > shape[2]:
                 raise _ColourAfterGreyError
             pixels = np.repeat(pixels, shape[2] // pixels.shape[2], axis=2)
-            yield store.Example(
-                pixels, int(ready.labels[row]), bool(ready.test[row]), str(ready.domains[row])
-            )
+            label = int(ready.labels[row])
+            kept.add(label)
+            yield store.Example(pixels, label, bool(ready.test[row]), str(ready.domains[row]))
+    for label in {*ready.labels.tolist()} - kept if kept else ():
+        raise FedLoomError(
+            f"no image of class {ready.classes[label]} can be read; mend one, or remove the class"
+        )
     if skipped:
         log.warning("%d of %d images were unreadable", len(skipped), len(ready.labels))
 

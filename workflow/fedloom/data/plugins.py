@@ -53,6 +53,5 @@ def _function_of(plugin: DataPlugin, name: str, arguments: str) -> Callable[...,
     """Import a plugin and return its function of that name, which takes these arguments."""
     function = getattr(import_plugin(plugin), name, None)
     if not callable(function):
-        line = f"{plugin.file}: a {plugin.kind} needs the function {name}({arguments})"
-        raise FedLoomError(line)
+        raise FedLoomError(f"{plugin.file}: a {plugin.kind} needs the function {name}({arguments})")
     return function

@@ -64,8 +64,7 @@ def _cells(labels: np.ndarray, domains: np.ndarray) -> _Cells:
     _, label = np.unique(labels[order], return_inverse=True)
     _, domain = np.unique(domains[order], return_inverse=True)
     starts = np.flatnonzero(np.r_[True, (np.diff(label) != 0) | (np.diff(domain) != 0)])
-    sizes = np.diff(np.r_[starts, len(order)])
-    return _Cells(order, starts, sizes, label[starts], domain[starts])
+    return _Cells(order, starts, np.diff(np.r_[starts, len(order)]), label[starts], domain[starts])
 
 
 def _is_sound(cells: _Cells, taken: np.ndarray, fraction: float) -> bool:

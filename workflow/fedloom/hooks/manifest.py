@@ -152,6 +152,8 @@ class Plugin(Located):
         is_method, options = self.kind == "method", self.option_schemas
         if is_method and self.family is None:
             raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
+        for key in {"preserves", "updates"} & self.model_fields_set if is_method else ():
+            raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
         for entry in (each for each in self.needs if each not in CACHES[self.family]):
             line = f"a {self.family or self.kind} has no {entry}; remove it"
             raise FedLoomError(f"{where}needs: {line}")

@@ -69,8 +69,7 @@ def superclasses_of(classes: pd.Series, superclass_of: dict, file: str | None) -
     """Return the superclass of every class, or raise a FedLoomError if the file lacks one."""
     coarse = classes.map(superclass_of)
     if coarse.isna().any():
-        missing = min(classes[coarse.isna()])
-        raise FedLoomError(f"{file}: no superclass for class '{missing}'")
+        raise FedLoomError(f"{file}: no superclass for class '{min(classes[coarse.isna()])}'")
     return coarse
 
 
@@ -82,5 +81,4 @@ def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> fl
     does not say), one group for all would be perfect.
     """
     overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
-    together = pd.crosstab(classes, clusters).max(axis=1).sum()
-    return 100 * overlap / together
+    return 100 * overlap / pd.crosstab(classes, clusters).max(axis=1).sum()
