@@ -126,8 +126,7 @@ class FrozenViT(Backbone):
     ) -> Tensor:
         """Compute the final-norm class tokens [K, B, d] of uint8 images [K, B, H, W, channels]."""
         tokens = self.embed(images, weights)
-        tokens = self.blocks(tokens, weights=weights, inserts=inserts, read=1)
-        return self.pool(tokens, weights)
+        return self.pool(self.blocks(tokens, weights=weights, inserts=inserts, read=1), weights)
 
     def forward(
         self,

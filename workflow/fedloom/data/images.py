@@ -84,7 +84,7 @@ def _examples(
             yield store.Example(pixels, label, bool(ready.test[row]), str(ready.domains[row]))
     for label in {*ready.labels.tolist()} - kept if kept else ():
         raise FedLoomError(
-            f"no image of class {ready.classes[label]} can be read; mend one, or remove the class"
+            f"no image of class {ready.classes[label]} can be read; mend one of them"
         )
     if skipped:
         log.warning("%d of %d images were unreadable", len(skipped), len(ready.labels))

@@ -158,5 +158,4 @@ def long_tail(counts: np.ndarray, factor: float) -> np.ndarray:
     is the number of the largest class.
     """
     exponents = np.arange(len(counts)) / max(1, len(counts) - 1)
-    profile = np.floor(counts.max() * (1 / factor) ** exponents + 1e-9).astype(int)
-    return np.minimum(profile, counts)
+    return np.minimum(np.floor(counts.max() * (1 / factor) ** exponents + 1e-9).astype(int), counts)

@@ -130,8 +130,7 @@ class Hooks:
 
     def takes(self, hook: str, argument: str) -> bool:
         """Return True if a plugin's `hook` has this argument; hooks may leave arguments out."""
-        implementations = getattr(self._relay, hook).get_hookimpls()
-        return any(argument in one.argnames for one in implementations)
+        return any(argument in one.argnames for one in getattr(self._relay, hook).get_hookimpls())
 
 
 def describe(names: Sequence[str], hook: str, number: int = 0, ids: Sequence[int] = ()) -> str:

@@ -68,8 +68,7 @@ def over_seeds(
     runs: Sequence[PlottedRun], curve: Callable[[PlottedRun], pd.Series]
 ) -> pd.DataFrame:
     """Return `mean` and sample deviation `std` (NaN of one run) of the runs' numbers, by index."""
-    curves = pd.concat([curve(run) for run in runs])
-    return curves.groupby(level=0, sort=False).agg(["mean", "std"])
+    return pd.concat([curve(run) for run in runs]).groupby(level=0, sort=False).agg(["mean", "std"])
 
 
 def join(parts: Sequence[Path], out: Path, run: Run, facts: dict[str, str]) -> None:

@@ -172,8 +172,7 @@ def _seeds_needed(difference: Difference, within: Ends, confidence: float) -> fl
     of_clients = clients * np.sqrt(difference.seeds / counts)
     halves = np.maximum(difference.deviation * _factor(counts, confidence), of_clients)
     halves += difference.deviation / np.sqrt(counts) * scipy.stats.norm.ppf(POWER)
-    enough = counts[halves < max(_margins((mean, mean), within))]
-    return min(enough.tolist(), default=math.inf)
+    return min(counts[halves < max(_margins((mean, mean), within))].tolist(), default=math.inf)
 
 
 def _margins(interval: tuple[float, float], within: Ends) -> tuple[float, float]:

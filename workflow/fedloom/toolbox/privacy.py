@@ -7,6 +7,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -45,11 +46,17 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     """
     if rounds == 0:
         return 0.0
+    spent = (rounds * _of_a_round(noise, sampled)).tolist()
+    from opacus.accountants.analysis import rdp
+
+    with warnings.catch_warnings(action="ignore"):  # that other orders may bound it more tightly
+        return float(rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)[0])
+
+
+@cache
+def _of_a_round(noise: float, sampled: float) -> np.ndarray:
+    """Return the Renyi divergence of one round at each of ORDERS; those of rounds add up."""
     require("opacus")
     from opacus.accountants.analysis import rdp  # takes seconds
 
-    spent = rdp.compute_rdp(q=sampled, noise_multiplier=noise, steps=rounds, orders=ORDERS)
-    with warnings.catch_warnings():  # that other orders may bound it more tightly
-        warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
-        epsilon, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)
-    return float(epsilon)
+    return np.asarray(rdp.compute_rdp(q=sampled, noise_multiplier=noise, steps=1, orders=ORDERS))

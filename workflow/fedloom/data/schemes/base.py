@@ -37,8 +37,7 @@ def largest_remainder(total: int, shares: np.ndarray) -> np.ndarray:
 
 def deal(rows: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Deal rows at random to clients, in proportion to `shares` [K]; return each one's client."""
-    owners = np.repeat(np.arange(len(shares)), largest_remainder(len(rows), shares))
-    return rng.permutation(owners)
+    return rng.permutation(np.repeat(np.arange(len(shares)), largest_remainder(len(rows), shares)))
 
 
 def deal_classes(

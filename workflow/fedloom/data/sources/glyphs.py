@@ -250,8 +250,7 @@ def _restyled(image: np.ndarray, style: str, rng: np.random.Generator) -> np.nda
             angle = rng.uniform(-TURN, TURN)
             return np.asarray(Image.fromarray(image).rotate(angle, Image.Resampling.BILINEAR))
         case "noisy":
-            noise = rng.normal(0, NOISE, image.shape)
-            return (image + noise).round().clip(0, 255).astype(np.uint8)
+            return (image + rng.normal(0, NOISE, image.shape)).round().clip(0, 255).astype(np.uint8)
         case "covered":
             top, left = rng.integers(0, np.array(image.shape) - COVER + 1)
             image = image.copy()
