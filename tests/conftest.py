@@ -2,11 +2,9 @@ import sys
 
 import hypothesis
 import pytest
-import torch
 
 from fedloom.common import checkout
 from fedloom.config import kinds
-from fedloom.contract.tiny import tiny_task
 from fedloom.hooks import loader, manifest
 
 # how long an example takes says more of what else the machine does
@@ -39,12 +37,16 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
+    import torch  # here, so that the process that starts the workers need not import it
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def tiny(tmp_path):
     """tiny(name, **options): a task of milliseconds for a method, and its hooks."""
+
+    from fedloom.contract.tiny import tiny_task
 
     def make(name: str, **options: object):
         method = manifest.find(name)
