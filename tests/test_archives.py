@@ -7,6 +7,7 @@ import stat
 import tarfile
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_no_damaged_archive_is_taken_for_a_whole_one(kind, data):
         assert len(files) == len(LETTERS)
         if kind != "plain":
             assert {p.read_bytes() for p in files} == set(LETTERS.values())
+
+
+@pytest.mark.parametrize("flipped", [1, 2, 128, 255])
+def test_a_zip_whose_index_is_damaged_loses_no_member(flipped, tmp_path):
+    """A longer comment would hide the next members, and two entries of one name all but one."""
+    whole, file = WHOLE["zip"], tmp_path / NAMES["zip"]
+    for place in range(whole.index(b"PK\x01\x02"), len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ flipped]) + whole[place + 1 :])
+        out = tmp_path / str(place)
+        with suppress(FedLoomError):
+            unpack(file, out)
+            files = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+            assert sorted(files) == sorted(LETTERS.values())
 
 
 @pytest.mark.parametrize("kind", WHOLE)

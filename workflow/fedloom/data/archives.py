@@ -26,12 +26,11 @@ def unpack(file: Path, into: Path) -> list[str]:
     """
     try:
         with zipfile.ZipFile(file) if file.suffix == ".zip" else tarfile.open(file) as archive:
-            members = dict(_members(archive))
-            for name, opened in members.items():
+            members = [*_members(archive)]
+            for name, opened in members:
                 path = into / name
                 (path.parent if opened else path).mkdir(parents=True, exist_ok=True)
-                content = opened and opened()
-                if content:
+                if content := opened and opened():
                     with content, path.open("wb") as written:
                         shutil.copyfileobj(content, written, PIECE)
     except Exception as error:  # of damage, whatever the format's reader raises
@@ -41,7 +40,7 @@ def unpack(file: Path, into: Path) -> list[str]:
         cure = "mend that, or unpack it by hand" if stays else "run it again"
         reason = f"cannot be unpacked into {into} ({in_words(error)})"
         raise FedLoomError(f"{file}: {reason}; {cure}") from None
-    return sorted({part for name in members for part in PurePosixPath(name).parts[:1]})
+    return sorted({part for name, _ in members for part in PurePosixPath(name).parts[:1]})
 
 
 def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, Opened]]:
@@ -51,6 +50,8 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, 
     """
     if isinstance(archive, zipfile.ZipFile):
         for info in archive.infolist():  # a link is a file of another mode
+            if b"PK\1\2" in info.extra + info.comment:  # the next entry, by a length that is broken
+                raise zipfile.BadZipFile(f"the entry of {info.filename!r} is broken")
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
             _check(info.filename, plain)
             yield info.filename, None if info.is_dir() else partial(archive.open, info)
