@@ -48,9 +48,8 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     settings = resolve(merged, read, changes, own)
     for note in settings.notes if LAUNCHER not in os.environ else ():
         print(f"note: {note}", file=sys.stderr)
-    for label in settings.select.methods:  # a file that is not Python is an error here
-        plugin = find(settings.methods[label].plugin)
-        staleness.files_of((), (plugin,))
+    for name in sorted({settings.methods[label].plugin for label in settings.select.methods}):
+        staleness.files_of((), (find(name),))  # a file that is not Python is an error here
     return Plan(settings, merged, tuple(read), tuple(changes))
 
 

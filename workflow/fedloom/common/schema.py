@@ -1,7 +1,7 @@
 """Check what people write (YAML, TOML) by models of keys; an error is a line that names the key."""
 
 import re
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -136,6 +136,7 @@ WORDS = {  # pydantic's words, and those of FedLoom's errors
 }
 
 
+@cache
 def read_yaml(path: Path) -> Any:
     """Read a YAML file that ships with FedLoom, by libyaml's fast parser."""
     return yaml.load(path.read_text(), yaml.CSafeLoader)

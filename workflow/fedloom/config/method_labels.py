@@ -108,7 +108,8 @@ def grid_of(method: Method, axes: dict[str, list], where: str) -> Grid:
 def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
     """Return a method with another label and other values of some options, training's too."""
     plugin, (own, swept) = find(method.plugin), grids.parted(options)
-    checked = plugin.options(method.options | own, where)
+    plugin.options(own, where)
+    checked = method.options | own
     return replace(
         method,
         label=label,
