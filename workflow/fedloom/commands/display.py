@@ -65,8 +65,7 @@ def _line(course: Course, word: str, job: Job) -> Text:
 
 def _far(job: Job) -> str:
     """Return how far a job is, by the last line of its progress."""
-    progress = job.progress
-    return f"{progress.done}/{progress.total} {progress.values}".rstrip() if progress else ""
+    return f"{far.done}/{far.total} {far.values}".rstrip() if (far := job.progress) else ""
 
 
 def _share(course: Course, over: bool = False) -> str:
