@@ -50,7 +50,7 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, 
     """
     if isinstance(archive, zipfile.ZipFile):
         for info in archive.infolist():  # a link is a file of another mode
-            if b"PK\1\2" in info.extra + info.comment:  # the next entry, by a length that is broken
+            if b"PK\1\2" in info.comment:  # of the next entry: the length of the comment is broken
                 raise zipfile.BadZipFile(f"the entry of {info.filename!r} is broken")
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
             _check(info.filename, plain)
