@@ -259,14 +259,3 @@ def test_a_caption_says_whose_rounds_differ():
     assert at(runs) == f"p: mean of rounds 8, 10; q: {worst}"
     runs[1] = shown(partition="p", method="n", title="N", reported=Reported((12,)))
     assert at(runs) == "M on p: mean of rounds 8, 10; N on p: round 12"
-
-
-@pytest.mark.parametrize("rounds", [5, 4])
-def test_what_would_arrive_after_the_last_round_is_refused(rounds):
-    stream = DIRICHLET | {"arrivals": {"of": "clients", "at": [3, 5]}}
-    partitions = {"plain": stream | {"protocol": {"rounds": rounds}}}
-    if rounds == 5:
-        _plan(partitions=partitions)
-    else:
-        with refused("partitions.plain.arrivals.at", "4", "got 5"):
-            _plan(partitions=partitions)

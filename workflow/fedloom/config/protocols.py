@@ -115,11 +115,7 @@ def check_runs(settings: Settings) -> None:
         own = settings.protocols[label].model_fields_set - {"training"}
         study, protocol = f"{CONFIG} study", f"{CONFIG} partitions.{label}.protocol"
         where, found = protocol if own else study, study_of(settings, label)
-        keys = settings.partitions[label].settings
-        if (last := keys.get("arrivals", {}).get("at", [0])[-1]) > found.rounds:
-            line = f"must be at most {found.rounds}, the last round, got {last}; lower it"
-            raise FedLoomError(f"{CONFIG} partitions.{label}.arrivals.at: {line}")
-        training = participants(keys)
+        training = participants(settings.partitions[label].settings)
         if training is not None and found.clients_per_round > training:
             raise FedLoomError(
                 f"{protocol if 'clients_per_round' in own else study}.clients_per_round: "
