@@ -50,7 +50,8 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, 
     """
     if isinstance(archive, zipfile.ZipFile):
         for info in archive.infolist():  # a link is a file of another mode
-            if b"PK\1\2" in info.comment:  # of the next entry: the length of the comment is broken
+            # a broken length of a comment hides the next entry, and a broken name makes a folder
+            if b"PK\1\2" in info.comment or (info.is_dir() and info.file_size):
                 raise zipfile.BadZipFile(f"the entry of {info.filename!r} is broken")
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
             _check(info.filename, plain)
