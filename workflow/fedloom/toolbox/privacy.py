@@ -49,7 +49,8 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     spent = (rounds * _of_a_round(noise, sampled)).tolist()
     from opacus.accountants.analysis import rdp
 
-    with warnings.catch_warnings(action="ignore"):  # that other orders may bound it more tightly
+    with warnings.catch_warnings():  # that other orders may bound it more tightly
+        warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
         return float(rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)[0])
 
 
