@@ -57,7 +57,8 @@ def try_out(programs: Path, folder: Path, command: str = "run") -> str:
     call(fedloom, "plan", "pep_fedpt/table4", folder=study)
     call(fedloom, "new", "idea", folder=study)
     shutil.copytree(study / "examples/methods/apfl_prompts", study / "plugins/apfl_prompts")
-    call(fedloom, "check", "--method", "apfl_prompts", folder=study)
+    for name in ("idea", "apfl_prompts"):
+        call(fedloom, "check", "--method", name, folder=study)
     return call(fedloom, command, "--cores", 2, "--set", *SMALL, folder=study)
 
 
