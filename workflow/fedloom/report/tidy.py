@@ -83,7 +83,8 @@ def with_files(record: pa.Table, folder: Path, trials: bool) -> pd.DataFrame:
     for label in OF_RUNS:
         runs[label] = pd.Categorical(runs[label], runs[label].unique())
     tested = [folder / paths.at(paths.ARTEFACT, run, artefact=TEST_SETS) for run in every]
-    return pd.concat([runs, runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]])
+    others = runs.assign(filename=list(map(str, tested)))[runs[TEST_SETS]]
+    return pd.concat([runs, others])
 
 
 def frame(runs: pd.DataFrame) -> pd.DataFrame:

@@ -81,4 +81,5 @@ def congruence(groups: pd.Series, clusters: pd.Series, classes: pd.Series) -> fl
     does not say), one group for all would be perfect.
     """
     overlap = pd.crosstab(groups, clusters).max(axis=1).sum()
-    return 100 * overlap / pd.crosstab(classes, clusters).max(axis=1).sum()
+    together = pd.crosstab(classes, clusters).max(axis=1).sum()
+    return 100 * overlap / together
