@@ -46,9 +46,10 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     """
     if rounds == 0:
         return 0.0
-    spent = (rounds * _of_a_round(noise, sampled)).tolist()
-    from opacus.accountants.analysis import rdp
+    require("opacus")
+    from opacus.accountants.analysis import rdp  # takes seconds
 
+    spent = (rounds * _of_a_round(noise, sampled)).tolist()
     with warnings.catch_warnings():  # that other orders may bound it more tightly
         warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
         return float(rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)[0])
@@ -57,7 +58,6 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
 @cache
 def _of_a_round(noise: float, sampled: float) -> np.ndarray:
     """Return the Renyi divergence of one round at each of ORDERS; those of rounds add up."""
-    require("opacus")
-    from opacus.accountants.analysis import rdp  # takes seconds
+    from opacus.accountants.analysis import rdp
 
     return np.asarray(rdp.compute_rdp(q=sampled, noise_multiplier=noise, steps=1, orders=ORDERS))
