@@ -49,8 +49,8 @@ def test_no_damaged_archive_is_taken_for_a_whole_one(kind, data):
 
 @pytest.mark.parametrize("flipped", [1, 2, 72, 105, 128, 255])
 def test_a_zip_whose_index_is_damaged_loses_no_member(flipped, tmp_path):
-    """A longer comment would hide the next members, two entries of one name all but one, and a name
-    that ends in a slash its own."""
+    """A longer comment hides the next entries; of two files with one name, the second replaces the
+    first; and a file whose name ends in a slash becomes a folder."""
     whole, file = WHOLE["zip"], tmp_path / NAMES["zip"]
     for place in range(whole.index(b"PK\x01\x02"), len(whole)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ flipped]) + whole[place + 1 :])

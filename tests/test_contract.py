@@ -303,7 +303,7 @@ def test_what_a_family_has_not_cannot_be_needed(name, needs, family, tmp_path):
 
 
 @pytest.mark.parametrize("key", ['preserves = "sum"', 'updates = "unread"'])
-def test_a_method_may_not_set_what_is_of_wrappers(key, tmp_path):
+def test_a_method_may_not_set_the_keys_of_wrappers(key, tmp_path):
     toml = _copy("head_tuning", tmp_path / "head_tuning") / "method.toml"
     toml.write_text(f"{key}\n{toml.read_text()}")
     with refused("method.toml", key.split()[0], "wrappers"):

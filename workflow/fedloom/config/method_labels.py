@@ -108,7 +108,7 @@ def grid_of(method: Method, axes: dict[str, list], where: str) -> Grid:
 def _varied(method: Method, label: str, title: str, options: dict[str, Any], where: str) -> Method:
     """Return a method with another label and other values of some options, training's too."""
     plugin, (own, swept) = find(method.plugin), grids.parted(options)
-    plugin.options(own, where)
+    plugin.options(own, where)  # the method's other options are checked already
     checked = method.options | own
     return replace(
         method,

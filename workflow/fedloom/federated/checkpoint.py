@@ -35,7 +35,7 @@ class Saved:
 def read_checkpoint(head: Path, fingerprint: str, first: int) -> Saved | str | None:
     """Return a checkpoint's content, on the host, or the reason why no job can resume from it.
 
-    Return None if there is no checkpoint of a round after `first`, where the job starts.
+    Return None if the file is missing, or if its round is not after `first`.
     """
     if not head.exists():
         return None
