@@ -187,10 +187,15 @@ def test_only_what_no_study_uses_is_listed_and_deleted(folder, capsys, monkeypat
     }
     unused = {kind.format(labels) for kind, (_, labels) in KINDS.items()}
     unused |= {"studies/old.parquet", TRIAL.format(1001)}
+    of_runs = {kind for kind in KINDS if kind.startswith(("runs", "tables", "features"))}
+    for names, number in ((used, 0), (unused, 1)):  # the receipts of jobs go with their results
+        names |= {f"receipts/{kind.format(KINDS[kind][number])}.json" for kind in of_runs}
     _write(*(Path("results", name) for name in used | unused))
     before = {str(file.relative_to("results")) for file in Path("results").rglob("*.*")}
     gone = {
-        re.sub(r"/(images|evaluation|trials|seed0|main|loss)\.\w+$", "", name) for name in unused
+        re.sub(r"/(images|evaluation|trials|seed0|main|loss)\.\w+$", "", name)
+        for name in unused
+        if not name.startswith("receipts")
     }
     monkeypatch.setattr("click.confirm", lambda question: False)
     lines = _said(capsys, "clean", *studies).splitlines()

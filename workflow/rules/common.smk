@@ -1,5 +1,12 @@
 """What rules share: wildcards, and the one command that every job is."""
 
+from functools import cache
+
+from snakemake.settings.enums import RerunTrigger
+
+from fedloom.commands import course
+from fedloom.study import job_receipts
+
 
 wildcard_constraints:
     dataset="[^/]+",
@@ -20,17 +27,42 @@ def stage(name, gpu=False):
     """The command of a rule: its job is described by `params.job`, its files follow from that. One
     that can use a GPU learns from `resources.gpu` whether to take one."""
     asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
-    return f"{asks}python -m fedloom.commands.job {name} --job {{params.job:q}} --threads {{threads}} --log {{log}}"
+    job = f"python -m fedloom.commands.job {name} --job {{params.job:q}}"
+    return (
+        f"{asks}{job} --sources {{params.sources}} --threads {{threads}} --log {{log}}"
+    )
 
 
 def described(rule):
     """The parameters of a rule: its job as canonical JSON, and the digest of its source files. As
     inputs these would be some hundred paths of every job, and Snakemake keeps an input's checksum
-    when the job ends, which may be after an edit."""
+    when the job ends, which may be after an edit. That of `train` has the digest in its job too.
+    """
     return {
         "job": lambda w: to_json(PLAN.job(rule, w)),
         "sources": lambda w: PLAN.sources(rule, PLAN.job(rule, w)),
     }
+
+
+@cache
+def make_stale_results_again():
+    """Have results made again whose receipts name other settings, sources or data: Snakemake's
+    records in .snakemake may be missing, or those of another folder. With `--rerun-triggers mtime`
+    they are kept, and a line says so."""
+    stale = job_receipts.stale(PLAN)
+    again = RerunTrigger.PARAMS in workflow.rerun_triggers
+    if again:
+        workflow.dag.forcefiles.update(map(str, stale))
+    if stale:
+        course.tell(job_receipts.note(stale.values(), again))
+
+
+def compared(wildcards):
+    """Input function: no file, of rules of which every study has one. Snakemake calls it while it
+    draws up the jobs, before it asks which of them are to run."""
+    if workflow.is_main_process:
+        make_stale_results_again()
+    return []
 
 
 def requested(rule):

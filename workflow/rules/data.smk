@@ -1,5 +1,7 @@
 rule dataset:
     """Images, labels and split as a memory-mapped Arrow file."""
+    input:
+        compared,
     output:
         store=paths.STORE,
         receipt=paths.receipt(paths.STORE),

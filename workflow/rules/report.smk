@@ -5,6 +5,7 @@ FIGURE = paths.FIGURE.replace("{study}", PLAN.name)
 rule table:
     """Numbers of the runs by method, over seeds."""
     input:
+        compared,
         results=lambda w: PLAN.shown_files("table", w),
     output:
         **{f: TABLE.replace(".md", f".{f}") for f in paths.TABLE_FORMATS},
@@ -23,6 +24,7 @@ rule table:
 rule figure:
     """A figure as PDF (vector) and PNG."""
     input:
+        compared,
         results=lambda w: PLAN.shown_files("figure", w),
     output:
         pdf=FIGURE,

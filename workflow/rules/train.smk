@@ -15,7 +15,7 @@ rule train:
         **requested("train"),
         gpu=GPU,
     params:
-        job=described("train")["job"],  # which has a digest of its sources
+        **described("train"),
     shell:
         stage("train", gpu=True)
 

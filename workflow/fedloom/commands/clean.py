@@ -52,10 +52,23 @@ def clean(studies: Sequence[Path], yes: bool) -> None:
         print(tabulate([*rows, total], tablefmt="plain", disable_numparse=True))
         if yes or click.confirm("Delete all of these?"):
             for path in found:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+                _delete(path)
+                for receipt in _receipts(path):
+                    _delete(receipt)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, or a folder with all that it holds."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _receipts(path: Path) -> list[Path]:
+    """Return the receipts of the jobs that made a file, or the files of a folder."""
+    candidates = [Path(paths.RECEIPTS, path.relative_to(paths.RESULTS)), paths.job_receipt(path)]
+    return [candidate for candidate in candidates if candidate.exists()]
 
 
 def unused(plans: Sequence[Plan]) -> dict[Path, int]:

@@ -5,6 +5,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import psutil
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_text
-from fedloom.common.logs import Progress, last_progress
+from fedloom.common.logs import QUIET, Progress, last_progress
 from fedloom.study.cost import job_seconds
 from fedloom.study.plan import Plan
 
@@ -43,6 +44,15 @@ def begin(plan: Plan, arguments: Sequence[str]) -> None:
         "means": {rule: fmean(estimates) for rule, estimates in to_do.items()},
     }
     write_text(EVENTS, json.dumps(first) + "\n")  # a new file: who reads the old one goes on
+
+
+def tell(text: str) -> None:
+    """Show a line to who started the run: on the display of `fedloom run`, or else on stderr."""
+    if QUIET not in os.environ:
+        print(text, file=sys.stderr)
+        return
+    with EVENTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"event": "note", "text": text}) + "\n")
 
 
 def end() -> None:

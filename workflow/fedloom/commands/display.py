@@ -30,9 +30,15 @@ def follow(ended: Callable[[], bool], console: Console, signals: Sequence[int] =
     live = Live(console=console, auto_refresh=False, transient=True)  # shows nothing in a file
     with EVENTS.open("rb") as file, live:
         while not over and not signals:
-            over, told = ended(), []  # ended before the last read, so that nothing is lost
+            over, told = (
+                ended(),
+                list[Text](),
+            )  # ended before the last read, so that nothing is lost
             while (event := file.readline()).endswith(b"\n"):
-                end = course.take(json.loads(event))
+                read = json.loads(event)
+                if read["event"] == "note":
+                    told.append(Text(read["text"]))
+                end = course.take(read)
                 if end is not None and (end[0] == "failed" or end[1].rule in TOLD):
                     told.append(_line(course, *end))
             file.seek(-len(event), os.SEEK_CUR)  # of a line, the rest is still to be written

@@ -24,19 +24,29 @@ def receipt_of(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
+def write_sealed(file: Path, facts: dict[str, Any]) -> None:
+    """Write facts as JSON, with a digest of all of them."""
+    write_text(file, canonical(facts | {"receipt": digest(facts)}) + "\n")
+
+
+def read_sealed(file: Path) -> dict[str, Any]:
+    """Return the facts of a file that `write_sealed` wrote, which must be unchanged."""
+    facts = read_json(file)
+    if facts.pop("receipt", None) != digest(facts):
+        raise FedLoomError(
+            f"{file}: changed since it was written, or of another version; delete it and run again"
+        )
+    return facts
+
+
 def write_receipt(path: Path, **facts: object) -> None:
     """Write the receipt of `path` beside it: the file's sha256, `facts`, and a digest of both."""
-    content = {"sha256": sha256(path), **facts}
-    write_text(receipt_of(Path(path)), canonical(content | {"receipt": digest(content)}) + "\n")
+    write_sealed(receipt_of(Path(path)), {"sha256": sha256(path), **facts})
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
     """Return the facts of the receipt of `path`, without reading `path` itself."""
-    facts = read_json(receipt := receipt_of(Path(path)))
-    if facts.pop("receipt", None) != digest(facts):
-        line = "changed since it was written, or of another version; delete it and run again"
-        raise FedLoomError(f"{receipt}: {line}")
-    return facts
+    return read_sealed(receipt_of(Path(path)))
 
 
 def check_receipt(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import get_type_hints
 
 from fedloom.common.exits import one_line_errors
 from fedloom.common.logs import log_to
+from fedloom.study import job_receipts, staleness
 from fedloom.study.jobs import from_json
 
 log = logging.getLogger("fedloom")
@@ -22,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fedloom.stages", description=__doc__)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
+    parser.add_argument("--sources", help="digest of its source files; by default of those now")
     parser.add_argument("--log", type=Path, help="also write the log to this file")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
@@ -29,8 +31,11 @@ def main() -> None:
         log_to(args.log)
         module = import_module(f"fedloom.stages.{args.stage}")
         job = from_json(args.job, get_type_hints(module.run)["job"])
+        sources = args.sources or staleness.digest_of(*staleness.code_of(args.stage, job))
         started = time.perf_counter()
+        making = job_receipts.begin(args.stage, job, sources)
         module.run(job, args.threads)
+        job_receipts.end(making)
         seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
         took = "took %.1f s (%.1f s of processor time), and %.0f MB of memory at most"
         log.debug(took, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)

@@ -3,25 +3,20 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from fedloom.config.protocols import job_ends
 from fedloom.config.settings import Settings
-from fedloom.study import paths
 from fedloom.study.backbone_sizes import FLOAT, sizes
-from fedloom.study.make_jobs import study_of_run, transferred_to, trials_of
 from fedloom.study.plan import Plan
-from fedloom.study.plot_inputs import plotted_runs
 from fedloom.study.resources import RATE, contents, image_megabytes, of_job, of_run
 from fedloom.study.runs import trial_runs
+from fedloom.study.study_jobs import Jobs, jobs_of_study
 
 # operations per second of a data-centre GPU, assumed: half to two thirds of what an H100 can do in
 # float32 (67 tera), a third in the two others (494 and 989)
 RATES = {"float32": 4e13, "tf32": 1.6e14, "bf16": 3e14}
 FORK = 0.2  # seconds that a job starts in, forked by a job server
 ESTIMATED = ("dataset", "cache", "prototypes", "block_accuracy", "artefact")  # without training
-Jobs = defaultdict[str, dict[Path, Any]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Cost:
 
 def study_cost(plan: Plan) -> Cost:
     """Return what a study costs."""
-    settings, trials, jobs = plan.settings, trial_runs(plan.settings), _jobs(plan)
+    settings, trials, jobs = plan.settings, trial_runs(plan.settings), jobs_of_study(plan)
     takes = [of_job(settings, rule, job) for rule in ESTIMATED for job in jobs[rule].values()]
     trained = [of_run(settings, run) for run in (*plan.runs, *trials)]
     count = {rule: len(found) for rule, found in jobs.items() if found}
@@ -67,54 +62,9 @@ def job_seconds(plan: Plan) -> dict[str, dict[Path, float]]:
         work = of_job(plan.settings, rule, labels)
         return FORK + work.seconds + work.operations / RATE
 
-    jobs = _jobs(plan)
+    jobs = jobs_of_study(plan)
     rules = [rule for rule in (*ESTIMATED, "train") if jobs[rule]]
     return {rule: {file: seconds(rule, w) for file, w in jobs[rule].items()} for rule in rules}
-
-
-def _jobs(plan: Plan) -> Jobs:
-    """Return the jobs by rule: the labels of each by the file that it makes."""
-    settings, jobs = plan.settings, Jobs(dict)
-
-    def add(rule: str, pattern: str, **labels: Any) -> None:
-        jobs[rule][paths.at(pattern, **labels)] = SimpleNamespace(**labels)
-
-    for run in (*plan.runs, *trial_runs(settings)):
-        labels, reads = vars(run), plan.run_inputs(run)
-        add("dataset", paths.STORE, **labels)
-        add("partition", paths.PARTITION, **labels)
-        if "prototypes" in reads:
-            add("prototypes", paths.PROTOTYPES, **labels)
-        for name in reads.keys() & {"features", "prototypes", "patches"}:
-            cache = "patches" if name == "patches" else "features"
-            add("cache", paths.CACHE, **labels, cache=cache)
-        for end in job_ends(study_of_run(settings, run)):
-            add("train", paths.STATE, **labels, end=paths.end(end))
-        add("evaluate", paths.EVALUATION, **labels)
-    for run in plan.runs:
-        labels = vars(run) | {"seed": settings.study.seeds[0]}
-        add("partition", paths.PARTITION, **labels)
-        add("partition_chart", paths.PARTITION_CHART, **labels)
-        if trials_of(settings, run):
-            add("choose", paths.CHOICE, **labels)
-    for rule, pattern in (("table", paths.TABLE), ("figure", paths.FIGURE)):
-        for label in getattr(settings.select, f"{rule}s"):
-            add(rule, pattern, study=plan.name, label=label)
-    outputs = [plan.job(rule, each) for rule in ("table", "figure") for each in jobs[rule].values()]
-    for output in outputs:
-        for run in plotted_runs(output.shown) if output.shown is not None else ():
-            if run.artefact:
-                jobs["artefact"][run.artefact] = run
-            for name in transferred_to(settings, run):
-                add("dataset", paths.STORE, dataset=name)
-                for cache in {"features", "patches"} & plan.run_inputs(run).keys():
-                    labels = {"dataset": name, "backbone": run.backbone, "cache": cache}
-                    add("cache", paths.CACHE, **labels)
-        for pair in getattr(output, "backbones", ()):
-            dataset, backbone = pair.split("/")
-            add("cache", paths.CACHE, dataset=dataset, backbone=backbone, cache="features")
-            add("block_accuracy", paths.BLOCK_ACCURACY, dataset=dataset, backbone=backbone)
-    return jobs
 
 
 def _disk(settings: Settings, jobs: Jobs) -> dict[str, float]:

@@ -40,6 +40,7 @@ GIVEN = "results/studies/{study}.yaml"  # its keys, if Python gave them
 EXPORT = "results/export/{study}"  # a folder for a paper's supplement
 TRACKED = "results/tracked/{tracker}"  # a folder that a tracker writes to
 LOGS = "results/logs"
+RECEIPTS = "results/receipts"  # of jobs: what their results were made from
 
 # the files that jobs read of a dataset and its partition, and which of them rules before runs read
 DATA = {
@@ -93,3 +94,9 @@ def log(rule: str, pattern: str) -> str:
     """Return the log of the rule that makes `pattern`: its name, with the rule for its folder."""
     _, _, name = pattern.split("/", 2)
     return f"{LOGS}/{rule}/{Path(name).with_suffix('.log')}"
+
+
+def job_receipt(file: Path) -> Path:
+    """Return the receipt of the job that makes a result: its path and ".json" below RECEIPTS."""
+    below = file.relative_to(RESULTS)
+    return Path(RECEIPTS, below.with_name(f"{below.name}.json"))

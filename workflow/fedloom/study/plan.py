@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.common.checkout import ROOT
-from fedloom.common.receipts import digest, sha256
 from fedloom.config.output_kinds import OutputKind
 from fedloom.config.protocols import job_ends
 from fedloom.config.reading import Change
@@ -78,14 +77,11 @@ class Plan:
 
     def sources(self, rule: str, job: Any) -> str:
         """Return a digest of the source files that a job depends on: a parameter of its rule."""
-        (modules, plugins), known = staleness.code_of(rule, job), self._digests
+        modules, plugins = staleness.code_of(rule, job)
         key = (modules, tuple(plugin.folder for plugin in plugins))
-        if key not in known:
-            files = staleness.files_of(modules, plugins)
-            known |= {file: sha256(Path(file)) for file in files if file not in known}
-            # without folders: results stay valid when a checkout or an environment moves
-            known[key] = digest(sorted([Path(file).name, known[file]] for file in files))
-        return known[key]
+        if key not in self._digests:
+            self._digests[key] = staleness.digest_of(modules, plugins, self._digests)
+        return self._digests[key]
 
     def resources(
         self, rule: str, wildcards: Any, attempt: int = 1, on_gpu: bool = False

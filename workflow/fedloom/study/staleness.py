@@ -14,6 +14,7 @@ from typing import Any
 from fedloom.common.checkout import LIBRARY
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import read_python
+from fedloom.common.receipts import digest, sha256
 from fedloom.config import kinds
 from fedloom.hooks.discovery import Located
 from fedloom.hooks.manifest import find
@@ -74,6 +75,22 @@ def files_of(modules: Iterable[str], plugins: Iterable[Located] = ()) -> list[st
         files |= _closure([plugin.file, *package.rglob("*.py")])
         files |= {*filter(Path.is_file, plugin.folder.rglob("*.toml"))}
     return sorted(os.path.relpath(file) for file in files)
+
+
+def digest_of(
+    modules: Iterable[str], plugins: Iterable[Located], known: dict[str, str] | None = None
+) -> str:
+    """Return a digest of the source files that code leads to.
+
+    It has their names without folders, so that results stay valid when a checkout or an environment
+    moves. `known` keeps the digests of files from call to call.
+    """
+    files = files_of(modules, plugins)
+    known = {} if known is None else known
+    for file in files:
+        if file not in known:
+            known[file] = sha256(Path(file))
+    return digest(sorted([Path(file).name, known[file]] for file in files))
 
 
 def _closure(files: Iterable[Path]) -> set[Path]:

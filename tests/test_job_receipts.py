@@ -1,0 +1,224 @@
+"""Receipts of jobs: planning compares what results were made from, without .snakemake."""
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from snakemake.cli import main as snakemake
+
+from default_config import default_config
+from fedloom.commands.planning import load_plan, resolve
+from fedloom.common.checkout import ROOT
+from fedloom.hooks import manifest
+from fedloom.stages import (
+    cache,
+    choose,
+    dataset,
+    evaluate,
+    partition,
+    partition_chart,
+    table,
+    train,
+)
+from fedloom.study import job_files, job_receipts, paths
+from fedloom.study.plan import Plan
+from fedloom.study.runs import Run
+from fedloom.study.study_jobs import jobs_of_study
+
+RUN = Run("letters", "two", "micro_vit", "mine", 0)
+STATE = paths.at(paths.STATE, RUN, end="0001")
+EVALUATION = paths.at(paths.EVALUATION, RUN)
+TABLE = Path("results/tables/receipts/main.md")
+PARTITION = paths.at(paths.PARTITION, RUN)
+STAGES = {
+    "dataset": dataset,
+    "partition": partition,
+    "partition_chart": partition_chart,
+    "cache": cache,
+    "train": train,
+    "choose": choose,
+    "evaluate": evaluate,
+    "table": table,
+}
+
+
+def _plan(clients=2, lr=0.01):
+    config = default_config()
+    config["study"] |= {"name": "receipts", "rounds": 1, "clients_per_round": 2, "seeds": [0]}
+    config["study"] |= {"report": {"last_evaluations": 1}, "tune": None}
+    config["datasets"]["letters"] = {"source": "glyphs", "classes": 3, "draws": 1}
+    config["partitions"]["two"] = {"scheme": "iid", "clients": clients}
+    config["methods"] = {"mine": {"plugin": "mine", "training": {"lr": lr}}}
+    chosen = {"datasets": ["letters"], "partitions": ["two"], "backbones": ["micro_vit"]}
+    chosen |= {"methods": ["mine"], "tables": ["main"], "figures": []}
+    return Plan(resolve(config | {"select": chosen}))
+
+
+def _run(plan, rule, labels):
+    """Run a job as its process does."""
+    job = plan.job(rule, labels)
+    making = job_receipts.begin(rule, job, plan.sources(rule, job))
+    STAGES[rule].run(job, 1)
+    job_receipts.end(making)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the results of a study of one run, and its plugin."""
+    folder = tmp_path_factory.mktemp("made")
+    own = folder / "plugins/mine"
+    shutil.copytree(ROOT / "plugins/head_tuning", own)
+    toml = own / "method.toml"
+    toml.write_text(toml.read_text().replace('"head_tuning"', '"mine"'))
+    here = Path.cwd()
+    os.chdir(folder)
+    plugins = manifest.discover(folder / "plugins")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest, "discover", lambda: plugins)
+        plan = _plan()
+        for rule, by_file in jobs_of_study(plan).items():
+            for labels in by_file.values():
+                _run(plan, rule, labels)
+    os.chdir(here)
+    return folder
+
+
+@pytest.fixture
+def study(made, tmp_path, monkeypatch):
+    """A copy of it, in which the test works."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    plugins = manifest.discover(tmp_path / "plugins")
+    monkeypatch.setattr(manifest, "discover", lambda: plugins)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_copied_folder_is_what_its_study_asks_for(study):
+    assert job_receipts.stale(_plan()) == {}
+
+
+def test_a_setting_makes_the_jobs_stale_that_have_it(study):
+    """A table that follows from a stale run is made again by Snakemake, without a mark."""
+    assert job_receipts.stale(_plan(lr=0.5)) == {STATE: job_receipts.SETTINGS}
+    others = job_receipts.stale(_plan(clients=3))
+    assert others == {PARTITION: job_receipts.SETTINGS}
+
+
+def test_an_edited_plugin_makes_its_runs_stale(study):
+    file = study / "plugins/mine/plugin.py"
+    file.write_text(file.read_text() + "\n# edited\n")
+    # a run's job has the digest of its sources too, so it counts as another job
+    assert job_receipts.stale(_plan()).keys() == {STATE}
+
+
+def test_a_result_made_from_other_data_is_stale(study):
+    plan = _plan(clients=3)
+    _run(plan, "partition", SimpleNamespace(**vars(RUN)))
+    assert job_receipts.stale(plan)[STATE] == job_receipts.DATA
+
+
+def test_a_result_without_a_receipt_is_stale(study):
+    paths.job_receipt(STATE).unlink()
+    assert job_receipts.stale(_plan()) == {STATE: job_receipts.UNKNOWN}
+    paths.job_receipt(EVALUATION).write_text("{")
+    assert job_receipts.stale(_plan())[EVALUATION] == job_receipts.UNKNOWN
+
+
+def test_a_job_that_is_killed_leaves_no_receipt(study):
+    plan = _plan()
+    job = plan.job("evaluate", SimpleNamespace(**vars(RUN)))
+    job_receipts.begin("evaluate", job, plan.sources("evaluate", job))
+    assert job_receipts.stale(plan) == {EVALUATION: job_receipts.UNKNOWN}
+
+
+def test_a_table_made_from_a_damaged_file_makes_that_file_stale(study):
+    plan = _plan()
+    content = EVALUATION.read_bytes()
+    EVALUATION.write_bytes(content.replace(b"settings", b"sittings"))  # a key of its metadata
+    _run(plan, "table", SimpleNamespace(study="receipts", label="main"))
+    expected = {TABLE: job_receipts.DATA, EVALUATION: job_receipts.CHANGED}
+    assert job_receipts.stale(plan) == expected
+
+
+def test_a_cache_that_was_deleted_makes_nothing_stale(study):
+    """Caches are large, and people delete them once their runs are trained."""
+    shutil.rmtree("results/features")
+    assert job_receipts.stale(_plan()) == {}
+
+
+def test_a_note_counts_the_results_by_reason():
+    reasons = [job_receipts.SETTINGS, job_receipts.UNKNOWN, job_receipts.SETTINGS]
+    counts = "2 made from other settings, 1 without a receipt"
+    assert job_receipts.note(reasons, True).endswith(f"made again, with all that follows: {counts}")
+    assert job_receipts.note(reasons, False).endswith(f"are kept (--rerun-triggers): {counts}")
+
+
+def test_the_files_of_jobs_are_those_of_the_rules(tmp_path, monkeypatch):
+    """For every job of the default study, which has one of almost every rule."""
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    arguments = ["-n", "--quiet", "host", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        pytest.raises(SystemExit),
+    ):
+        snakemake(arguments)
+    blocks = re.findall(
+        r"^rule (\w+):\n(?:    input: ([^\n]*)\n)?    output: ([^\n]*)", printed.getvalue(), re.M
+    )
+    of_rules = {
+        min(outputs.split(", ")): (rule, set(filter(None, inputs.split(", "))), outputs.split(", "))
+        for rule, inputs, outputs in blocks
+    }
+    plan = load_plan()
+    jobs = [(r, plan.job(r, w)) for r, found in jobs_of_study(plan).items() for w in found.values()]
+    assert len(jobs) == len(of_rules) > 50
+    for rule, job in jobs:
+        outputs = list(map(str, job_files.outputs(rule, job)))
+        known, inputs, printed_outputs = of_rules[min(outputs)]
+        assert (known, sorted(printed_outputs)) == (rule, sorted(outputs))
+        small = {name for name in inputs if not name.endswith((*job_files.LARGE, ".parquet"))}
+        read = set(map(str, job_files.inputs(rule, job)))
+        assert small <= read <= inputs, (rule, outputs[0])
+
+
+@pytest.mark.slow
+def test_a_study_in_a_copied_folder_is_that_of_its_settings(tmp_path):
+    """Where .snakemake did not come along, an old table was printed as that of new settings."""
+    study = """\
+study: {name: t, rounds: 1, rounds_per_job: 2, seeds: [0], clients_per_round: 2}
+datasets: {letters: {source: glyphs, classes: 3, draws: 2}}
+partitions: {four: {scheme: iid, clients: 4}}
+methods: {fedvpt: {plugin: fedvpt}}
+select:
+  {datasets: [letters], partitions: [four], methods: [fedvpt], tables: [main], figures: []}
+"""
+    changes = ("study.rounds=2", "methods.fedvpt.training.lr=0.5", "partitions.four.clients=3")
+    words = [word for change in changes for word in ("--set", change)]
+
+    def run(folder, *arguments):
+        command = [sys.executable, "-m", "fedloom", "run", "t.yaml", "--cores", "1", *arguments]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        patterns = ("partitions/**/*.parquet", "runs/**/evaluation.parquet", "tables/t/main.*")
+        files = [file for each in patterns for file in (folder / "results").glob(each)]
+        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+    first, anew = tmp_path / "first", tmp_path / "anew"
+    for folder in (first, anew):
+        folder.mkdir()
+        (folder / "t.yaml").write_text(study)
+    old = run(first)
+    shutil.copytree(first, tmp_path / "copied", ignore=shutil.ignore_patterns(".snakemake"))
+    expected = run(anew, *words)
+    assert len(expected) == 7
+    assert run(tmp_path / "copied", *words) == expected
+    assert all(old[name] != expected[name] for name in old if name.endswith(".parquet"))
