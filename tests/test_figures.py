@@ -429,8 +429,9 @@ def test_labels_of_a_logarithmic_axis_do_not_touch(low, fold):
 
 
 def test_nearest_prototype_by_hand():
-    # class means of the training images: 0 at 0, 1 at 10, 2 at 20; class 3 has none
-    tokens = torch.tensor([[-1.0], [1.0], [10.0], [20.0], [2.0], [16.0], [21.0], [30.0]])
+    # class means of the training images: 0 at 5, 1 at 10, 2 at 20; class 3 has none, and its mean
+    # must not be taken for 0, which is nearer to the test image at 2 than any other
+    tokens = torch.tensor([[4.0], [6.0], [10.0], [20.0], [2.0], [16.0], [21.0], [30.0]])
     labels = torch.tensor([0, 0, 1, 2, 0, 1, 2, 3])
     test = torch.tensor([False] * 4 + [True] * 4)
     # nearest: 0, 2 (wrong), 2, 2 (wrong); with all four classes in the top five, every one is hit

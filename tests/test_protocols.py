@@ -250,6 +250,11 @@ def test_pooled_counts_images_and_not_clients():
     )
 
 
+def test_pooled_is_the_mean_over_the_reported_rounds():
+    frame = _evaluation([(1, 0, 100), (2, 0, 50), (3, 0, 20), (3, 1, 40)])
+    assert pooled(frame, Reported((2, 3))) == pytest.approx((50 + 30) / 2)
+
+
 def test_a_caption_says_whose_rounds_differ():
     short, long = Reported((8, 10)), Reported((40,), worst_of=(20, 30, 40))
     runs = [shown(partition="p", reported=short), shown(partition="q", reported=short)]

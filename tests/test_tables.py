@@ -17,6 +17,7 @@ from fedloom.hooks import manifest
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, loss_not_below_guessing
 from fedloom.report.tables import layout, notes, summary
+from fedloom.report.tables.clustering import congruence
 from fedloom.report.tables.costs import until
 from refusals import refused
 from shown_runs import shown, table_files, table_job, table_kind
@@ -403,6 +404,14 @@ def test_clustering_by_hand(tmp_path):
     del labels["cod"]
     with refused("c.yaml", "'cod'"):
         kind.measure(run, labels)
+
+
+def test_one_group_for_all_images_is_no_perfect_clustering():
+    """Its row has four images of cluster 1 and two of cluster 2; k-means keeps five together."""
+    groups = pd.Series([0] * 6)
+    clusters = pd.Series([1, 1, 1, 2, 2, 1])
+    classes = pd.Series(["cat"] * 3 + ["cod"] * 3)
+    assert congruence(groups, clusters, classes) == pytest.approx(100 * 4 / 5)
 
 
 @pytest.mark.parametrize(("name", "count"), [("glyphs", 3), ("cifar100", 20)])
