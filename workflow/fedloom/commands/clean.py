@@ -58,7 +58,7 @@ def clean(studies: Sequence[Path], yes: bool) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a file, or a folder with all that it holds."""
+    """Delete a file, or a folder with its contents."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,4 @@
-"""Receipts of jobs: what results were made from, which planning compares with what is asked for.
+"""Receipts of jobs: what results were made from, which planning compares with the study.
 
 A receipt has the digests of the job, of its source files and of its inputs, and the sha256 of each
 small output; large ones have receipts beside them. Snakemake keeps similar records in .snakemake,
