@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedloom.common import io, tensor_files
+from fedloom.common import io, temporary, tensor_files
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.receipts import check_receipt, read_receipt, write_receipt
@@ -200,19 +200,33 @@ def _writer(path, what):
     return process, process.stdout.readline().split()
 
 
-def test_what_a_killed_process_was_writing_is_swept_a_day_later(tmp_path):
-    """A file or a folder that another process is writing stays."""
+def test_what_a_killed_process_was_writing_is_swept_by_the_next_writer(tmp_path):
+    """A file or a folder that another process is writing stays, however long ago it began."""
     process, left = _writer(tmp_path / "a.safetensors", "dies")
     process.wait()
     assert (tmp_path / left[0]).read_text() == "half"
-    for name in left:
-        os.utime(tmp_path / name, (0, 0))
     living, used = _writer(tmp_path / "b.safetensors", "lives")
     mine = tmp_path / ".mine.tmp"
     mine.write_text("a user's")
-    os.utime(mine, (0, 0))
+    for name in (*used, mine.name):
+        os.utime(tmp_path / name, (0, 0))
     io.write_text(tmp_path / "d.json", "{}")
     assert {path.name for path in tmp_path.glob(".*")} == {*used, mine.name}
     living.communicate("")
     assert (tmp_path / "b.safetensors").read_text() == "half"
     assert not any((tmp_path / name).exists() for name in used)
+
+
+def test_what_is_written_elsewhere_is_swept_a_day_after_its_last_write(tmp_path):
+    """Of a process of another machine nobody here knows whether it lives."""
+    name = f".a.arrow.0badcafe-{os.getpid()}-00000000{temporary.ENDING}"
+    old, used = tmp_path / "old" / name, tmp_path / "used" / name
+    for folder in (old, used):
+        folder.mkdir(parents=True)
+        (folder / "part").write_text("half")
+        os.utime(folder, (0, 0))
+    assert not temporary.abandoned(old)
+    os.utime(old / "part", (0, 0))
+    for folder in (old, used):
+        io.write_text(folder.parent / "d.json", "{}")
+    assert (old.exists(), used.exists()) == (False, True)

@@ -1,5 +1,6 @@
 """`fedloom doctor` finds what is wrong with a machine and says what to do."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.commands import doctor
-from fedloom.common import gpus, packages
+from fedloom.common import gpus, packages, temporary
 
 
 @pytest.fixture
@@ -46,7 +47,20 @@ def test_a_healthy_machine_is_well(look):
     assert mend == []
     assert well[0].startswith(f"Python {sys.version.split()[0]}, fedloom ")
     assert re.search(", torch .*, open_clip_torch ", well[0])
-    assert [line.split(":")[0] for line in well[1:]] == ["cores", "GPUs", "disk of results"]
+    names = ["cores", "GPUs", "disk of results", "nothing is left of killed jobs"]
+    assert [line.split(":")[0] for line in well[1:]] == names
+
+
+def test_what_a_killed_job_left_is_named_with_its_size(look):
+    """No process has the number 0; this process is still at work."""
+    mine = temporary.temporary_name(Path("results/features/digits/vit.safetensors"))
+    left = mine.with_name(mine.name.replace(f"-{os.getpid()}-", "-0-"))
+    for folder in (mine, left):
+        folder.mkdir(parents=True)
+        (folder / "part").write_bytes(bytes(2000))
+    (line,), well = look()
+    assert line == f"left by killed jobs: {left} (2.0 kB); run `fedloom clean STUDY`"
+    assert well[-1] == f"being written, here or on another machine: {mine} (2.0 kB)"
 
 
 def test_a_disk_that_is_full_or_cannot_be_written_to(look, monkeypatch):

@@ -1,5 +1,6 @@
 """`fedloom show`, `diff` and `clean`, on the files of runs made by hand."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from command_line import invoked
 from fedloom.commands.planning import load_plan
+from fedloom.common import temporary
 from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import write_table
@@ -213,6 +215,16 @@ def test_runs_in_the_record_of_a_study_are_its_own(capsys):
     _write(paths.at(paths.EVALUATION, run), paths.at(paths.TRIALS, run))
     write_table(paths.at(paths.RECORD, study="mine"), pa.Table.from_pylist([vars(run)]))
     assert _said(capsys, "clean", "mine.yaml", "--yes").startswith("nothing to delete")
+
+
+def test_what_killed_jobs_left_half_written_is_deleted(folder, capsys):
+    """A cache's temporary folder is as large as the cache; one that lives is left alone."""
+    alive = temporary.temporary_name(Path("results/features/digits/micro_vit.safetensors"))
+    left = alive.with_name(alive.name.replace(f"-{os.getpid()}-", "-0-"))
+    _write(alive / "part", left / "part")
+    (line, _) = _said(capsys, "clean", "mine.yaml", "--yes").splitlines()
+    assert line.split()[-1] == str(left)
+    assert alive.exists() and not left.exists()
 
 
 def test_nothing_is_deleted_beside_a_run(folder):

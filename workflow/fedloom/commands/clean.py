@@ -1,4 +1,4 @@
-"""`fedloom clean`: results that no study of a list uses, with their sizes."""
+"""`fedloom clean`: results that no study of a list uses, and what killed jobs left half written."""
 
 import re
 import shutil
@@ -15,6 +15,7 @@ from fedloom.commands.launch import alone, locked
 from fedloom.commands.planning import load_plan
 from fedloom.common.errors import FedLoomError
 from fedloom.common.io import read_table
+from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.study import paths
 from fedloom.study.make_jobs import transferred_to
 from fedloom.study.plan import Plan
@@ -72,11 +73,16 @@ def _receipts(path: Path) -> list[Path]:
 
 
 def unused(plans: Sequence[Plan]) -> dict[Path, int]:
-    """Return files and folders of results that none of the studies uses, with their bytes."""
+    """Return files and folders of results that none of the studies uses, with their bytes.
+
+    What killed jobs left half written is among them, wherever it lies.
+    """
     used = {path for plan in plans for path in _used(plan)}
     there = {path for pattern in UNITS for path in Path().glob(re.sub(r"{\w+}", "*", pattern))}
-    files = {path: filter(Path.is_file, (path, *path.rglob("*"))) for path in there - used}
-    sizes = {path: sum(file.stat().st_size for file in each) for path, each in files.items()}
+    left = {path for path in leftovers(Path(paths.RESULTS)) if abandoned(path)}
+    unused = (there - used) | left
+    outermost = {path for path in unused if unused.isdisjoint(path.parents)}
+    sizes = {path: size_of(path) for path in outermost}
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 

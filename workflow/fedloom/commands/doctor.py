@@ -8,10 +8,12 @@ from pathlib import Path
 from platform import python_version
 
 import psutil
+from rich.filesize import decimal
 
 from fedloom.common import gpus, packages
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
+from fedloom.common.temporary import abandoned, leftovers, size_of
 from fedloom.study import paths
 
 LITTLE = 1e9  # bytes of free disk, which few jobs fill
@@ -20,7 +22,7 @@ LITTLE = 1e9  # bytes of free disk, which few jobs fill
 def findings() -> int:
     """Print a line per finding, with what to do where something is wrong; return 1 if any is."""
     status = 0
-    for look in (versions, devices, disk):
+    for look in (versions, devices, disk, killed):
         try:
             for fact in look():
                 print("ok   ", fact)
@@ -61,3 +63,17 @@ def disk() -> Iterator[str]:
     if free < LITTLE:
         raise FedLoomError(f"{fact}; make room, or jobs that cannot write will fail")
     yield fact
+
+
+def killed() -> Iterator[str]:
+    """Yield what jobs at work are writing; what killed jobs left is an error."""
+    left = list[str]()
+    for path in leftovers(Path(paths.RESULTS)):
+        shown = f"{path} ({decimal(size_of(path))})"
+        if abandoned(path):
+            left.append(shown)
+        else:
+            yield f"being written, here or on another machine: {shown}"
+    if left:
+        raise FedLoomError(f"left by killed jobs: {', '.join(left)}; run `fedloom clean STUDY`")
+    yield "nothing is left of killed jobs"

@@ -1,25 +1,19 @@
 """Files that are either whole or absent, tables with checksums, and JSON with one spelling."""
 
-import functools
 import json
-import secrets
-import shutil
 import stat
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
 from fedloom.common.errors import FedLoomError, one_line
+from fedloom.common.temporary import remove, sweep, temporary_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-TEMPORARY = ".fedloom-tmp"  # ends the names of temporary files
-ABANDONED = 24 * 3600  # seconds without a write, after which the writer was killed
 
 
 @contextmanager
@@ -48,36 +42,20 @@ def _beside(path: Path) -> Iterator[Path]:
 
     An error of writing there becomes one line about `path`; errors of other files pass.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    temporary = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent.resolve())
+        sweep(path.parent.resolve())
         try:
             yield temporary
         finally:
-            _remove(temporary)
+            remove(temporary)
     except (OSError, SafetensorError) as error:
         blamed = Path(getattr(error, "filename", None) or path)
         if blamed not in (path, *path.parents) and temporary not in (blamed, *blamed.parents):
             raise
         reason = one_line(getattr(error, "strerror", None) or error)
         raise FedLoomError(f"{path}: cannot be written ({reason})") from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@functools.cache
-def _sweep(folder: Path) -> None:
-    """Remove what killed processes left in a folder; once per process, before it writes there."""
-    for file in folder.glob(f".*{TEMPORARY}"):
-        with suppress(FileNotFoundError):  # another process removes it too
-            if time.time() - file.stat().st_mtime > ABANDONED:
-                _remove(file)
 
 
 def write_text(path: Path, text: str) -> None:
