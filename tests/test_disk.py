@@ -20,6 +20,7 @@ from fedloom.commands.planning import load_plan
 from fedloom.common import io, tensor_files
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_usable
+from fedloom.common.logs import QUIET, log_to
 from fedloom.contract.tiny import tiny_job, tiny_outputs
 from fedloom.data.store import Example
 from fedloom.data.store import write as write_store
@@ -141,7 +142,33 @@ def test_results_that_are_no_folder_are_one_line(tmp_path, monkeypatch, case):
         results.symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FedLoomError, match=r"^results: [^\n]+$"):
-        load_plan()
+        launch.run()
+
+
+def test_looking_needs_no_folder_that_can_be_written_to(tmp_path, monkeypatch):
+    """A dry run, and runs of others that may only be read."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and access(path, mode))
+    assert load_plan().runs
+    monkeypatch.setattr(launch, "snakemake", lambda arguments: 0)
+    assert launch.run(dry=True) == 0
+    with pytest.raises(FedLoomError, match=r"^results: "):
+        launch.run()
+
+
+def test_an_error_that_a_full_disk_keeps_out_of_the_log_is_printed(full, monkeypatch, capsys):
+    """The display of the study hides what jobs print, since their logs have it."""
+    monkeypatch.setenv(QUIET, "1")
+    log_to(full / "job.log")
+    (full / "filler").write_bytes(bytes(2**17 - 4096 * 2))
+    logger = logging.getLogger("fedloom")
+    logger.debug("x" * 2**14)
+    logger.error("error: results/a: cannot be written (No space left on device)")
+    logging.getLogger().handlers.clear()
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["error: results/a: cannot be written (No space left on device)"]
 
 
 def test_results_may_be_a_link_to_a_folder_or_missing(tmp_path, monkeypatch):

@@ -121,6 +121,21 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch, log):
     assert whole.startswith("study mine: 1 of 2 jobs, ")
 
 
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("round 1\n", "it was killed, probably for memory, or the disk is full; "),
+        ("error: x\n", ""),
+    ],
+)
+def test_a_failed_job_without_an_error_in_its_log_was_killed(two_jobs, tmp_path, lines, reason):
+    log = tmp_path / "job.log"
+    log.write_text(lines)
+    two_jobs.take(_started(0, "a/0004", log))
+    line = display._line(two_jobs, *two_jobs.take({"event": "job_error", "jobid": 0}))
+    assert f"; {reason}see {log}" in line.plain
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_quiet_jobs_get_a_line_where_there_is_no_terminal(tmp_path, monkeypatch, log, terminal):
     events = [BEGIN, {"event": "run_info", "stats": {"train": 2}}, _started(0, "a/0004", log)]

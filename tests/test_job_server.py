@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -177,6 +178,17 @@ def test_a_killed_job_kills_its_client(start, snakemake, tmp_path):
     client, process = _blocked(start, snakemake, tmp_path)
     process.kill()
     assert client.wait() == -signal.SIGKILL
+
+
+def test_a_killed_job_says_in_its_log_what_memory_it_asked_for(tmp_path, capsys):
+    log = tmp_path / "job.log"
+    log.write_text("round 1\n")
+    job.tell_of_kill(["--job", "{}", "--memory", "2000", "--log", str(log)])
+    first, error = log.read_text().splitlines()
+    assert first == "round 1"
+    assert re.match(r"error: killed by SIGKILL; .* asked for 2000 MB, this machine has \d+;", error)
+    job.tell_of_kill(["--log", str(tmp_path / "gone/job.log")])
+    assert capsys.readouterr().err.startswith("error: killed by SIGKILL; ")
 
 
 def test_a_job_ends_with_its_killed_client(start, snakemake, tmp_path):

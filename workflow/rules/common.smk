@@ -28,9 +28,8 @@ def stage(name, gpu=False):
     that can use a GPU learns from `resources.gpu` whether to take one."""
     asks = f"{gpus.ASKED}={{resources.gpu}} " if gpu else ""
     job = f"python -m fedloom.commands.job {name} --job {{params.job:q}}"
-    return (
-        f"{asks}{job} --sources {{params.sources}} --threads {{threads}} --log {{log}}"
-    )
+    limits = "--threads {threads} --memory {resources.mem_mb}"
+    return f"{asks}{job} --sources {{params.sources}} {limits} --log {{log}}"
 
 
 def described(rule):

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -64,9 +65,18 @@ def watch() -> None:
 def _line(course: Course, word: str, job: Job) -> Text:
     """Return the line on a job that has ended, or is at work."""
     far = f": {_far(job)}" if job.progress else ""
-    see = f"; see {job.log}" if word == "failed" and job.log else ""
+    see = f"; {_reason(job.log)}see {job.log}" if word == "failed" and job.log else ""
     line = Text(f"{word:<9} ", COLOURS[word]).append(f"{job.rule} {job.name}{far}{see}", "default")
     return line.append(f"  ({_share(course)})", "dim")
+
+
+def _reason(log: Path) -> str:
+    """Return why a job failed whose log has no error: nobody but the system ends it in silence."""
+    try:
+        told = any(line.startswith("error: ") for line in log.read_text("utf-8").splitlines())
+    except (OSError, ValueError):
+        told = False
+    return "" if told else "it was killed, probably for memory, or the disk is full; "
 
 
 def _far(job: Job) -> str:

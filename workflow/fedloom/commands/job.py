@@ -8,6 +8,7 @@ writes to results/logs/job_server.log; queued clients then run their jobs themse
 `python -m fedloom.stages <stage> ...`.
 """
 
+import argparse
 import contextlib
 import json
 import multiprocessing
@@ -49,10 +50,31 @@ def main() -> None:
     if status is None:
         import_module("fedloom.stages.__main__").main()
     elif status < 0:
+        if -status == signal.SIGKILL:
+            tell_of_kill(sys.argv[2:])
         if -status in FORWARDED:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
+
+
+def tell_of_kill(arguments: list[str]) -> None:
+    """Say in a job's log, or on stderr if that fails, that it was killed, and what it asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory", default="an unknown number of")
+    parser.add_argument("--log", type=Path, default=Path(os.devnull))
+    given, _ = parser.parse_known_args(arguments)
+    had = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e6
+    line = (
+        "error: killed by SIGKILL; if nobody did that, memory ran out: it asked for "
+        f"{given.memory} MB, this machine has {had:.0f}; run fewer jobs at once"
+    )
+    try:
+        with given.log.open("r+", encoding="utf-8") as log:
+            log.seek(0, os.SEEK_END)
+            log.write(f"{line}\n")
+    except OSError:
+        print(line, file=sys.stderr)
 
 
 def try_server(arguments: list[str]) -> int | None:

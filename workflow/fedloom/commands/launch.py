@@ -25,8 +25,10 @@ from fedloom.commands.display import follow
 from fedloom.commands.planning import LAUNCHER, SET, check_images, load_plan
 from fedloom.common.checkout import SNAKEFILE
 from fedloom.common.errors import FedLoomError
+from fedloom.common.folders import check_usable
 from fedloom.common.locks import held
 from fedloom.common.logs import QUIET
+from fedloom.study import paths
 from fedloom.study.plan import Plan
 from fedloom.study.records import summary, write_record
 
@@ -158,6 +160,7 @@ def run(
     study, dry = study_of(arguments) if options else (load_plan(files, {SET: [*changes]}), dry)
     if dry:
         return snakemake(arguments)
+    check_usable(Path(paths.RESULTS))
     with alone():
         check_images(study)
         if locked():

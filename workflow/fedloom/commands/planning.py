@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.common.checkout import ROOT, resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.extras import require
-from fedloom.common.folders import check_usable, is_folder
+from fedloom.common.folders import is_folder
 from fedloom.config.reading import Change, merge, merge_values, origin, read_all, read_change
 from fedloom.config.resolve import resolve_with
 from fedloom.config.settings import Settings
@@ -38,7 +38,6 @@ def read_plan(files: Sequence[Path] = (), overrides: Mapping[str, Any] | None = 
     Their key `set` is a list of changes, as "study.rounds=4": Snakemake would make text of the
     numbers in a mapping.
     """
-    check_usable(Path(paths.RESULTS))
     contents, given = read_all([*files_below(files), *map(Path, files)]), dict(overrides or {})
     changes = [read_change(text) for text in given.pop(SET, ())]
     for keys, value, _ in changes:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import socket
+import sys
 from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,15 @@ def last_progress(log_file: Path) -> Progress | None:
     return Progress(int(done), int(total), seconds(elapsed), rest, values)
 
 
+class _LogFile(logging.FileHandler):
+    """The log of a job. Where the disk is full, lines are lost, but not an error: it is printed."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Print an error that the file cannot take, unless the terminal shows it anyhow."""
+        if record.levelno >= logging.ERROR and QUIET in os.environ:
+            print(record.getMessage(), file=sys.stderr)
+
+
 def log_to(path: Path | None) -> None:
     """Send FedLoom's log to the terminal, and to the file `path`, with debug lines.
 
@@ -85,8 +95,7 @@ def log_to(path: Path | None) -> None:
     logging.getLogger("fedloom").setLevel(logging.DEBUG if path else logging.INFO)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        logging.raiseExceptions = False  # where the disk is full, lines are lost, and no error
-        file = logging.FileHandler(path, "w", encoding="utf-8", errors="backslashreplace")
+        file = _LogFile(path, "w", encoding="utf-8", errors="backslashreplace")
         faulthandler.enable(cast(TextIO, file.stream))
         file.setFormatter(terminal.formatter)
         logging.getLogger().addHandler(file)

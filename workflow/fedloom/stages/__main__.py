@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--job", required=True, help="canonical JSON, as the rule sends it")
     parser.add_argument("--sources", help="digest of its source files; by default of those now")
     parser.add_argument("--log", type=Path, help="also write the log to this file")
+    parser.add_argument("--memory", help="MB that it asked for, which is said where it is killed")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     args = parser.parse_args()
     with one_line_errors():
