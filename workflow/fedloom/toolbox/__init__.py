@@ -16,6 +16,7 @@ from fedloom.common.tensors import tensor_map as tensor_map
 from fedloom.common.tensors import unstack as unstack
 from fedloom.data.federation import Batch as Batch
 from fedloom.data.federation import Federation as Federation
+from fedloom.data.federation import class_priors as class_priors
 from fedloom.federated.groups import iterate_examples as iterate_examples
 from fedloom.federated.local_training import Trained as Trained
 from fedloom.federated.local_training import learning_rate as learning_rate
