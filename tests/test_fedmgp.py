@@ -119,6 +119,22 @@ def test_groups_are_drawn_by_their_cosines_without_replacement_and_alike_in_roun
         assert all((row.sum(0) <= 1).all() for row in rows)
 
 
+def test_groups_are_drawn_anew_in_every_round_and_by_every_client(tiny):
+    task, _ = tiny("fedmgp", groups=5)
+    similar = torch.zeros(5)
+    drawn = {
+        tuple(module("fedmgp").draw(task.at(number), client, similar).argmax(1).tolist())
+        for number in range(2, 12)
+        for client in range(10)
+    }
+    assert len(drawn) == 20, "all ordered pairs of five"
+    of_one_client = {
+        tuple(module("fedmgp").draw(task.at(number), 0, similar).argmax(1).tolist())
+        for number in range(2, 12)
+    }
+    assert len(of_one_client) > 5
+
+
 def test_a_group_is_as_near_as_its_nearest_shared_one():
     groups, shared = drawn_groups()["text"], drawn_groups()["image"][:, :2]
     found = module("fedmgp").cosines(groups, shared)
