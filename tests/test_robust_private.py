@@ -444,7 +444,7 @@ def test_epsilon_of_many_rounds_without_sampling_is_that_of_one_with_less_noise(
 
 
 def test_epsilon_is_not_negative_however_large_delta_is():
-    """Any mechanism is (0, delta)-private for a delta near 1; the formula itself gives -1.3."""
+    """Any mechanism is (0, delta)-private for a delta near 1; the formula alone gives -3.3."""
     assert gaussian_epsilon(4.0, 0.1, 1, 0.9999) == 0.0
     spent = [gaussian_epsilon(4.0, 0.1, 1, delta) for delta in (1e-5, 0.1, 0.5, 0.9, 0.9999)]
     assert spent == sorted(spent, reverse=True) and spent[0] > 0
