@@ -33,6 +33,7 @@ from fedloom.hooks.defaults import mean as mean
 from fedloom.hooks.hookspecs import hookimpl as hookimpl
 from fedloom.toolbox.attacks import draw_attackers as draw_attackers
 from fedloom.toolbox.attacks import relabelled as relabelled
+from fedloom.toolbox.changes import finite_updates as finite_updates
 from fedloom.toolbox.changes import flatten as flatten
 from fedloom.toolbox.changes import merge as merge
 from fedloom.toolbox.changes import require_params_alone as require_params_alone
