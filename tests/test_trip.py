@@ -131,6 +131,19 @@ def test_an_image_has_the_same_experts_in_all_rounds(tiny):
     assert all(torch.equal(shares, shares_of_round[0]) for shares in shares_of_round)
 
 
+def test_experts_start_alike_as_released_or_apart(tiny):
+    task, hooks = tiny("trip", experts=3, length=4)
+    (first, *others) = initial_state(task, hooks).server["params"]["experts"]
+    assert all(torch.equal(expert, first) for expert in others)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    assert len(state.server["params"]["experts"].unique(dim=0)) == 3, "they part in training"
+
+    task, hooks = tiny("trip", experts=3, length=4, same_start=False)
+    apart = initial_state(task, hooks).server["params"]["experts"]
+    assert len(apart.unique(dim=0)) == 3
+    assert torch.equal(apart[0], first)
+
+
 def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_rounds(tiny):
     task, hooks = tiny("trip", experts=3, length=4, beta=0.3)
     task.training.rounds = 3
