@@ -105,7 +105,7 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
 def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
     """As the code has it: one optimiser whose parameters are loaded with each client's in turn."""
     task, hooks = tiny("dp_fpl", length=L, rank=R, variant="released")
-    vars(task.training).update(local_steps=1, batch_size=8, lr=0.5)
+    vars(task.training).update(batch_size=8, lr=0.5)
     state = initial_state(task, hooks)
     first = [state.server["clients"][name][0].double() for name in ("shared", "personal")]
     own = {k: [value.clone() for value in first] for k in range(6)}
@@ -149,9 +149,10 @@ def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
     assert torch.equal(stranger["personal"].double(), first[1])
 
 
-def test_released_rounds_are_of_one_step(tiny):
+def test_released_steps_are_of_sgd(tiny):
     task, hooks = tiny("dp_fpl", variant="released")
-    with pytest.raises(FedLoomError, match=r"a round must be one step of SGD.*local_steps: None"):
+    task.training.optimizer = "adam"
+    with pytest.raises(FedLoomError, match=r"training\.optimizer must be sgd .* got adam"):
         initial_state(task, hooks)
 
 

@@ -21,8 +21,8 @@ released code, and follow the code:
   round alone, as in FedAvg, and starts a round with a fresh optimiser. With one step a round
   (`training: {local_steps: 1}`) the gradients are those of the released code, but its steps are
   others: one SGD with momentum goes on through all clients and rounds, and moves every client's p_L
-  by the last client's gradient. The paper's numbers come from those. With one step a round,
-  `variant: released` has them; see released.py.
+  by the last client's gradient. The paper's numbers come from those. `variant: released` has them,
+  one a round; see released.py.
 - Clients are averaged alike. Both contexts start from N(0, 0.02²), alike on all clients.
 - A client that never trained has the first p_L; the server's model is p_G alone.
 """

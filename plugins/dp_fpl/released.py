@@ -5,8 +5,9 @@ the order of their ids. It steps after all of them have computed their gradients
 p_G is their mean; that of p_L is the last client's, for every client, since the code never puts a
 client's own back. So every client has a p_G, too: equal at first, but momentum parts them.
 
-A round is one such step of all its clients. The code starts each step of its first round from the
-initial contexts again, which makes no difference to a round of one step.
+A round is one such step of all its clients, whatever `epochs` and `local_steps` say. The code
+starts each step of its first round from the initial contexts again, which makes no difference to a
+round of one step.
 
 On the server, as the code has it: a client uploads both gradients, and downloads both contexts.
 """
@@ -23,16 +24,22 @@ import fedloom.toolbox as fl
 from fedloom.toolbox import CLIPTask, Cohort, Tree, Update
 
 NAMES = ("shared", "personal")
-ONE_STEP = {"lr": 1.0, "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "clip": None}
+ONE_STEP = {
+    "local_steps": 1,
+    "lr": 1.0,
+    "schedule": "constant",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "clip": None,
+}
 
 
 def init_server(task: CLIPTask, shared: Tensor, personal: Tensor) -> Tree:
     """Return the server's state, with both contexts [N, L, d] of all clients and their momentum."""
-    if task.training.optimizer != "sgd" or task.training.local_steps != 1:
+    if task.training.optimizer != "sgd":
         raise fl.FedLoomError(
-            "dp_fpl: with variant: released a round must be one step of SGD, got optimizer: "
-            f"{task.training.optimizer}, local_steps: {task.training.local_steps}; set "
-            "training: {optimizer: sgd, local_steps: 1}"
+            "dp_fpl: training.optimizer must be sgd with variant: released, got "
+            f"{task.training.optimizer}; change it"
         )
     count = task.data.num_clients
     contexts = {"shared": shared, "personal": personal}
