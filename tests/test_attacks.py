@@ -14,10 +14,10 @@ from fedloom.contract.tiny import tiny_job, tiny_outputs, tiny_task
 from fedloom.data import federation
 from fedloom.federated import training_job
 from fedloom.federated.evaluate import answer_test_sets, evaluate
-from fedloom.federated.round import initial_state
+from fedloom.federated.round import initial_state, train_round
 from fedloom.hooks import loader, manifest
 from fedloom.report.metrics import accuracies
-from fedloom.toolbox import draw_attackers
+from fedloom.toolbox import Update, draw_attackers
 from first_round import module
 from refusals import refused
 
@@ -157,6 +157,80 @@ def test_the_cohort_trains_on_the_poisoned_data(run):
     assert torch.equal(seen[0], hooks.training_data(task=task).priors[IDS])
 
 
+# ---- streams --------------------------------------------------------------------------------
+
+
+CLASSES_ARRIVE = {"of": "classes", "at": [3, 5]}
+CLIENTS_ARRIVE = {"of": "clients", "at": [2], "keep": False}
+ATTACKS = {"label_flip": {"flip": "next"}, "backdoor": {"target": 2, "poisoned": 0.5}, "audit": {}}
+ROUNDS = (1, 3, 5)  # in each of which another part of the classes is the newest
+
+
+@pytest.fixture
+def stream(tmp_path):
+    """stream(wrapper, arrivals): PEP-FedPT, which reads priors, on a stream, and its hooks."""
+
+    def make(name, arrivals):
+        method, wrapper = manifest.find("pep_fedpt"), manifest.find(name)
+        partition = {"scheme": "iid", "clients": 6, "held_out": 0, "arrivals": arrivals}
+        task = tiny_task(method, tmp_path, (wrapper,), partition=partition)
+        vars(task.wrappers[name]).update(ATTACKS[name])
+        return task, loader.load_hooks(method, wrappers=[wrapper])
+
+    return make
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("name", ["label_flip", "backdoor"])
+def test_honest_clients_train_with_the_priors_that_they_are_evaluated_with(stream, name, keep):
+    task, hooks = stream(name, CLASSES_ARRIVE | {"keep": keep})
+    honest = [k for k in range(6) if k not in hooks.attackers(task=task)]
+    for number in ROUNDS:
+        evaluated = task.at(number)
+        trained = hooks.training_data(task=evaluated)
+        assert torch.equal(trained.priors[honest], evaluated.data.priors[honest])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_priors_are_of_all_labels_that_a_client_has_trained_on(stream, name, keep):
+    task, hooks = stream(name, CLASSES_ARRIVE | {"keep": keep})
+    labels = {k: {} for k in range(6)}  # by client and image
+    for number in ROUNDS:
+        data = hooks.training_data(task=task.at(number))
+        for client, rows in enumerate(data.train):
+            labels[client] |= zip(rows.tolist(), data.labels[rows].tolist(), strict=True)
+            known = [*labels[client].values()]
+            shares = np.bincount(known, minlength=task.num_classes) / len(known)
+            np.testing.assert_allclose(data.priors[client].numpy(), shares, atol=1e-6)
+
+
+def test_an_image_that_is_withheld_stays_so_when_others_arrive(stream):
+    task, hooks = stream("audit", CLASSES_ARRIVE | {"keep": True})
+    first, last = (hooks.training_data(task=task.at(number)) for number in (1, 5))
+    for client, rows in enumerate(task.at(1).data.train):
+        still = np.intersect1d(last.train[client], rows)
+        assert still.tolist() == first.train[client].tolist() != rows.tolist()
+
+
+def test_an_image_that_is_poisoned_stays_so_when_others_arrive(stream):
+    task, hooks = stream("backdoor", CLASSES_ARRIVE | {"keep": True})
+    first, last = (hooks.training_data(task=task.at(number)) for number in (1, 5))
+    rows = np.concatenate(task.at(1).data.train)
+    np.testing.assert_array_equal(last.store.images(rows), first.store.images(rows))
+    assert torch.equal(last.labels[rows], first.labels[rows])
+    assert not torch.equal(first.labels[rows], task.data.labels[rows])
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_client_without_images_has_equal_priors_under_an_attack(stream, name):
+    task, hooks = stream(name, CLIENTS_ARRIVE)
+    data = hooks.training_data(task=task.at(1))
+    absent = [k for k, rows in enumerate(task.at(1).data.train) if not len(rows)]
+    assert len(absent) == 3
+    assert (data.priors[absent] == 1 / task.num_classes).all()
+
+
 # ---- forged_update --------------------------------------------------------------------------
 
 
@@ -222,6 +296,114 @@ def test_free_riders_hide_behind_noise_that_differs_by_client_and_round(run):
     assert len({tuple(row.flatten().tolist()) for row in noise}) == 3
     later = checks.upload(task, hooks, 2, initial_state(task, hooks), attackers)[1]
     assert not torch.equal(later[0].payload["params"]["head"], noise[0])
+
+
+# ---- uploads that are not finite ------------------------------------------------------------
+
+
+DEFENCES = {"krum": {"byzantine": 1, "kept": 3}, "trimmed_mean": {"trim": 0.2}}
+
+
+@pytest.fixture
+def overflowing(run):
+    """overflowing(defences): a task whose one attacker sends infinity or NaN, and its hooks."""
+
+    def make(*defences, scale=1e300):
+        task, hooks = run("forged_update", *defences, scale=scale, share=0.2)
+        for name in defences:
+            vars(task.wrappers[name]).update(DEFENCES.get(name, {}))
+        return replace(task, clients_per_round=5), hooks
+
+    return make
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_robust_mean_rejects_an_upload_that_is_not_finite_and_the_run_goes_on(overflowing, name):
+    task, hooks = overflowing(name)
+    (attacker,) = hooks.attackers(task=task)
+    state = initial_state(task, hooks)
+    for number in (1, 2):
+        state, row = train_round(task.at(number), hooks, state)
+        received = {entry["client_id"]: entry["received"] for entry in row["updates"]}
+        assert not received.pop(attacker)
+        if name == "trimmed_mean":
+            assert all(received.values())
+        assert state.server["params"]["head"].isfinite().all()
+        assert np.isfinite(row["train_loss"])
+    assert evaluate(task.at(2), hooks, state, IDS)
+
+
+def test_a_rejected_upload_is_one_of_the_f_of_krum(run):
+    """Scores are those of five updates, of which one has infinite distances, by hand."""
+    task, hooks = run("krum", byzantine=1, kept=2)
+    generator = torch.Generator().manual_seed(4)
+    heads = torch.randn(5, 4, 16, generator=generator)
+    heads[2, 0, 0] = torch.nan
+    sent = [Update({"params": {"head": head}}, {}, 1, {}, client=k) for k, head in enumerate(heads)]
+    vectors = heads.flatten(1).double().numpy()
+    squares = ((vectors[:, None] - vectors) ** 2).sum(-1)
+    squares = np.where(np.isnan(squares), np.inf, squares)
+    np.fill_diagonal(squares, 0)
+    scores = np.sort(squares)[:, 1 : 1 + 5 - 1 - 2].sum(1)
+    kept = hooks.receive(task=task.at(1), server={}, updates=sent)
+    assert [u.client for u in kept] == sorted(np.argsort(scores)[:2].tolist())
+
+
+def test_a_trimmed_mean_is_that_of_the_finite_updates(run):
+    task, hooks = run("trimmed_mean", trim=0.25)
+    heads = torch.randn(5, 4, 16, generator=torch.Generator().manual_seed(4))
+    heads[1, 3, 3] = -torch.inf
+    sent = [Update({"params": {"head": head}}, {}, 1, {}, client=k) for k, head in enumerate(heads)]
+    found = hooks.receive(task=task.at(1), server={}, updates=sent)
+    assert [update.client for update in found] == [0, 2, 3, 4]
+    finite = np.sort(heads[[0, 2, 3, 4]].double().numpy(), 0)[1:3].mean(0)
+    np.testing.assert_allclose(found[0].payload["params"]["head"].numpy(), finite, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_round_in_which_no_upload_is_finite_has_nothing_to_average(run, name):
+    task, hooks = run(name)
+    heads = torch.full((3, 4, 16), torch.nan)
+    sent = [Update({"params": {"head": head}}, {}, 1, {}, client=k) for k, head in enumerate(heads)]
+    with refused(f"{name}: round 4 must have an update that is finite, got 3 with NaN"):
+        hooks.receive(task=task.at(4), server={}, updates=sent)
+
+
+def test_without_a_robust_mean_the_error_names_the_attack_and_the_client(overflowing):
+    task, hooks = overflowing()
+    (attacker,) = hooks.attackers(task=task)
+    where = f"head_tuning with forged_update: client_update, round 1, client {attacker}: upload"
+    with refused(where, "is not finite", "the client attacks: make the attack weaker", "krum"):
+        train_round(task.at(1), hooks, initial_state(task, hooks))
+
+
+def test_a_client_that_diverged_and_was_rejected_has_no_loss(run):
+    """Its row is null there, and the round's mean is of the others."""
+    task, hooks = run("trimmed_mean")
+    diverged, given = task.data.participating[0], {}
+
+    class Diverging:
+        takes = hooks.takes
+
+        def __getattr__(self, name):
+            return getattr(hooks, name)
+
+        def client_update(self, **arguments):
+            updates = hooks.client_update(**arguments)
+            for client, update in zip(arguments["clients"].ids, updates, strict=True):
+                if client == diverged:
+                    update.payload["params"]["head"] *= torch.nan
+                    update.metrics["train_loss"] = float("nan")
+                given[client] = update.metrics["train_loss"]
+            return updates
+
+    task = replace(task, clients_per_round=5)
+    state, row = train_round(task.at(1), Diverging(), initial_state(task, hooks))
+    losses = pd.DataFrame(row["updates"]).set_index("client_id")["train_loss"]
+    assert losses.isna().sum() == 1 and np.isnan(losses[diverged])
+    others = [loss for client, loss in given.items() if client != diverged]
+    assert len(others) == 4 and row["train_loss"] == pytest.approx(np.mean(others))
+    assert state.participation[diverged].train_loss is None
 
 
 # ---- backdoor -------------------------------------------------------------------------------

@@ -211,6 +211,20 @@ def test_distances_are_those_of_the_trained_images_and_columns_of_the_rounds(run
     assert row["class_distance_blind"] == pytest.approx(np.mean(blind))
 
 
+def test_on_a_stream_the_truth_is_of_the_images_of_this_round(tmp_path):
+    plugin, around = manifest.find("head_tuning"), (manifest.find("audit"),)
+    arrivals = {"of": "classes", "at": [2], "keep": False}
+    partition = {"scheme": "iid", "clients": 6, "held_out": 0, "arrivals": arrivals}
+    task = tiny_task(plugin, tmp_path, around, partition=partition).at(2)
+    hooks = loader.load_hooks(plugin, wrappers=around)
+    _, row = train_round(task, hooks, initial_state(task, hooks))
+    members = hooks.training_data(task=task).train
+    for update in row["updates"]:
+        labels = task.data.labels.numpy()[members[update["client_id"]]]
+        shares = np.bincount(labels, minlength=4) / len(labels)
+        assert update["class_distance_blind"] == pytest.approx(abs(shares - 0.25).sum() / 2)
+
+
 def test_of_an_upload_without_a_head_the_guess_is_blind(run):
     task, hooks = run("audit", method="singleset_vpt")
     _, row = train_round(task.at(1), hooks, initial_state(task, hooks))

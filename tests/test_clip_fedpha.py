@@ -1,10 +1,12 @@
 """FedPHA: its projection in all readings, its losses, and contexts of several lengths."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import clip_by_hand
 from fedloom.common.errors import FedLoomError
@@ -132,6 +134,45 @@ def test_predictions_are_those_of_the_local_context_by_hand(tiny, variant, optio
     assert hooks.predict(task=task.at(1), received=received, clients=clients, batch=batch).equal(
         found
     ), "lengths do not depend on the round"
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_gradients_of_fedpha_flow_through_both_sides_of_the_pull(tiny, variant):
+    """Eq. 11 trains the local context through its projection, too."""
+    options = {"length": 4, "global_length": 5, "rho": 0.25, "alpha": 2.5}
+    task, hooks = tiny("fedpha", variant=variant, **options)
+    received, clients, batch = first_cohort(task, hooks, [0])
+    method, names = module("fedpha"), task.data.classes
+    params = {"context": received["params"]["context"], "local": clients.state["local"]}
+    known = received | {"projection": method.projection(task, params["context"])}
+    weights = torch.linspace(-1, 2, 4).double()
+
+    found = [value.clone().requires_grad_() for value in params.values()]
+    losses = method.loss(task, dict(zip(params, found, strict=True)), known, clients, batch)
+    (losses[0].double() @ weights).backward()
+
+    model = deepcopy(task.backbone.model).double()
+    shared, local = (value[0].double().requires_grad_() for value in params.values())
+    q = torch.from_numpy(_projection_by_hand(shared.detach(), variant, 0.25))
+    if variant == "released":
+        v = torch.linalg.svd(shared, full_matrices=False).Vh.T[:, int(0.75 * 5) :]
+        q = v @ v.T  # the gradient flows through it
+    longest = 5 if variant == "released" else 4
+    of_local, of_projected = (
+        clip_by_hand.features_behind(model, context, names, longest)
+        for context in (local, local @ q)
+    )
+    of_global = clip_by_hand.features(model, shared, names)
+    images, labels = batch.features[0].double(), batch.labels[0]
+    entropy = sum(
+        F.cross_entropy(clip_by_hand.logits(model, images, text), labels, reduction="none")
+        for text in (of_local, of_global)
+    )
+    pull = (of_local - of_projected).square().mean()
+    push = F.relu(2.5 - (of_local - of_global).norm(dim=-1)).mean()
+    ((entropy + pull + push) @ weights).backward()
+    torch.testing.assert_close(found[0].grad[0].double(), shared.grad, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(found[1].grad[0].double(), local.grad, atol=1e-4, rtol=1e-3)
 
 
 # ---- clients --------------------------------------------------------------------------------

@@ -102,6 +102,60 @@ def test_rounds_are_those_of_sgd_with_noisy_gradients_of_low_rank(tiny, epsilon,
     assert abs(everything.mean().item()) < 0.05
 
 
+def test_released_steps_have_one_momentum_and_the_last_clients_gradient(tiny):
+    """As the code has it: one optimiser whose parameters are loaded with each client's in turn."""
+    task, hooks = tiny("dp_fpl", length=L, rank=R, variant="released")
+    vars(task.training).update(batch_size=8, lr=0.5)
+    state = initial_state(task, hooks)
+    first = [state.server["clients"][name][0].double() for name in ("shared", "personal")]
+    own = {k: [value.clone() for value in first] for k in range(6)}
+    model = [torch.nn.Parameter(value.clone()) for value in first]
+    sgd = torch.optim.SGD(
+        model, 0.5, task.training.momentum, weight_decay=task.training.weight_decay
+    )
+    for number in (1, 2, 3):
+        current = task.at(number)
+        state, row = train_round(current, hooks, state)
+        chosen = [entry["client_id"] for entry in row["updates"]]
+        numbers = module("dp_fpl").drawn(current, cohort(current, chosen, [{}] * 3)).double()
+        gradients = []
+        for k, client in enumerate(chosen):
+            shared, personal = own[client]
+            context = (shared + personal).requires_grad_()
+            rows = task.data.train[client]
+            some = next(iter(shuffled_batches(rows, 8, 1, task.seed, number, client, 0)))
+            batch = task.data.batch([some])
+            found = logits(task, context, batch.features[0])
+            (gradient,) = torch.autograd.grad(F.cross_entropy(found, batch.labels[0]), context)
+            gradients.append(gradient)
+            left_behind = of_personal(gradient, personal, numbers[k, 0], 10.0, 0.0)
+        for client in chosen:
+            for parameter, value in zip(model, own[client], strict=True):
+                parameter.data = value
+            model[0].grad = sum(gradients) / len(gradients)
+            model[1].grad = left_behind
+            sgd.step()
+            own[client] = [parameter.detach().clone() for parameter in model]
+        for client, values in own.items():
+            for name, value in zip(("shared", "personal"), values, strict=True):
+                found = state.server["clients"][name][client].double()
+                torch.testing.assert_close(found, value, **CLOSE)
+    moved = [(own[client][1] - first[1]).norm() for client in chosen]
+    assert min(moved) > 1e-3
+    mean = sum(own[client][0] for client in task.data.participating) / 5
+    torch.testing.assert_close(state.server["params"]["shared"].double(), mean, **CLOSE)
+    stranger = hooks.download(task=task, server=state.server, client=0)["params"]
+    assert torch.equal(stranger["shared"], state.server["params"]["shared"])
+    assert torch.equal(stranger["personal"].double(), first[1])
+
+
+def test_released_steps_are_of_sgd(tiny):
+    task, hooks = tiny("dp_fpl", variant="released")
+    task.training.optimizer = "adam"
+    with pytest.raises(FedLoomError, match=r"training\.optimizer must be sgd .* got adam"):
+        initial_state(task, hooks)
+
+
 def test_a_client_predicts_with_the_sum_of_both_contexts_and_the_server_with_its_own(tiny):
     task, hooks = tiny("dp_fpl", length=L, rank=R)
     received, clients, batch = first_cohort(task, hooks)

@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedloom.commands.planning import load_plan
+from fedloom.common.checkout import ROOT
 from fedloom.common.errors import FedLoomError
 from fedloom.federated.round import initial_state
 from fedloom.federated.task import cohort
@@ -119,6 +121,22 @@ def test_groups_are_drawn_by_their_cosines_without_replacement_and_alike_in_roun
         assert all((row.sum(0) <= 1).all() for row in rows)
 
 
+def test_groups_are_drawn_anew_in_every_round_and_by_every_client(tiny):
+    task, _ = tiny("fedmgp", groups=5)
+    similar = torch.zeros(5)
+    drawn = {
+        tuple(module("fedmgp").draw(task.at(number), client, similar).argmax(1).tolist())
+        for number in range(2, 12)
+        for client in range(10)
+    }
+    assert len(drawn) == 20, "all ordered pairs of five"
+    of_one_client = {
+        tuple(module("fedmgp").draw(task.at(number), 0, similar).argmax(1).tolist())
+        for number in range(2, 12)
+    }
+    assert len(of_one_client) > 5
+
+
 def test_a_group_is_as_near_as_its_nearest_shared_one():
     groups, shared = drawn_groups()["text"], drawn_groups()["image"][:, :2]
     found = module("fedmgp").cosines(groups, shared)
@@ -182,6 +200,22 @@ def test_who_never_trained_predicts_with_the_shared_groups_alone(tiny):
     for who in (cohort(task, [0], [unseen]), cohort(task, [SERVER_MODEL], [fresh])):
         found = hooks.predict(task=task, received=received, clients=who, batch=batch)
         torch.testing.assert_close(found[0].double(), expected, **CLOSE)
+
+
+def test_the_baselines_of_table_1_have_the_options_of_the_released_configurations():
+    """Those that differ from the methods' defaults: studies/fedmgp/protocol.yaml says which."""
+    methods = load_plan([ROOT / "workflow/studies/fedmgp/table1.yaml"]).settings.methods
+    assert methods["promptfl"].options["length"] == 16
+    of_fedotp = {"length": 16, "mass": 0.8, "eps": 0.1}
+    assert methods["fedotp"].options.items() >= of_fedotp.items()
+    of_fedpgp = {"length": 16, "rank": 8, "mu": 0.5, "temperature": 0.5}
+    assert methods["fedpgp"].options.items() >= of_fedpgp.items()
+    of_fedtpg = {"length": 4, "names": "all", "weighted": True}
+    assert methods["fedtpg"].options.items() >= of_fedtpg.items()
+    assert methods["promptfolio"].options.items() >= {"length": 16, "theta": 1.0}.items()
+    for method in methods.values():
+        training = method.training
+        assert (training["lr"], training["epochs"], training["batch_size"]) == (0.001, 2, 8)
 
 
 def test_more_shared_groups_than_groups_are_refused(tiny):

@@ -366,6 +366,14 @@ def test_a_result_that_is_malformed_or_not_finite(fickle, hook, change, words):
     assert re.search(words, line)
 
 
+def test_a_wrapper_that_rejects_what_is_not_finite_must_leave_it_out(fickle, monkeypatch):
+    monkeypatch.setattr(fickle, "task", replace(fickle.task, rejects_non_finite=True))
+    fickle.change["client_update"] = with_update(2, payload=of_head(lambda h: h / 0))
+    line = fickle.complaint()
+    assert re.search(call("client_update"), line)
+    assert re.search("is not finite .*declares rejects_non_finite; leave such an update out", line)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

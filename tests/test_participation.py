@@ -51,6 +51,20 @@ def test_without_dropout_nothing_changes(run, tiny):
     assert rows["received"].all() and (rows["work"] == 1).all()
 
 
+def test_a_rounds_row_has_the_clients_mean_losses_and_the_sum_of_their_bytes(tiny):
+    uneven = {"scheme": "dirichlet", "kind": "client", "alpha": 0.5, "clients": 6, "held_out": 0}
+    task, hooks = tiny("fedtpg", partition=uneven)  # a client guesses among its own classes
+    task = replace(task, clients_per_round=6)
+    _, row = train_round(task.at(1), hooks, initial_state(task, hooks))
+    clients = pd.DataFrame(row["updates"])
+    assert len(clients) == row["clients"] == 6
+    for name in ("train_loss", "guessing_loss"):
+        assert clients[name].nunique() > 1
+        assert row[name] == pytest.approx(clients[name].mean(), rel=1e-12)
+    for name in ("bytes_up", "bytes_down"):
+        assert row[name] == clients[name].sum() > 0
+
+
 def test_a_lost_upload_has_no_part_in_the_servers_step(run):
     task, hooks = run(lost=0.5)
     for number in range(1, 20):

@@ -166,6 +166,18 @@ def test_artefacts_and_a_bounded_history(tiny):
     assert known["sizes"].tolist() == [2, *[1] * 120]
 
 
+def test_a_history_is_thinned_only_when_it_would_hold_more_sets_than_it_may(tiny):
+    task, _ = tiny("pfpt", **SMALL)
+    known = prompt_history.start_history(torch.zeros(1, 3))
+    kept = {}
+    for number in range(1, prompt_history.SNAPSHOTS + 2):
+        now = torch.full((1, 3), float(number))
+        known = prompt_history.extend_history(task.at(number), known, now)
+        kept[number] = known["rounds"].tolist()
+    assert kept[16] == [*range(17)], "16 sets beside the first"
+    assert kept[17] == [*range(0, 17, 2)]
+
+
 def test_published_means_are_those_of_the_papers_text():
     """Section 4.1 gives PFPT's lead over others, averaged over the three settings."""
     tables = read(ROOT / "workflow/published/pfpt.yaml")["tables"]

@@ -268,6 +268,23 @@ def test_noise_of_z_times_the_clip_is_added_to_the_sum(run, sampling, randomness
     assert stats.kstest(noise / scale, "norm").pvalue > 1e-3
 
 
+@pytest.mark.parametrize("arrived", [1, 2, 4, 5])
+def test_the_sum_is_divided_by_the_clients_that_are_expected_however_many_come(run, arrived):
+    """Epsilon holds for a denominator that no client changes by taking part."""
+    task, hooks = run("dp_gaussian", clip=0.2, noise=1e-9, sampling="study")
+    assert task.clients_per_round == 3
+    ids = tuple(range(1, arrived + 1))
+    changes = {k: torch.full((4, 16), 0.001 * k) for k in ids}
+    updates = [
+        update(k, head=change, received={"head": torch.zeros(4, 16)})
+        for k, change in changes.items()
+    ]
+    now = replace(task.at(1), selected=ids)
+    sent = hooks.receive(task=now, server={}, updates=updates)
+    expected = torch.full((4, 16), 0.001 * sum(ids) / 3)
+    torch.testing.assert_close(sent[0].payload["params"]["head"], expected, atol=1e-8, rtol=0)
+
+
 @RANDOMNESS
 def test_clients_take_part_independently_with_probability_q(run, randomness):
     task, hooks = run("dp_gaussian", randomness=randomness)
@@ -424,6 +441,13 @@ def test_epsilon_of_many_rounds_without_sampling_is_that_of_one_with_less_noise(
     one = gaussian_epsilon(1.0, 1.0, 1, 1e-5)
     assert gaussian_epsilon(4.0, 1.0, 16, 1e-5) == pytest.approx(one, rel=1e-9)
     assert gaussian_epsilon(1.0, 0.1, 10, 1e-5) < gaussian_epsilon(1.0, 1.0, 10, 1e-5)
+
+
+def test_epsilon_is_not_negative_however_large_delta_is():
+    """Any mechanism is (0, delta)-private for a delta near 1; the formula alone gives -3.3."""
+    assert gaussian_epsilon(4.0, 0.1, 1, 0.9999) == 0.0
+    spent = [gaussian_epsilon(4.0, 0.1, 1, delta) for delta in (1e-5, 0.1, 0.5, 0.9, 0.9999)]
+    assert spent == sorted(spent, reverse=True) and spent[0] > 0
 
 
 def test_running_statistics_of_batch_norm_are_not_clipped_together_with_weights(run):

@@ -122,6 +122,28 @@ def test_an_image_has_the_mean_of_its_experts_contexts(tiny, role):
             torch.testing.assert_close(found[k, b], expected, atol=1e-3, rtol=1e-3)
 
 
+def test_an_image_has_the_same_experts_in_all_rounds(tiny):
+    task, hooks = tiny("trip", experts=3, length=4)
+    _, _, batch = first_cohort(task, hooks)
+    shares_of_round = [
+        module("trip").expert_shares(task.at(number), batch, 1.0) for number in (1, 2, 3, 4)
+    ]
+    assert all(torch.equal(shares, shares_of_round[0]) for shares in shares_of_round)
+
+
+def test_experts_start_alike_as_released_or_apart(tiny):
+    task, hooks = tiny("trip", experts=3, length=4)
+    (first, *others) = initial_state(task, hooks).server["params"]["experts"]
+    assert all(torch.equal(expert, first) for expert in others)
+    state, _ = train_round(task.at(1), hooks, initial_state(task, hooks))
+    assert len(state.server["params"]["experts"].unique(dim=0)) == 3, "they part in training"
+
+    task, hooks = tiny("trip", experts=3, length=4, same_start=False)
+    apart = initial_state(task, hooks).server["params"]["experts"]
+    assert len(apart.unique(dim=0)) == 3
+    assert torch.equal(apart[0], first)
+
+
 def test_clients_train_the_servers_contexts_and_tests_have_their_mean_over_rounds(tiny):
     task, hooks = tiny("trip", experts=3, length=4, beta=0.3)
     task.training.rounds = 3

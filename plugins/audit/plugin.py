@@ -34,22 +34,34 @@ NAMES = ("class_distance", "class_distance_blind")
 
 
 def members_of(task: Task, client: int) -> np.ndarray:
-    """Return the rows of a client's images that it trains on, ascending; one at least."""
+    """Return the rows of a client's images that it trains on, ascending; one at least.
+
+    The images of each part of a stream are drawn by themselves, so that an image which is withheld
+    stays so when others arrive.
+    """
     # by the run's seed, though a study may fix that of round 0: other seeds are references
     own = replace(task, round=0, fixed=type(task.fixed)())
-    rows, generator = task.data.train[client], own.generator("audit: members", client)
-    count = max(1, round((1 - task.wrappers["audit"].withheld) * len(rows)))
-    return np.sort(rows[torch.randperm(len(rows), generator=generator).numpy()[:count]])
+    members = [np.array([], np.int64)]
+    for rows in task.data.parts_of(client):
+        generator = own.generator("audit: members", client)
+        order = torch.randperm(len(rows), generator=generator).numpy()
+        count = max(1, round((1 - task.wrappers["audit"].withheld) * len(rows)))
+        members.append(rows[order[:count]])
+    return np.sort(np.concatenate(members))
 
 
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data = yield
-    kept = [
-        np.intersect1d(rows, members_of(task, k)) if k in task.data.participating else rows
-        for k, rows in enumerate(data.train)
-    ]
-    return fl.relabelled(replace(data, train=kept), np.array([], np.int64), 0)
+    members = {k: members_of(task, k) for k in task.data.participating}
+
+    def kept(clients_rows: list[np.ndarray]) -> list[np.ndarray]:
+        everyone = enumerate(clients_rows)
+        return [np.intersect1d(rows, members[k]) if k in members else rows for k, rows in everyone]
+
+    earlier = None if data.earlier is None else kept(data.earlier)
+    data = replace(data, train=kept(data.train), earlier=earlier)
+    return fl.relabelled(data, np.array([], np.int64), 0)  # with the priors of these images
 
 
 def scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,8 +135,11 @@ def client_update(
     task: Task, received: Tree, clients: Cohort
 ) -> Generator[None, list[Update], list[Update]]:
     updates, direction = [*(yield)], None
+    # of the images that it trained on in this round; priors of a stream also count earlier ones
+    rows, labels = [task.data.train[client] for client in clients.ids], task.data.labels
+    shares = fl.class_priors(labels.cpu().numpy(), rows, task.num_classes).to(labels.device)
     for k, update in enumerate(updates):
-        truth = clients.priors[k]
+        truth = shares[k]
         equal = torch.full_like(truth, 1 / len(truth))
         before, after, guess = head_of(fl.unstack(received, k)), head_of(update.payload), equal
         if before is not None and after is not None and before.shape == after.shape:

@@ -55,15 +55,19 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data, options, chosen = (yield), task.wrappers["backdoor"], []
     for client in fl.draw_attackers(task, options.share):
-        rows = other_rows(task, data.train[client])
-        generator = task.at(0).generator("trigger", client)
-        order = torch.randperm(len(rows), generator=generator).numpy()
-        chosen.append(rows[order[: round(options.poisoned * len(rows))]])
-    poisoned = np.sort(np.concatenate(chosen))
+        for part in data.parts_of(client):  # so that the images stay poisoned as others arrive
+            rows = other_rows(task, part)
+            generator = task.at(0).generator("trigger", client)
+            order = torch.randperm(len(rows), generator=generator).numpy()
+            chosen.append(rows[order[: round(options.poisoned * len(rows))]])
+    poisoned = np.sort(np.concatenate([np.array([], np.int64), *chosen]))
     if not len(poisoned):
         return data
-    data = repainted(task, data, poisoned, partial(stamped, size=options.size))
-    return fl.relabelled(data, poisoned, options.target)
+    data = fl.relabelled(data, poisoned, options.target)
+    used = np.intersect1d(poisoned, np.concatenate(data.train))  # not those that have left
+    if not len(used):
+        return data
+    return repainted(task, data, used, partial(stamped, size=options.size))
 
 
 @fl.hookimpl(wrapper=True)

@@ -18,7 +18,11 @@ released code, and follow the code:
   sqrt(N) times less spread to its clipped gradient of p_G, and the mean has that of the paper,
   sigma S / (b N).
 - The released code averages the gradients of p_G in each step; here a client makes all steps of a
-  round alone, as in FedAvg. One step (`training: {local_steps: 1}`) is the released code's.
+  round alone, as in FedAvg, and starts a round with a fresh optimiser. With one step a round
+  (`training: {local_steps: 1}`) the gradients are those of the released code, but its steps are
+  others: one SGD with momentum goes on through all clients and rounds, and moves every client's p_L
+  by the last client's gradient. The paper's numbers come from those. `variant: released` has them,
+  one a round; see released.py.
 - Clients are averaged alike. Both contexts start from N(0, 0.02²), alike on all clients.
 - A client that never trained has the first p_L; the server's model is p_G alone.
 """
@@ -30,6 +34,8 @@ from torch import Tensor
 
 import fedloom.toolbox as fl
 from fedloom.toolbox import Batch, CLIPTask, Cohort, Tree, Update
+
+from . import released
 
 DELTA = 1e-5
 DIVISOR = 10  # of the gradients of u and v
@@ -48,11 +54,23 @@ def init_server(task: CLIPTask) -> Tree:
             f"dp_fpl: options.rank must be at most options.length, {options.length}, got "
             f"{options.rank}; lower it"
         )
-    return {"params": {"shared": fresh_context(task, "shared")}}
+    shared = fresh_context(task, "shared")
+    if options.variant == "released":
+        return released.init_server(task, shared, fresh_context(task, "personal"))
+    return {"params": {"shared": shared}}
+
+
+@fl.hookimpl
+def download(task: CLIPTask, server: Tree, client: int) -> Tree:
+    if task.options.variant == "released":
+        return released.download(task, server, client)
+    return {"params": server["params"]}
 
 
 @fl.hookimpl
 def init_client(task: CLIPTask, client: int) -> Tree:
+    if task.options.variant == "released":
+        return {}  # the server has it
     return {"personal": fresh_context(task, "personal")}  # the same on all clients
 
 
@@ -155,13 +173,22 @@ def loss(
 def client_update(task: CLIPTask, received: Tree, clients: Cohort) -> list[Update]:
     known, start = {"numbers": drawn(task, clients)}, received["params"] | clients.state
     counters = {"step": torch.zeros(len(clients), device=task.backbone.device)}
+    if task.options.variant == "released":
+        return released.upload(task, loss, received | known, clients, counters)
     trained = fl.train_locally(task, loss, known, clients, params=start, counters=counters)
     return fl.make_updates(trained, clients, kept=["personal"])
+
+
+@fl.hookimpl
+def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+    if task.options.variant == "released":
+        return released.aggregate(task, server, updates)
+    return {"params": fl.mean(updates)}
 
 
 @fl.hookimpl
 def predict(task: CLIPTask, received: Tree, clients: Cohort, batch: Batch) -> Tensor:
     context = received["params"]["shared"]
     if not clients.is_server_model:
-        context = context + clients.state["personal"]
+        context = context + (received["params"] | clients.state)["personal"]
     return logits(task, context, batch)

@@ -11,15 +11,21 @@ Hu et al., LoRA (ICLR 2022), Eq. 3: W x + alpha / r B A x, in every block, under
 
 Choices where the papers leave one open:
 
-- A starts from N(0, 1 / d) and B at zero. LoRA says "random Gaussian" of A and no variance.
+- A starts from N(0, 1 / d) and B at zero. LoRA says "random Gaussian" of A and no variance; the
+  released code of FedSA-LoRA, by the library that it uses, draws A from U(-1/sqrt(d), 1/sqrt(d)),
+  of a third of this variance.
+- No dropout; FedSA-LoRA's released configuration drops 5 % of the additions' inputs.
 - A frozen A is drawn by every client from the run's seed, so that it is never sent.
 - The head is trained beside them, as in FedVPT, from which the training values are; the papers
   train language models. It is averaged, except in FedSA-LoRA, whose released configuration keeps
   the classifier with the client. Clients are weighed by their training images, as it does.
 - FedSA-LoRA: a client that never trained has B and a head of zeros; there is no server model.
 - With `ranks`, a client of rank r uses the first r rows of A and columns of B, scales by alpha / r,
-  and sends zeros for the others, which count in the mean (HetLoRA: Cho et al., EMNLP 2024, without
-  its pruning). Bytes count the zeros.
+  and sends zeros for the others, which count in the mean. Bytes count the zeros. HetLoRA (Cho et
+  al., "Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models", EMNLP 2024)
+  pads and truncates so, too. It also prunes ranks, and weighs a client by the Frobenius norm of its
+  product B A (its "sparsity-weighted aggregation"); neither is done here, where clients are
+  weighted by their images.
 """
 
 import torch

@@ -10,6 +10,8 @@ the lowest score; Multi-Krum (Section 5) averages the m of the lowest scores. Ch
 - Of equal scores, that of the lower client id wins.
 - The method averages the remaining updates, by numbers of training images if it does so; a client
   whose update is kept is believed in its number.
+- An update with NaN or infinity is left out, and counts as one of the f: its distance to all
+  others is infinite.
 - A round of no more than m updates is taken as it is; otherwise it needs n >= 2 f + 3, as in the
   paper.
 """
@@ -32,16 +34,18 @@ def scores(vectors: Tensor, byzantine: int) -> Tensor:
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    updates, options = (yield), task.wrappers["krum"]
+    sent, options = (yield), task.wrappers["krum"]
+    updates = fl.finite_updates(task, "krum", sent)
     if len(updates) <= options.kept:
         return updates
     needed = 2 * options.byzantine + 3
-    if len(updates) < needed:
+    if len(sent) < needed:
         raise fl.FedLoomError(
-            f"krum: round {task.round} has {len(updates)} updates, but byzantine: "
+            f"krum: round {task.round} has {len(sent)} updates, but byzantine: "
             f"{options.byzantine} needs {needed}; raise study.clients_per_round or lower it"
         )
+    byzantine = max(0, options.byzantine - (len(sent) - len(updates)))  # among those left
     vectors = torch.stack([fl.flatten(update.payload).double() for update in updates])
-    score = scores(vectors, options.byzantine).tolist()
+    score = scores(vectors, byzantine).tolist()
     best = sorted(range(len(updates)), key=lambda i: (score[i], updates[i].client))
     return [updates[i] for i in sorted(best[: options.kept])]

@@ -30,6 +30,7 @@ def attackers(task: Task) -> Generator[None, list[int], list[int]]:
 @fl.hookimpl(wrapper=True)
 def training_data(task: Task) -> Generator[None, Federation, Federation]:
     data, options = (yield), task.wrappers["label_flip"]
-    rows = np.concatenate([data.train[k] for k in fl.draw_attackers(task, options.share)])
+    attacking = fl.draw_attackers(task, options.share)
+    rows = np.concatenate([data.train_so_far[k] for k in attacking])
     classes = data.labels.cpu().numpy()[rows]
     return fl.relabelled(data, rows, flipped(classes, data.num_classes, options.flip))

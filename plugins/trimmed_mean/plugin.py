@@ -5,6 +5,7 @@ Definition 2: of the n values that clients sent for a coordinate, the beta n lar
 smallest are left out, and the others averaged. With beta = 1/2 it is the coordinate-wise median
 (Definition 1). Choices:
 
+- An update with NaN or infinity is left out as a whole, and is not among the n.
 - beta n is rounded up, but at least one value stays, or two where n is even.
 - Clients count alike, whatever the method's weights. The server gets the trimmed mean as every
   client's parameters, so that any mean that it takes of them is this one.
@@ -40,7 +41,7 @@ def client_update(task: Task, clients: Cohort) -> Generator[None, list[Update], 
 
 @fl.hookimpl(wrapper=True)
 def receive(task: Task) -> Generator[None, list[Update], list[Update]]:
-    updates = yield
+    updates = fl.finite_updates(task, "trimmed_mean", (yield))
     values = torch.stack([fl.flatten(update.payload) for update in updates])  # [n, D]
     robust = trimmed_mean(values, task.wrappers["trimmed_mean"].trim)
     payload = fl.unflatten(robust, updates[0].payload)

@@ -9,7 +9,11 @@ follow the code:
 
 - A cluster takes at most T / E patches in training and twice as many in tests; others count
   nowhere.
-- Keys are orthogonal, drawn once, and never trained; contexts are drawn from N(0, 0.02²).
+- Keys are orthogonal, drawn once, and never trained. Contexts are drawn from N(0, 0.02²), and all
+  experts start from the same one: the code makes each a parameter of one and the same tensor, and
+  copies it for each only when it moves the model to the GPU. Experts then part as their gradients
+  differ. With `same_start: false` each expert is drawn apart, as the lines of the code read; the
+  abstract does not say which, and the paper's numbers are those of the code.
 - Clients are weighed by their training images. Tested is a mean of the server's contexts over
   rounds, weighted by the density of Beta(0.2, 0.2) at (t + 0.5) / (rounds + 1), with the initial
   contexts weighted as round 0's.
@@ -48,8 +52,9 @@ def keys(task: CLIPTask) -> Tensor:
 def init_server(task: CLIPTask) -> Tree:
     clip, options, generator = task.backbone, task.options, task.generator("context")
     fl.check_lengths(task, [options.length], "")
-    drawn = [clip.init_context(options.length, generator) for _ in range(options.experts)]
-    experts = torch.stack(drawn)  # [E, L, d]
+    count = 1 if options.same_start else options.experts
+    drawn = [clip.init_context(options.length, generator) for _ in range(count)]
+    experts = torch.stack(drawn).expand(options.experts, -1, -1).clone()  # [E, L, d]
     return {"params": {"experts": experts}, "averaged": experts}
 
 

@@ -131,6 +131,7 @@ def tiny_task(
         data=data,
         clients_per_round=3,
         wrappers={w.name: SimpleNamespace(**w.options({}, w.name)) for w in wrappers},
+        rejects_non_finite=any(wrapper.rejects_non_finite for wrapper in wrappers),
         warm_start=prototypes,
         **fields_of(method, method.options(options, method.name)),
     )

@@ -57,7 +57,7 @@ class Federation:
         participating: ids of the clients that may be sampled; the others are held out.
         labels: class of every image, int64 [N]; -1 if no client trains on it.
         priors: [clients, C], each client's share of every class in its training images
-            (PEP-FedPT, Eq. 14).
+            (PEP-FedPT, Eq. 14); of a stream, in all that have arrived (see `class_priors`).
         tokens: returns the class tokens [N, d] of the unprompted backbone at the input of a block
             (from 1), or the final ones for None, from the cache; of a CLIP, image features.
         patches: returns a CLIP's projected patch tokens [N, T, d], from the cache; None if the
@@ -71,6 +71,8 @@ class Federation:
         rounds: of a partition with `arrivals`, the first round [N] in which each image is there,
             and the first in which clients no longer train on it [N].
         arrived: what of it there is, of the data of a round (see `at`).
+        earlier: of the data of a round, rows of the training images that have arrived and left
+            again, per client; None if there are none.
         whole: the data of all rounds, of the data of a round.
     """
 
@@ -89,6 +91,7 @@ class Federation:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rounds: tuple[np.ndarray, np.ndarray] | None = None
     arrived: Arrived | None = None
+    earlier: list[np.ndarray] | None = None
     whole: "Federation | None" = None
 
     def at(self, number: int) -> "Federation":
@@ -99,6 +102,24 @@ class Federation:
         starts = np.unique(self.rounds[0])
         part = int(np.searchsorted(starts, max(number, 1), "right")) - 1
         return _of_part(self.whole or self, part, tuple(starts))
+
+    @property
+    def train_so_far(self) -> list[np.ndarray]:
+        """Return the rows of each client's training images that have arrived, left or not."""
+        if self.earlier is None:
+            return self.train
+        return [np.union1d(left, now) for left, now in zip(self.earlier, self.train, strict=True)]
+
+    def parts_of(self, client: int) -> list[np.ndarray]:
+        """Return the client's rows in `train_so_far`, those that arrived together as one array.
+
+        Without a stream it is one array.
+        """
+        rows = self.train_so_far[client]
+        if self.rounds is None:
+            return [rows]
+        arrives = self.rounds[0][rows]
+        return [rows[arrives == start] for start in np.unique(arrives)]
 
     @property
     def tested(self) -> list[int]:
@@ -150,31 +171,46 @@ class Federation:
             yield Batch(self, index, counts, rows[step].view(shape), mask[step].view(shape))
 
 
+def class_priors(labels: np.ndarray, rows: Sequence[np.ndarray], classes: int) -> torch.Tensor:
+    """Return the share of every class in each client's images, float32 [clients, C].
+
+    The shares of a client without images are equal.
+
+    Args:
+        labels: class of every image of the store [N].
+        rows: rows of the training images that have arrived, per client.
+        classes: C.
+    """
+    counts = np.stack([np.bincount(labels[own], minlength=classes) for own in rows])
+    counts[counts.sum(1) == 0] = 1
+    return torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
+
+
 @lru_cache(maxsize=4)
 def _of_part(whole: Federation, part: int, starts: tuple[int, ...]) -> Federation:
-    """Return the data while `part` is the newest of the parts that arrive at the rounds `starts`.
-
-    A client's class priors are those of all its training images that have arrived, and uniform if
-    there are none.
-    """
+    """Return the data while the newest part is `part`, of those that arrive at rounds `starts`."""
     assert whole.rounds is not None
     arrives, leaves = whole.rounds
-    there, trained = arrives <= starts[part], leaves > starts[part]
-    train = [rows[there[rows]] for rows in whole.train]
-    now = [rows[trained[rows]] for rows in train]
+    there, stays = arrives <= starts[part], leaves > starts[part]
+    so_far = [rows[there[rows]] for rows in whole.train]
+    now = [rows[stays[rows]] for rows in so_far]
+    earlier = [rows[~stays[rows]] for rows in so_far]
+
+    # the classes that participating clients have trained on, and train on now
     labels = whole.labels.cpu().numpy()
-    counts = np.stack([np.bincount(labels[r], minlength=whole.num_classes) for r in train])
-    counts[counts.sum(1) == 0] = 1
     seen, training = np.zeros((2, whole.num_classes), bool)
     for client in whole.participating:
-        seen[labels[train[client]]], training[labels[now[client]]] = True, True
+        seen[labels[so_far[client]]] = True
+        training[labels[now[client]]] = True
     flags = (torch.from_numpy(values).to(whole.device) for values in (training, seen))
+
     return replace(
         whole,
         train=now,
         test=[rows[there[rows]] for rows in whole.test],
-        priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(whole.device),
+        priors=class_priors(labels, so_far, whole.num_classes).to(whole.device),
         arrived=Arrived(part, len(starts), *flags),
+        earlier=earlier if any(map(len, earlier)) else None,
         whole=whole,
     )
 
@@ -357,7 +393,6 @@ def load(
     novel = np.setdiff1d(store.labels, store.labels[client != UNASSIGNED])  # nobody's images
     numbers = np.setdiff1d(np.arange(len(classes)), novel)
     labels = _positions(store.labels, numbers, len(classes))
-    counts = np.stack([np.bincount(labels[r], minlength=len(numbers)) for r in train_rows])
     domains, rounds = table["domain"].to_numpy(zero_copy_only=False), None
     if "arrives" in table.column_names:
         rounds = table["arrives"].to_numpy(), table["leaves"].to_numpy()
@@ -367,7 +402,7 @@ def load(
         test=test_rows,
         participating=sorted({int(k) for k in client[training]}),
         labels=torch.from_numpy(labels).to(device),
-        priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).float().to(device),
+        priors=class_priors(labels, train_rows, len(numbers)).to(device),
         domains=["+".join(sorted(set(domains[r]))) for r in train_rows],
         tokens=tokens or unasked("features"),
         patches=patches,

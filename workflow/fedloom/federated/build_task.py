@@ -48,6 +48,7 @@ def build_task(
         clients_per_round=spec.clients_per_round,
         wrappers={w.plugin: SimpleNamespace(**w.options) for w in spec.method.wrappers},
         warm_start=warm_start,
+        rejects_non_finite=any(wrapper.rejects_non_finite for wrapper in wrappers),
         **fields_of(method, spec.method.options, spec.stacked),
     )
     clients = len(task.data.participating)

@@ -95,7 +95,11 @@ def require_alike(
             raise FedLoomError(f"{where} '{path}' {line}")
 
 
-def require_finite(items: Iterable[tuple[str, Any]]) -> None:
+CURE = "lower training.lr or set training.clip"
+LEAVE_OUT = "its wrapper declares rejects_non_finite; leave such an update out in receive"
+
+
+def require_finite(items: Iterable[tuple[str, Any]], cure: str = CURE) -> None:
     """Require that no tensor or number holds NaN or infinity; the first one that does is named.
 
     Every device is asked once for all of its tensors, since each answer is a wait for it.
@@ -108,8 +112,7 @@ def require_finite(items: Iterable[tuple[str, Any]]) -> None:
         finite = torch.stack([flag for _, flag in asked]).tolist()
         for (name, _), fine in zip(asked, finite, strict=True):
             if not fine:
-                line = f"{name} is not finite (NaN or infinity)"
-                raise NotFiniteError(f"{line}; lower training.lr or set training.clip")
+                raise NotFiniteError(f"{name} is not finite (NaN or infinity); {cure}")
 
 
 def check_ids(task: Task, hook: str, ids: object, allowed: Sequence[int], kind: str) -> None:
@@ -239,24 +242,39 @@ def _require_updates(where: str, updates: Any) -> None:
 
 
 def check_updates(
-    task: Task, clients: Cohort, updates: Sequence[Update], states: Sequence[Tree]
+    task: Task,
+    clients: Cohort,
+    updates: Sequence[Update],
+    states: Sequence[Tree],
+    attacking: Collection[int] = (),
 ) -> None:
-    """Check what client_update returns for a cohort whose personal states were `states`."""
+    """Check what client_update returns for a cohort whose personal states were `states`.
+
+    An upload that is not finite passes if a wrapper leaves it out (`task.rejects_non_finite`), and
+    so do the client's metrics. Otherwise the error names the client, and whether it attacks.
+    """
     where = call_of(task, "client_update", *clients.ids)
     _require_updates(where, updates)
     if len(updates) != len(clients):
         line = f"must return one Update per client, got {len(updates)} for {len(clients)} clients"
         raise FedLoomError(f"{where}: {line}")
-    items = []
+    items, of_attackers = [], []
     for client, update, before in zip(clients.ids, updates, states, strict=True):
         where = call_of(task, "client_update", client)
-        items += _sent(where, update)
+        sent = _sent(where, update)
+        if not task.rejects_non_finite:
+            (of_attackers if client in attacking else items).extend(sent)
         items += require_tree(f"{where}: client_state", update.client_state)
         require_tree(f"{where}: side_channel", update.side_channel)
         require_tree(f"{where}: wrapper_state", update.wrapper_state)
         words = "the client's state before"
         require_alike(f"{where}: client_state", update.client_state, before, words)
     require_finite(items)
+    require_finite(
+        of_attackers,
+        "the client attacks: make the attack weaker, or list a wrapper behind it that rejects such "
+        "an update, as krum and trimmed_mean do",
+    )
 
 
 def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Update]) -> None:
@@ -270,13 +288,13 @@ def check_received(task: Task, updates: Sequence[Update], accepted: Sequence[Upd
         raise FedLoomError(f"{where}: {line}, got those of clients {clients}; {cure}")
     sent, items = {id(update) for update in updates}, []
     for update in accepted:
-        where = call_of(task, "client_update", update.client)
-        if id(update) not in sent:
-            where = call_of(task, "receive", update.client)
+        is_new = id(update) not in sent
+        where = call_of(task, "receive" if is_new else "client_update", update.client)
+        if is_new or task.rejects_non_finite:
             items += _sent(where, update)
         other = f"the upload of client {clients[0]}"
         require_alike(f"{where}: upload", update.payload, accepted[0].payload, other)
-    require_finite(items)
+    require_finite(items, LEAVE_OUT if task.rejects_non_finite else CURE)
 
 
 def _sent(where: str, update: Update) -> list[tuple[str, Any]]:

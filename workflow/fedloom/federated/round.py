@@ -74,7 +74,8 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         accepted = sorted(accepted, key=lambda update: update.client)
         server = hooks.aggregate(task=task, server=state.server, updates=accepted)
     checks.check_server(task, server, state.server)
-    arrived, attacking = {update.client for update in accepted}, attackers(task, hooks)
+    arrived = {update.client for update in accepted}
+    attacking = attackers(task, hooks)
     rows = [
         {
             "round": task.round,
@@ -85,10 +86,14 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
             "bytes_up": count_bytes(update.payload),
             "bytes_down": count_bytes(tree),
             **({"attacker": update.client in attacking} if attacking else {}),
-            **update.metrics,
+            **finite(update.metrics),
         }
         for update, tree in zip(updates, sent, strict=True)
     ]
+    # without those of clients whose training diverged, and whose update a wrapper left out
+    losses = [row["train_loss"] for row in rows if "train_loss" in row]
+    of_a_guess = math.log(task.num_classes)
+    guesses = [row.get("guessing_loss", of_a_guess) for row in rows]
     row = {
         "round": task.round,
         "seconds": time.perf_counter() - started,
@@ -98,10 +103,8 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "bytes_up_used": sum(row["bytes_up"] for row in rows if row["received"]),
         "bytes_down": sum(row["bytes_down"] for row in rows),
-        "train_loss": sum(u.metrics["train_loss"] for u in updates) / len(updates),
-        "guessing_loss": fmean(
-            u.metrics.get("guessing_loss", math.log(task.num_classes)) for u in updates
-        ),
+        "train_loss": sum(losses) / len(losses),
+        "guessing_loss": fmean(guesses),
         "clients": len(ids),
         "updates": rows,
         **server.get("metrics", {}),
@@ -120,6 +123,11 @@ def train_round(task: Task, hooks: Hooks, state: State) -> tuple[State, dict[str
     return state.after(changes), row
 
 
+def finite(metrics: dict[str, float]) -> dict[str, float]:
+    """Return the metrics that are finite; only those of rejected updates may be others."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
 def collect_updates(
     task: Task, hooks: Hooks, state: State, work: Mapping[int, float]
 ) -> tuple[list[Update], list[Tree]]:
@@ -129,6 +137,7 @@ def collect_updates(
     sent, delivered = download_to(task, hooks, state, ids)
     personal = [personal_state(task, hooks, state, k) for k in ids]
     states = dict(zip(ids, personal, strict=True))
+    attacking = attackers(task, hooks)
     checks.check_states(task, "init_client", states, state.clients)
     updates = []
     for group in groups.divide(len(ids), groups.clients_at_once(task, delivered[0], personal[0])):
@@ -139,7 +148,8 @@ def collect_updates(
         members = cohort(poisoned, list(own), list(own.values()), shares, kept)
         received = stack([delivered[k] for k in group])
         returned = hooks.client_update(task=poisoned, received=received, clients=members)
-        checks.check_updates(task, members, returned, personal[group.start : group.stop])
+        before = personal[group.start : group.stop]
+        checks.check_updates(task, members, returned, before, attacking)
         updates += returned
     for client, received, update in zip(ids, delivered, updates, strict=True):
         update.client, update.received = client, received

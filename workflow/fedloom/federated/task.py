@@ -65,6 +65,7 @@ class Task(Generic[FrozenBackbone]):
         wrappers: options of each of the method's wrappers, by the wrapper's name.
         aggregation: the mean of updates that the server takes, "plain" or "weighted" by training
             images; None if it uses each update.
+        rejects_non_finite: True if a wrapper leaves out updates whose upload is not finite.
         warm_start: see `prototypes`; None if the method does not need it.
         secret: 32 bytes of the operating system, others in every job; see `secret_uniform`.
         round: 1 in the first round of training; 0 while states are initialised.
@@ -89,6 +90,7 @@ class Task(Generic[FrozenBackbone]):
     prompts: int = 0
     wrappers: dict[str, SimpleNamespace] = field(default_factory=dict)
     aggregation: str | None = None
+    rejects_non_finite: bool = False
     warm_start: WarmStart | None = None
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     round: int = 0

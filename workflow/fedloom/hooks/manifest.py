@@ -24,6 +24,7 @@ from fedloom.hooks.training import DEFAULTS, OF_THE_PAPER, Training
 # by default, by family; None of a wrapper
 FORWARD_INPUTS = {"vit": ("images",), "clip": ("images", "texts"), None: ()}
 CACHES = {"vit": ("features", "prototypes"), "clip": ("features", "patches"), None: ()}
+OF_WRAPPERS = {"preserves", "updates", "rejects_non_finite"}  # keys of no method
 CONDITIONS = ("couples_images", "whole_cohorts", "unseen_classes")  # see `Plugin`
 PARTS = {"": "whole model", "prompts": "prompts + head", "head": "head"}  # by an option `train`
 TEST_SETS = "test_sets"  # the artefact of answers to images that no client trains on
@@ -138,6 +139,9 @@ class Plugin(Located):
     """What a wrapper does with the clients' updates: nothing; drop some, whatever they hold, and
     then after a wrapper that preserves the sum alone; or read or change them, and then beside no
     such wrapper."""
+    rejects_non_finite: bool = False
+    """True if a wrapper's hook `receive` leaves out updates whose upload holds NaN or infinity:
+    they then reach it. Without such a wrapper they end the run."""
     cost: Cost = Cost()
     """What memory and time of a job follow from, beside images, backbone and clients."""
     look: Look = Look()
@@ -152,7 +156,7 @@ class Plugin(Located):
         is_method, options = self.kind == "method", self.option_schemas
         if is_method and self.family is None:
             raise FedLoomError(f'{where}family: is missing; a method needs "vit" or "clip"')
-        for key in {"preserves", "updates"} & self.model_fields_set if is_method else ():
+        for key in OF_WRAPPERS & self.model_fields_set if is_method else ():
             raise FedLoomError(f"{where}{key}: is a key of wrappers alone; remove it")
         for entry in (each for each in self.needs if each not in CACHES[self.family]):
             line = f"a {self.family or self.kind} has no {entry}; remove it"

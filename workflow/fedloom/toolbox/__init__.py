@@ -16,6 +16,7 @@ from fedloom.common.tensors import tensor_map as tensor_map
 from fedloom.common.tensors import unstack as unstack
 from fedloom.data.federation import Batch as Batch
 from fedloom.data.federation import Federation as Federation
+from fedloom.data.federation import class_priors as class_priors
 from fedloom.federated.groups import iterate_examples as iterate_examples
 from fedloom.federated.local_training import Trained as Trained
 from fedloom.federated.local_training import learning_rate as learning_rate
@@ -32,6 +33,7 @@ from fedloom.hooks.defaults import mean as mean
 from fedloom.hooks.hookspecs import hookimpl as hookimpl
 from fedloom.toolbox.attacks import draw_attackers as draw_attackers
 from fedloom.toolbox.attacks import relabelled as relabelled
+from fedloom.toolbox.changes import finite_updates as finite_updates
 from fedloom.toolbox.changes import flatten as flatten
 from fedloom.toolbox.changes import merge as merge
 from fedloom.toolbox.changes import require_params_alone as require_params_alone

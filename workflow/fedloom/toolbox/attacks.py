@@ -7,7 +7,7 @@ import torch
 
 from fedloom.common.errors import FedLoomError
 from fedloom.common.seeds import torch_generator
-from fedloom.data.federation import Federation
+from fedloom.data.federation import Federation, class_priors
 from fedloom.federated.task import Task
 
 
@@ -28,12 +28,15 @@ def draw_attackers(task: Task, share: float) -> list[int]:
 
 
 def relabelled(data: Federation, rows: np.ndarray, classes: np.ndarray | int) -> Federation:
-    """Return the data with other classes [n] of the images `rows` [n], and their class priors."""
+    """Return the data with other classes [n] of the images `rows` [n], and their class priors.
+
+    Of a stream, priors are those of all images that have arrived (`data.train_so_far`).
+    """
     labels = data.labels.cpu().numpy().copy()
     labels[rows] = classes
-    counts = np.stack([np.bincount(labels[k], minlength=data.num_classes) for k in data.train])
+    priors = class_priors(labels, data.train_so_far, data.num_classes)
     return replace(
         data,
         labels=torch.from_numpy(labels).to(data.device),
-        priors=torch.from_numpy(counts / counts.sum(1, keepdims=True)).to(data.priors),
+        priors=priors.to(data.device),
     )

@@ -1,13 +1,16 @@
 """What training changed of parameters, for wrappers that compress, clip or combine uploads."""
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedloom.common.errors import FedLoomError
+from fedloom.common.errors import FedLoomError, NotFiniteError
 from fedloom.common.tensors import Tree, build, leaves
 from fedloom.federated.task import Task, Update
+
+log = logging.getLogger(__name__)
 
 
 def split_known(params: Tree, received: Tree) -> tuple[Tree, Tree, Tree]:
@@ -49,6 +52,30 @@ def unflatten(vector: Tensor, like: Tree) -> Tree:
         else:
             items.append((path, value))
     return build(items)
+
+
+def finite_updates(task: Task, wrapper: str, updates: list[Update]) -> list[Update]:
+    """Return the updates whose upload is finite, for a wrapper that rejects the others.
+
+    Raises:
+        NotFiniteError: none is.
+    """
+    kept, rejected = [], []
+    for update in updates:
+        numbers = [torch.as_tensor(value) for _, value in leaves(update.payload)]
+        is_finite = all(bool(value.isfinite().all()) for value in numbers)
+        (kept if is_finite else rejected).append(update)
+    if not kept:
+        raise NotFiniteError(
+            f"{wrapper}: round {task.round} must have an update that is finite, got {len(updates)} "
+            "with NaN or infinity; lower training.lr, or the share of attackers"
+        )
+    for update in rejected:
+        log.info(
+            "%s: round %d: left out the update of client %d, which is not finite",
+            *(wrapper, task.round, update.client),
+        )
+    return kept
 
 
 def require_params_alone(task: Task, wrapper: str, update: Update) -> Tree:

@@ -52,7 +52,10 @@ def gaussian_epsilon(noise: float, sampled: float, rounds: int, delta: float) ->
     spent = (rounds * _of_a_round(noise, sampled)).tolist()
     with warnings.catch_warnings():  # that other orders may bound it more tightly
         warnings.filterwarnings("ignore", "Optimal order is", UserWarning)
-        return float(rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)[0])
+        epsilon = float(rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)[0])
+
+    # the conversion falls below 0 for a large delta, where (0, delta)-privacy holds
+    return max(0.0, epsilon)
 
 
 @cache

@@ -1,0 +1,91 @@
+"""The steps of DP-FPL's released code (`variant: released`), which differ from the abstract's.
+
+One SGD, with its momentum, goes on through all rounds and steps the clients one after the other, in
+the order of their ids. It steps after all of them have computed their gradients. The gradient of
+p_G is their mean; that of p_L is the last client's, for every client, since the code never puts a
+client's own back. So every client has a p_G, too: equal at first, but momentum parts them.
+
+A round is one such step of all its clients, whatever `epochs` and `local_steps` say. The code
+starts each step of its first round from the initial contexts again, which makes no difference to a
+round of one step.
+
+On the server, as the code has it: a client uploads both gradients, and downloads both contexts.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fedloom.toolbox as fl
+from fedloom.toolbox import CLIPTask, Cohort, Tree, Update
+
+NAMES = ("shared", "personal")
+ONE_STEP = {
+    "local_steps": 1,
+    "lr": 1.0,
+    "schedule": "constant",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "clip": None,
+}
+
+
+def init_server(task: CLIPTask, shared: Tensor, personal: Tensor) -> Tree:
+    """Return the server's state, with both contexts [N, L, d] of all clients and their momentum."""
+    if task.training.optimizer != "sgd":
+        raise fl.FedLoomError(
+            "dp_fpl: training.optimizer must be sgd with variant: released, got "
+            f"{task.training.optimizer}; change it"
+        )
+    count = task.data.num_clients
+    contexts = {"shared": shared, "personal": personal}
+    return {
+        "params": {"shared": shared},
+        "clients": {name: value.expand(count, -1, -1).clone() for name, value in contexts.items()},
+        "momentum": {name: torch.zeros_like(value) for name, value in contexts.items()},
+    }
+
+
+def download(task: CLIPTask, server: Tree, client: int) -> Tree:
+    """Return a client's contexts; a client that never trains gets the mean p_G."""
+    contexts = {name: server["clients"][name][client] for name in NAMES}
+    if client not in task.data.position:
+        contexts |= server["params"]
+    return {"params": contexts}
+
+
+def upload(
+    task: CLIPTask, loss: Callable[..., Any], known: Tree, clients: Cohort, counters: Tree
+) -> list[Update]:
+    """Return the clients' gradients: the way of one step of plain SGD of length 1."""
+    start = known["params"]
+    plain = SimpleNamespace(**vars(task.training) | ONE_STEP)
+    once = replace(task, training=plain)
+    trained = fl.train_locally(once, loss, known, clients, params=start, counters=counters)
+    gradients = {f"gradient_of_{name}": start[name] - trained.params[name] for name in NAMES}
+    return fl.make_updates(replace(trained, params={}), clients, **gradients)
+
+
+def aggregate(task: CLIPTask, server: Tree, updates: list[Update]) -> Tree:
+    """Step the round's clients one after the other."""
+    updates = sorted(updates, key=lambda update: update.client)
+    of_shared = torch.stack([update.payload["gradient_of_shared"] for update in updates]).mean(0)
+    of_personal = updates[-1].payload["gradient_of_personal"]  # every client's
+    gradients = {"shared": of_shared, "personal": of_personal}
+
+    training, lr = task.training, fl.learning_rate(task)
+    contexts = {name: server["clients"][name].clone() for name in NAMES}
+    momentum = dict(server["momentum"])
+    for update in updates:
+        for name, gradient in gradients.items():
+            before = contexts[name][update.client]
+            decayed = gradient + training.weight_decay * before
+            momentum[name] = training.momentum * momentum[name] + decayed
+            contexts[name][update.client] = before - lr * momentum[name]
+
+    shared = contexts["shared"][task.data.participating].mean(0)
+    return {"params": {"shared": shared}, "clients": contexts, "momentum": momentum}
