@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedloom.config.datasets import listing
 from fedloom.data import images
-from images_on_disk import build, image_folder, noise, save
+from images_on_disk import build, dataset_spec, image_folder, noise, save
 from refusals import refused
 
 
@@ -79,6 +80,25 @@ def test_a_file_names_the_classes_of_folders(make, root):
     for number, folder in enumerate(("n03", "n05", "n08")):
         (root / folder).rename(root / f"{number}")
     assert make(names="names.txt")[1]["classes"] == ["ox", "bee eater", "ant"]
+
+
+def test_the_store_is_made_again_for_corrected_names_and_test_lists(root, tmp_path):
+    """Of the same length, within the folder or outside."""
+    image_folder(root / "train", ["n01", "n02"], count=1)
+    image_folder(root / "val", count=2)
+    names, tests = tmp_path / "names.txt", root / "val/list.txt"
+    names.write_text("n01 tench\nn02 shark\n")
+    tests.write_text("0.png n01\n1.png n02\n")
+    keys = {"split": ["train", "val"], "test_list": {"file": "list.txt"}, "names": str(names)}
+    spec = dataset_spec(source="folder", root=str(root), **keys)
+    before = listing(spec)
+    names.write_text("n01 trout\nn02 shark\n")
+    renamed = listing(spec)
+    tests.write_text("0.png n02\n1.png n01\n")
+    corrected = listing(spec)
+    assert len({found["sha256"] for found in (before, renamed, corrected)}) == 3
+    names.unlink()
+    assert listing(spec)["files"] == before["files"] - 1, "a plan does without"
 
 
 @pytest.mark.parametrize(

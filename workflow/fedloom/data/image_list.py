@@ -13,9 +13,6 @@ from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, is_folder, printable
 
-# domain of test images without one: in a partition by domains they go to clients by class
-NO_DOMAIN = ""
-
 
 class Item(NamedTuple):
     """One image that has not been read yet."""
@@ -64,13 +61,6 @@ def root_folder(path: str, expected: str) -> Path:
     if not is_folder(root):
         raise FedLoomError(f"{printable(str(root))}: no such folder; put {expected} there")
     return root
-
-
-def named_folder(folder: Path, key: str) -> Path:
-    """Return a folder that a key names, which must be there."""
-    if not is_folder(folder):
-        raise FedLoomError(f"{printable(str(folder))}: no such folder, but {key} names it")
-    return folder
 
 
 def file_items(paths: Sequence[str]) -> Callable[[], Iterator[Item]]:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.seeds import numpy_generator
-from fedloom.data.image_list import NO_DOMAIN, ImageList, Item, Prepared, check_columns
+from fedloom.data.image_list import ImageList, Item, Prepared, check_columns
 from fedloom.data.schemes.base import largest_remainder
 from fedloom.data.splits import fixed_test_split
 

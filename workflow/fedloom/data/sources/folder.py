@@ -10,11 +10,11 @@ from PIL import Image
 from pydantic import Field
 
 from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import printable, walk
+from fedloom.common.folders import named_folder, printable, walk
 from fedloom.common.schema import Count, Keys
 from fedloom.config.datasets import ImageSource, TestFraction, described
-from fedloom.data.image_list import ImageList, file_items, named_folder, root_folder
-from fedloom.data.sources.lists import Columns, Row, rows, text_of
+from fedloom.config.image_lists import Columns, Row, rows, text_of
+from fedloom.data.image_list import ImageList, file_items, root_folder
 
 SPLITS = {"train", "test", "val", "valid", "validation"}
 
