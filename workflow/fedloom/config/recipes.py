@@ -54,6 +54,8 @@ class Archive(Keys):
     """Folder below the root; default: the root."""
     name: Annotated[Below, Field(pattern="^[^/]+$")] | None = None
     """Of the file; default: the end of the address."""
+    unpacked_bytes: Count | None = None
+    """Bytes of all files in it, at most; default: 20 times its own size, or 100 MiB."""
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
