@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedloom.config.datasets import listing
-from fedloom.data.images import to_pixels
+from fedloom.data.pixels import to_pixels
 from images_on_disk import build, dataset_spec, image_folder, noise, png, save, write_parquet
 from refusals import refused
 

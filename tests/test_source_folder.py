@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedloom.config.datasets import listing
-from fedloom.data import images
+from fedloom.data import pixels
 from images_on_disk import build, dataset_spec, image_folder, noise, save
 from refusals import refused
 
@@ -190,7 +190,7 @@ def test_other_sizes_need_image_size(make, root):
 
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40))
 def test_resizing_always_gives_the_square(width, height, size):
-    assert images.to_pixels(noise(0, (width, height)), False, size).shape == (size, size, 3)
+    assert pixels.to_pixels(noise(0, (width, height)), False, size).shape == (size, size, 3)
 
 
 def test_grey_stays_grey_and_a_mixture_is_rgb(make, root):
@@ -209,11 +209,11 @@ def test_grey_stays_grey_and_a_mixture_is_rgb(make, root):
 
 def test_sixteen_bits_palettes_and_transparency():
     deep = np.arange(120, dtype=np.uint16).reshape(10, 12) * 500
-    assert (images.to_pixels(Image.fromarray(deep), False, None)[..., 0] == deep >> 8).all()
+    assert (pixels.to_pixels(Image.fromarray(deep), False, None)[..., 0] == deep >> 8).all()
     for mode, channels in (("P", 3), ("RGBA", 3), ("LA", 1), ("1", 1), ("CMYK", 3)):
-        assert images.to_pixels(noise(0).convert(mode), False, None).shape == (10, 12, channels)
+        assert pixels.to_pixels(noise(0).convert(mode), False, None).shape == (10, 12, channels)
     with pytest.raises(ValueError, match="mode F has no fixed range"):
-        images.to_pixels(Image.new("F", (3, 3)), False, None)
+        pixels.to_pixels(Image.new("F", (3, 3)), False, None)
 
 
 @pytest.mark.parametrize("keep", [0, 20, 0.6])

@@ -74,6 +74,12 @@ class ImageSource(SourceKind):
     which must be one size."""
     resize: Literal["crop", "squash"] | None = None
     """Crop (the default): as image_size says; squash: the whole image is resized to the square."""
+    grey_bits: Annotated[int, Field(ge=8, le=16)] | None = None
+    """Bits that count in grey images of 16 bits, as 12 of scans; default: 16, unless none uses the
+    highest, which is refused."""
+    transparency: Literal["ignore", "white", "black"] | None = None
+    """The colour behind transparent pixels, as viewers show them on white; ignore (the default, as
+    of torchvision): the colours that are stored there, often black."""
     skip_unreadable: bool = False
     """Leave unreadable images out, named in the log and counted in the receipt images.json."""
 

@@ -21,7 +21,7 @@ from fedloom.config.reading import CONFIG, read
 
 FOLDER = ROOT / "workflow/datasets"
 # keys of a dataset of several that its parts cannot have
-OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
+OF_ALL_PARTS = {"image_size", "resize", "grey_bits", "transparency", "skip_unreadable"}
 
 
 def _below(path: str) -> str:

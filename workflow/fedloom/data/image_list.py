@@ -12,6 +12,7 @@ from PIL import Image
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, is_folder, printable
+from fedloom.data.pixels import decoded
 
 
 class Item(NamedTuple):
@@ -75,9 +76,7 @@ def array_items(pixels: np.ndarray) -> Callable[[], Iterator[Item]]:
 
 def _load(path: str) -> Image.Image:
     check_regular(path)
-    with Image.open(path) as image:
-        image.load()
-        return image
+    return decoded(path)
 
 
 def check_columns(listed: ImageList) -> None:

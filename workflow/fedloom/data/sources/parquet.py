@@ -18,6 +18,7 @@ from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
+from fedloom.data.pixels import decoded
 
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
@@ -139,9 +140,7 @@ def _values(file: Path, column: str) -> Iterator[Any]:
 def _load(data: Any) -> Image.Image:
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
-    with Image.open(io.BytesIO(data)) as image:
-        image.load()
-        return image
+    return decoded(io.BytesIO(data))
 
 
 def _column(
