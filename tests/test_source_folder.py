@@ -136,6 +136,42 @@ def test_a_missing_folder_an_empty_class_and_a_folder_beside_images(make, root):
         make()
 
 
+def test_no_image_of_a_class_is_left_out_without_a_word(make, root, caplog):
+    """Its content makes a file an image: one without suffix is read, others are refused."""
+    caplog.set_level(logging.INFO)
+    image_folder(root, ["ant", "bee"])
+    (root / "bee/3.png").rename(root / "bee/3")
+    (root / "bee/notes.txt").write_text("no image")
+    store, _ = make()
+    assert np.bincount(store.labels).tolist() == [4, 4]
+    assert "bee: left out 1 files that are no images: notes.txt" in caplog.text
+    for name in ("4.heic", "4.npy", "4.dcm", "LICENSE"):
+        (root / "bee" / name).write_bytes(b"of another format")
+        with refused(f"bee/{name}: unreadable image", "remove it", "skip_unreadable"):
+            make()
+        assert make(skip_unreadable=True)[1]["skipped"] == 1
+        (root / "bee" / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "place"),
+    [
+        ((["ant", "bee"],), {}, ""),
+        ((["ink", "oil"], ["ant", "bee"]), {"domains": True}, "oil"),
+        ((["train", "test"], ["ant", "bee"]), {}, ""),
+        ((["train", "test"], ["ant", "bee"]), {}, "test"),
+        ((["ant", "bee"], ["images"]), {"images_in": "images"}, "bee"),
+    ],
+)
+def test_an_image_beside_folders_of_classes_is_refused(layers, options, place, make, root):
+    image_folder(root, *layers)
+    (root / place / "README.txt").write_text("no image")
+    make(**options)
+    save(root / place / "loose.JPG", noise(0))
+    with refused(root / place / "loose.JPG", "no folder of a class"):
+        make(**options)
+
+
 def test_the_last_images_of_every_domain_are_test_images(make, root):
     """FedPHA's code: images of a domain are counted through, whatever their class."""
     image_folder(root, ["photo", "sketch"], ["ant", "bee"], count=7)

@@ -11,6 +11,7 @@ from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.config.image_lists import Row, listed_files
 from fedloom.data.image_list import ImageList, file_items, root_folder
+from fedloom.data.labels import are_numbers, classes_of, tidied, tidy
 
 COLUMN = "of a .csv file its name, of a text file its number from 0"
 FileLists = Annotated[
@@ -59,37 +60,36 @@ def read(settings: dict[str, Any]) -> ImageList:
         labels=labels,
         classes=classes,
         provenance=provenance,
-        domains=np.array([file.domain for file in files]),
+        domains=np.array(tidied([file.domain for file in files])),
         test=np.array([file.test for file in files]) if "test" in settings else None,
         named=named,
     )
 
 
 def _classes(files: list[Row], settings: dict[str, Any]) -> tuple[np.ndarray, list[str], bool]:
-    """Return the class of every file, the classes, and whether these are more than numbers.
+    """Return the class of every file, the classes, and whether these are more than numbers."""
+    if settings["class_from"] == "folder":
+        return _by_folder(tidied([Path(file.path).parent.name for file in files]))
+    found = classes_of([file.label for file in files], lambda image: files[image].where)
 
-    Labels that are numbers are one class where they are one integer, as 07 and 7. A mixture of
-    numbers and words is refused, for a misspelt number would be a class.
-    """
-    by_folder = settings["class_from"] == "folder"
-    labels = [Path(file.path).parent.name if by_folder else file.label for file in files]
-    numeric = [label.isdecimal() for label in labels]
-    numbers = all(numeric)
-    if not by_folder and any(numeric) and not numbers:
-        word, number = numeric.index(False), numeric.index(True)
-        raise FedLoomError(
-            f"{files[word].where}: labels must be numbers alone, which class_names can name, "
-            f"or words alone, got '{labels[word]}' beside '{labels[number]}'"
-        )
-    if numbers and not by_folder:
-        labels = [str(int(label)) for label in labels]
-    name = dict[str, str | None].fromkeys(labels)
-    for file, label in zip(files, labels, strict=True):
-        if file.name is not None and name[label] not in (None, file.name):
-            line = f"class {label} is called '{file.name}' here, '{name[label]}' before"
-            raise FedLoomError(f"{file.where}: {line}")
-        name[label] = name[label] or file.name
-    distinct = sorted(name, key=int if numbers else str)
-    number = {label: place for place, label in enumerate(distinct)}
-    classes = [name[label] or label for label in distinct]
-    return np.array([number[label] for label in labels]), classes, not numbers or any(name.values())
+    names: list[str | None] = [None] * len(found.labels)
+    for file, number in zip(files, found.numbers.tolist(), strict=True):
+        if file.name is None:
+            continue
+        name, before = tidy(file.name), names[number]
+        if before not in (None, name):
+            label = found.labels[number]
+            line = f"class {label} is called '{name}' here, '{before}' before"
+            raise FedLoomError(f"{file.where}: {line}; correct it")
+        names[number] = name
+
+    classes = [name or label for name, label in zip(names, found.labels, strict=True)]
+    return found.numbers, classes, found.named or any(names)
+
+
+def _by_folder(folders: list[str]) -> tuple[np.ndarray, list[str], bool]:
+    """Return the class of every image, which its folder names, as `_classes`."""
+    numbers = all(folder.isdecimal() for folder in folders)
+    classes = sorted({*folders}, key=int if numbers else str)
+    number = {folder: place for place, folder in enumerate(classes)}
+    return np.array([number[folder] for folder in folders]), classes, not are_numbers(classes)
