@@ -49,6 +49,16 @@ def test_a_pattern_that_matches_nothing(tmp_path, pattern):
         build(tmp_path, source="parquet", train_files=pattern)
 
 
+@pytest.mark.parametrize("name", ["run [1]", "a*b", "what?"])
+def test_a_folder_that_has_the_letters_of_a_pattern_in_its_name(name, tmp_path, monkeypatch):
+    write_parquet(tmp_path / name / "x1.parquet", [0, 1] * 5)
+    spec = dataset_spec(source="parquet", train_files=str(tmp_path / name / "x*.parquet"))
+    assert listing(spec)["files"] == 1 and len(build(tmp_path, **spec)[0]) == 10
+    monkeypatch.chdir(tmp_path / name)
+    for pattern in ("*.parquet", "x[0-9].parquet", str(tmp_path / "*" / "x1.parquet")):
+        assert len(build(tmp_path, source="parquet", train_files=pattern)[0]) == 10
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere.png")])
 def test_a_pipe_and_a_dangling_link_are_images_that_cannot_be_read(tmp_path, make):
     root = image_folder(tmp_path / "root", ["ant", "bee"])
