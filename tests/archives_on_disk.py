@@ -5,10 +5,10 @@ import tarfile
 import zipfile
 
 
-def archive_of(kind, files):
+def archive_of(kind, files, compression=zipfile.ZIP_STORED):
     buffer = io.BytesIO()
     if kind == "zip":
-        with zipfile.ZipFile(buffer, "w") as archive:
+        with zipfile.ZipFile(buffer, "w", compression) as archive:
             for name, content in files.items():
                 archive.writestr(name, content)
     else:

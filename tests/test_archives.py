@@ -3,6 +3,7 @@
 import gzip
 import io
 import random
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from archives_on_disk import archive_of
 from fedloom.common.errors import FedLoomError
+from fedloom.data import archives
 from fedloom.data.archives import unpack
 from refusals import refused
 
@@ -150,3 +152,99 @@ def test_an_archive_that_cannot_be_written_out_stays(kind, tmp_path):
     with refused(file, into):
         unpack(file, into)
     assert file.exists()
+
+
+def sparse_tar(file, size):
+    """A tar archive of 1,536 bytes whose file is `size` zeros, as GNU tar writes a sparse file."""
+    with tarfile.open(file, "w:gz", format=tarfile.GNU_FORMAT) as archive:
+        info = tarfile.TarInfo("a.png")
+        info.type, block = tarfile.GNUTYPE_SPARSE, bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        block[156:157] = tarfile.GNUTYPE_SPARSE
+        block[386:410] = b"%011o\0%011o\0" % (0, 0)  # one piece: none of the zeros is stored
+        block[483:495] = b"%011o\0" % size  # the size that the file has
+        block[148:156] = b" " * 8
+        block[148:156] = b"%06o\0 " % sum(block)
+        archive.fileobj.write(bytes(block))
+        archive.offset += len(block)
+
+
+def test_a_sparse_file_does_not_fill_the_disk(tmp_path):
+    """It states any size, and is written as zeros."""
+    file = tmp_path / NAMES["tar"]
+    sparse_tar(file, 8**11 - 1)
+    with tarfile.open(file) as archive:
+        assert [(info.issparse(), info.size) for info in archive] == [(True, 8**11 - 1)]
+    left_to_a_person(file, tmp_path / "out", "'a.png' is a link, a device or a sparse file")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_that_grows_too_much_is_refused(kind, tmp_path, monkeypatch):
+    """Zeros shrink to a thousandth; images hardly do."""
+    monkeypatch.setattr(archives, "SMALL", 1000)
+    file, into = tmp_path / NAMES[kind], tmp_path / "out"
+    content = {"a.png": b"one", "b.png": bytes(200_000)}
+    file.write_bytes(archive_of(kind, content, zipfile.ZIP_DEFLATED))
+    left_to_a_person(file, into, "bytes")
+    assert unpack(file, into, 200_003) == ["a.png", "b.png"], "as the recipe states"
+    with refused(file.name, "more than 200,002 bytes"):
+        unpack(file, into, 200_002)
+
+
+def test_an_archive_must_fit_on_the_disk(tmp_path, monkeypatch):
+    file = tmp_path / NAMES["zip"]
+    file.write_bytes(WHOLE["zip"])
+    total = sum(map(len, LETTERS.values()))
+    monkeypatch.setattr(archives, "SHARE", total / shutil.disk_usage(tmp_path).free / 2)
+    left_to_a_person(file, tmp_path / "out", "the disk has left")
+
+
+def test_an_archive_of_too_many_files_is_refused(tmp_path, monkeypatch):
+    file = tmp_path / NAMES["zip"]
+    file.write_bytes(WHOLE["zip"])
+    monkeypatch.setattr(archives, "MEMBERS", len(LETTERS) - 1)
+    left_to_a_person(file, tmp_path / "out", "5 files")
+
+
+@pytest.mark.parametrize("name", ["link/1.png", "a/link/1.png", "link/"])
+def test_a_link_that_was_there_before_is_not_followed_out_of_the_folder(name, tmp_path):
+    file, into, outside = tmp_path / NAMES["zip"], tmp_path / "out", tmp_path / "outside"
+    outside.mkdir()
+    (into / "a").mkdir(parents=True)
+    for link in (into / "link", into / "a/link"):
+        link.symlink_to(outside)
+    file.write_bytes(archive_of("zip", {name: b"" if name.endswith("/") else b"evil"}))
+    with refused(file.name, repr(name), "link", "by hand"):
+        unpack(file, into)
+    assert file.exists() and not [*outside.iterdir()]
+
+
+def test_a_file_replaces_a_link_and_not_what_it_points_to(tmp_path):
+    file, into, outside = tmp_path / NAMES["zip"], tmp_path / "out", tmp_path / "outside.png"
+    outside.write_bytes(b"mine")
+    into.mkdir()
+    (into / "1.png").symlink_to(outside)
+    (into / "2.png").write_bytes(b"of another archive")
+    file.write_bytes(archive_of("zip", {"1.png": b"theirs"}))
+    assert unpack(file, into) == ["1.png"]
+    assert (outside.read_bytes(), (into / "1.png").read_bytes()) == (b"mine", b"theirs")
+    assert (into / "2.png").exists() and not (into / "1.png").is_symlink()
+
+
+@pytest.mark.parametrize("reason", ["damaged", "killed", "written"])
+def test_what_was_begun_is_removed(reason, tmp_path, monkeypatch):
+    file, into = tmp_path / NAMES["zip"], tmp_path / "out"
+    whole = archive_of("zip", {"a/1.png": b"one" * 1000, "a/2.png": b"two" * 1000})
+    file.write_bytes(whole.replace(b"twotwo", b"onetwo", 1) if reason == "damaged" else whole)
+    (into / ".letters.zip.unpacking").mkdir(parents=True)
+    (into / ".letters.zip.unpacking" / "old.png").write_bytes(b"of a call that was killed")
+    if reason == "damaged":
+        with refused("letters.zip", "CRC"):
+            unpack(file, into)
+    elif reason == "killed":
+        monkeypatch.setattr(archives, "_move", lambda *_: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            unpack(file, into)
+    else:
+        unpack(file, into)
+    left = sorted(path.name for path in into.rglob("*"))
+    assert left == (["1.png", "2.png", "a"] if reason == "written" else [])

@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedloom.data import preparation
 from fedloom.data.image_list import ImageList, Item
-from fedloom.data.images import to_pixels
+from fedloom.data.pixels import to_pixels
 from fedloom.data.preparation import prepared
 from images_on_disk import build, dataset_spec, image_folder, noise
 from refusals import refused

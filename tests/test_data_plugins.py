@@ -193,6 +193,11 @@ def test_the_store_is_made_again_when_the_files_of_a_path_option_change(drop, tm
     one = listing(entry, paths)
     (tmp_path / "x.npz").touch()
     assert listing(entry, paths) == one != known
+    (tmp_path / "x.csv").write_text("1.png,ant")
+    ants = listing(entry | {"file": str(tmp_path / "x.csv")}, paths)
+    (tmp_path / "x.csv").write_text("1.png,bee")
+    bees = listing(entry | {"file": str(tmp_path / "x.csv")}, paths)
+    assert ants["sha256"] != bees["sha256"], "a list of the same size"
     folder = listing(entry | {"file": str(tmp_path / "a")}, paths)
     assert folder["files"] == 2, "source.toml and plugin.py below a folder"
 

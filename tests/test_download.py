@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from archives_on_disk import archive_of
-from fedloom.data import download
+from fedloom.data import archives, download
 from refusals import refused
 from servers import Files, Hub, serving
 
@@ -125,14 +125,15 @@ def test_an_archive_is_unpacked_and_goes(kind, server, tmp_path):
 def test_an_archive_that_was_half_unpacked_is_unpacked_again(server, tmp_path, monkeypatch):
     server.files["/a/images.bin"] = archive_of("zip", {"a/1.png": b"one", "b/2.png": b"two"})
 
-    def killed(file, into):
-        (into / "a").mkdir()
-        (into / "a/1.png").write_bytes(b"o")
+    def killed(members, aside):
+        (aside / "a").mkdir()
+        (aside / "a/1.png").write_bytes(b"o")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(download, "unpack", killed)
+        patch.setattr(archives, "_write", killed)
         download.fetch_archive(entry(server, name="images.zip"), tmp_path)
+    assert not (tmp_path / "a").exists()
     download.fetch_archive(entry(server, name="images.zip"), tmp_path)
     assert (tmp_path / "a/1.png").read_bytes() == b"one" and (tmp_path / "b/2.png").exists()
     assert len(server.asked) == 1
@@ -226,3 +227,12 @@ def test_a_hub_that_is_not_there_is_one_line(message, tmp_path, monkeypatch):
         reason = "OSError"
     with refused("me/letters", "http://127.0.0.1:9", reason, "HF_ENDPOINT"):
         from_hub(tmp_path, "*", revision="main")
+
+
+def test_a_recipe_states_what_its_archive_may_unpack_to(server, tmp_path):
+    server.files["/a/images.bin"] = archive_of("zip", {"1.png": bytes(2000)})
+    stated = entry(server, name="images.zip") | {"unpacked_bytes": 1999}
+    with refused("images.zip", "1,999 bytes", "unpacked_bytes"):
+        download.fetch_archive(stated, tmp_path)
+    download.fetch_archive(stated | {"unpacked_bytes": 2000}, tmp_path)
+    assert (tmp_path / "1.png").exists()

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedloom.config.datasets import listing
-from fedloom.data.images import to_pixels
+from fedloom.data.pixels import to_pixels
 from images_on_disk import build, dataset_spec, image_folder, noise, png, save, write_parquet
 from refusals import refused
 
@@ -47,6 +47,16 @@ def test_a_path_that_is_too_long(tmp_path):
 def test_a_pattern_that_matches_nothing(tmp_path, pattern):
     with refused(pattern[:100]):
         build(tmp_path, source="parquet", train_files=pattern)
+
+
+@pytest.mark.parametrize("name", ["run [1]", "a*b", "what?"])
+def test_a_folder_that_has_the_letters_of_a_pattern_in_its_name(name, tmp_path, monkeypatch):
+    write_parquet(tmp_path / name / "x1.parquet", [0, 1] * 5)
+    spec = dataset_spec(source="parquet", train_files=str(tmp_path / name / "x*.parquet"))
+    assert listing(spec)["files"] == 1 and len(build(tmp_path, **spec)[0]) == 10
+    monkeypatch.chdir(tmp_path / name)
+    for pattern in ("*.parquet", "x[0-9].parquet", str(tmp_path / "*" / "x1.parquet")):
+        assert len(build(tmp_path, source="parquet", train_files=pattern)[0]) == 10
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere.png")])

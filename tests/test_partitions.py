@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.common.errors import FedLoomError
+from fedloom.data.partition import divide
 from partitioned import CLASSES, dataset, make, with_domains
 from refusals import refused
 
@@ -130,6 +131,17 @@ def test_seeds_are_independent_of_each_other(spec):
 def test_a_partition_that_does_not_fit_is_refused(spec, words):
     with refused(*words):
         make(spec)
+
+
+@pytest.mark.parametrize("novel", [{}, {"novel_classes": [0]}])
+def test_a_class_that_has_only_test_images_is_named(novel):
+    labels, test, domains = dataset(0)
+    test[labels == 2] = True
+    spec = {"scheme": "iid", "clients": 4, "held_out": 0.0} | novel
+    names = [f"animal {k}" for k in range(CLASSES)]
+    with refused("class 'animal 2'", "no training image", "keep_classes") as error:
+        divide(labels, test, domains, spec, 0, names)
+    assert "domain" not in str(error.value)
 
 
 @pytest.mark.parametrize("scheme", [{"scheme": "disjoint"}, {"scheme": "iid"}])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedloom.data import images
-from images_on_disk import build, image_folder, noise, save
+from fedloom.config.datasets import listing
+from fedloom.data import pixels
+from images_on_disk import build, dataset_spec, image_folder, noise, save
 from refusals import refused
 
 
@@ -81,6 +82,25 @@ def test_a_file_names_the_classes_of_folders(make, root):
     assert make(names="names.txt")[1]["classes"] == ["ox", "bee eater", "ant"]
 
 
+def test_the_store_is_made_again_for_corrected_names_and_test_lists(root, tmp_path):
+    """Of the same length, within the folder or outside."""
+    image_folder(root / "train", ["n01", "n02"], count=1)
+    image_folder(root / "val", count=2)
+    names, tests = tmp_path / "names.txt", root / "val/list.txt"
+    names.write_text("n01 tench\nn02 shark\n")
+    tests.write_text("0.png n01\n1.png n02\n")
+    keys = {"split": ["train", "val"], "test_list": {"file": "list.txt"}, "names": str(names)}
+    spec = dataset_spec(source="folder", root=str(root), **keys)
+    before = listing(spec)
+    names.write_text("n01 trout\nn02 shark\n")
+    renamed = listing(spec)
+    tests.write_text("0.png n02\n1.png n01\n")
+    corrected = listing(spec)
+    assert len({found["sha256"] for found in (before, renamed, corrected)}) == 3
+    names.unlink()
+    assert listing(spec)["files"] == before["files"] - 1, "a plan does without"
+
+
 @pytest.mark.parametrize(
     ("layers", "options", "words"),
     [
@@ -114,6 +134,42 @@ def test_a_missing_folder_an_empty_class_and_a_folder_beside_images(make, root):
     (root / "cow").rename(root / "bee" / "old")
     with refused("bee", "'old'"):
         make()
+
+
+def test_no_image_of_a_class_is_left_out_without_a_word(make, root, caplog):
+    """Its content makes a file an image: one without suffix is read, others are refused."""
+    caplog.set_level(logging.INFO)
+    image_folder(root, ["ant", "bee"])
+    (root / "bee/3.png").rename(root / "bee/3")
+    (root / "bee/notes.txt").write_text("no image")
+    store, _ = make()
+    assert np.bincount(store.labels).tolist() == [4, 4]
+    assert "bee: left out 1 files that are no images: notes.txt" in caplog.text
+    for name in ("4.heic", "4.npy", "4.dcm", "LICENSE"):
+        (root / "bee" / name).write_bytes(b"of another format")
+        with refused(f"bee/{name}: unreadable image", "remove it", "skip_unreadable"):
+            make()
+        assert make(skip_unreadable=True)[1]["skipped"] == 1
+        (root / "bee" / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "place"),
+    [
+        ((["ant", "bee"],), {}, ""),
+        ((["ink", "oil"], ["ant", "bee"]), {"domains": True}, "oil"),
+        ((["train", "test"], ["ant", "bee"]), {}, ""),
+        ((["train", "test"], ["ant", "bee"]), {}, "test"),
+        ((["ant", "bee"], ["images"]), {"images_in": "images"}, "bee"),
+    ],
+)
+def test_an_image_beside_folders_of_classes_is_refused(layers, options, place, make, root):
+    image_folder(root, *layers)
+    (root / place / "README.txt").write_text("no image")
+    make(**options)
+    save(root / place / "loose.JPG", noise(0))
+    with refused(root / place / "loose.JPG", "no folder of a class"):
+        make(**options)
 
 
 def test_the_last_images_of_every_domain_are_test_images(make, root):
@@ -170,7 +226,7 @@ def test_other_sizes_need_image_size(make, root):
 
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40))
 def test_resizing_always_gives_the_square(width, height, size):
-    assert images.to_pixels(noise(0, (width, height)), False, size).shape == (size, size, 3)
+    assert pixels.to_pixels(noise(0, (width, height)), False, size).shape == (size, size, 3)
 
 
 def test_grey_stays_grey_and_a_mixture_is_rgb(make, root):
@@ -189,11 +245,11 @@ def test_grey_stays_grey_and_a_mixture_is_rgb(make, root):
 
 def test_sixteen_bits_palettes_and_transparency():
     deep = np.arange(120, dtype=np.uint16).reshape(10, 12) * 500
-    assert (images.to_pixels(Image.fromarray(deep), False, None)[..., 0] == deep >> 8).all()
+    assert (pixels.to_pixels(Image.fromarray(deep), False, None)[..., 0] == deep >> 8).all()
     for mode, channels in (("P", 3), ("RGBA", 3), ("LA", 1), ("1", 1), ("CMYK", 3)):
-        assert images.to_pixels(noise(0).convert(mode), False, None).shape == (10, 12, channels)
+        assert pixels.to_pixels(noise(0).convert(mode), False, None).shape == (10, 12, channels)
     with pytest.raises(ValueError, match="mode F has no fixed range"):
-        images.to_pixels(Image.new("F", (3, 3)), False, None)
+        pixels.to_pixels(Image.new("F", (3, 3)), False, None)
 
 
 @pytest.mark.parametrize("keep", [0, 20, 0.6])

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from fedloom.config import resolve
 from fedloom.config.datasets import listing
 from images_on_disk import build, dataset_spec, noise, save
 from refusals import refused
@@ -75,7 +76,7 @@ def test_csv_with_users_and_images_by_their_names_alone(tmp_path):
     store, about = build(tmp_path, **lists, **columns)
     assert store.domains.tolist() == ["7", "9", "9"]
     assert (about["classes"], store.labels.tolist()) == (["0", "1"], [1, 0, 0])
-    with refused("line 2", "'image'", "user_id"):
+    with refused("train.csv, line 1", "path_column", "'image'", "user_id"):
         build(tmp_path, **lists, **columns | {"path_column": "image"})
     files(root, "Fungi/cd.png")
     with refused("oak/cd.png", "Fungi/cd.png"):
@@ -178,7 +179,7 @@ def test_labels_that_are_numbers_are_compared_as_integers(tmp_path):
     [
         (("1.png 0", "2.png one"), "3.png 1", ["train.txt, line 2", "'one'", "'0'"]),
         (("1.png cat", "2.png dog"), "3.png 7", ["train.txt, line 1", "'cat'", "'7'"]),
-        (("1.png 0", "2.png 1"), "3.png -1", ["test.txt, line 1", "'-1'", "'0'"]),
+        (("1.png 0", "2.png 1"), "3.png -1", ["test.txt, line 1", "'-1'", "hidden"]),
     ],
 )
 def test_labels_are_numbers_or_words_but_no_mixture(train, test, words, tmp_path):
@@ -235,12 +236,12 @@ def test_a_test_list_without_users(tmp_path):
     with refused("min_images_per_domain", "2 training images"):
         build(tmp_path, **lists, **columns, min_images_per_domain=2)
     write(root / "train.csv", "image_id,class", "1.png,0", "2.png,0")
-    with refused("train.csv, line 2", "'user_id'"):
+    with refused("train.csv, line 1", "domain_column", "'user_id'"):
         build(tmp_path, **lists, **columns)
 
 
 def test_the_store_is_made_again_for_other_lists(tmp_path):
-    """The images may be a small part of a million files, which no plan can look at."""
+    """Images that no list names may be a million files, which no plan can look at."""
     root = files(tmp_path / "root", "a/1.png", "a/2.png")
     write(root / "train.txt", "a/1.png 0")
     spec = dataset_spec(source="lists", root=str(root), train={"A": ["train.txt", "more.txt"]})
@@ -249,9 +250,38 @@ def test_the_store_is_made_again_for_other_lists(tmp_path):
     assert listing(spec) == before
     write(root / "train.txt", "a/2.png 0")
     other = listing(spec)
-    write(root / "more.txt", "a/1.png 0")
-    assert [found["files"] for found in (before, other, listing(spec))] == [1, 1, 2]
+    write(root / "more.txt", "b/1.png 0")
+    both = listing(spec)
+    counts = [found["files"] for found in (before, other, both)]
+    assert counts == [1, 1, 4], "once all lists are there, the images that they name count too"
     assert before["sha256"] != other["sha256"], "of the same size, with another content"
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_the_store_is_made_again_for_other_images_behind_a_list(within, tmp_path):
+    """By path and size, by itself and as a part of several; what was only touched is the same."""
+    root = files(tmp_path / "root", "a/1.png", "b/2.png")
+    write(root / "train.csv", "path,label", "1,ant", "2,bee")
+    columns = {"path_column": "path", "label_column": "label", "anywhere": True}
+    entry = {"source": "lists", "root": str(root), "train": "train.csv", **columns}
+    if within:
+        entry = {"source": "several", "image_size": 8, "parts": {"mine": entry}}
+    spec = dataset_spec(**entry)
+    before = resolve._listing(spec)
+    (root / "a/1.png").touch()
+    assert resolve._listing(spec) == before
+    save(root / "a/1.png", noise(5, (40, 40)))
+    larger = resolve._listing(spec)
+    (root / "b/2.png").rename(root / "a/2.png")
+    moved = resolve._listing(spec)
+    assert len({found["sha256"] for found in (before, larger, moved)}) == 3
+
+
+def test_a_list_that_cannot_be_read_is_no_error_of_a_plan(tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    write(root / "train.txt", "1.png 0", "2.png 0")
+    found = listing(dataset_spec(source="lists", root=str(root), train="train.txt"))
+    assert found["files"] == 1, "the list alone, as long as an image is missing"
 
 
 def test_a_class_has_one_name_in_all_lists(tmp_path):
@@ -273,3 +303,64 @@ def test_a_csv_file_that_cannot_be_read_is_one_line(tmp_path):
     columns = {"path_column": "path", "label_column": "label"}
     with refused("train.csv", "field larger than"):
         build(tmp_path, source="lists", root=str(root), train="train.csv", **columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,label\n1.png,", ["line 2", "'label'", "is empty"]),
+        ("path,label\n1.png", ["line 2", "no column 'label'"]),
+        ("path;label\n1.png;0", ["commas", "semicolons", "path;label"]),
+        ("path\tlabel\n1.png\t0", ["commas", "tabs"]),
+        ("file,label\n1.png,0", ["line 1", "path_column", "'path'", "file"]),
+        ("path,label,label\n1.png,0,1", ["line 1", "label_column", "once"]),
+        ("path,label\n1.png,red,fox", ["line 2", "2 cells", "got 3", "quotes"]),
+    ],
+)
+def test_a_csv_file_of_another_form_is_named(text, words, tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    (root / "train.csv").write_text(text)
+    columns = {"path_column": "path", "label_column": "label"}
+    with refused("train.csv", *words):
+        build(tmp_path, source="lists", root=str(root), train="train.csv", **columns)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_list_of_another_encoding_is_named(encoding, tmp_path):
+    root = files(tmp_path / "root", "1.png")
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    (root / "train.csv").write_text(f"{mark}path,label\n1.png,0", encoding=encoding)
+    columns = {"path_column": "path", "label_column": "label"}
+    with refused("train.csv", "UTF-8", "got UTF-16"):
+        build(tmp_path, source="lists", root=str(root), train="train.csv", **columns)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".tsv"])
+def test_columns_of_a_text_file_have_numbers(suffix, tmp_path):
+    root = files(tmp_path / "root", "1.png", "2.png")
+    write(root / f"train{suffix}", "1.png\t0", "2.png\t0")
+    keys = {"source": "lists", "root": str(root), "train": f"train{suffix}"}
+    assert len(build(tmp_path, **keys)[0]) == 2
+    with refused(f"train{suffix}", "label_column", "number", "'label'", ".csv"):
+        build(tmp_path, **keys, label_column="label")
+
+
+def test_cells_of_a_csv_file_are_read_as_they_are_meant(tmp_path):
+    """Blanks around them do not count, and one in quotes may hold a comma or the end of a line."""
+    root = files(tmp_path / "root", "1.png", "2.png", "3,4.png")
+    text = 'path, label ,note\n 1.png ,cat,"two\nlines"\n2.png, cat ,\n"3,4.png","cat",,\n,,\n'
+    (root / "train.CSV").write_text(text)
+    columns = {"path_column": "path", "label_column": "label"}
+    keys = {"source": "lists", "root": str(root), "train": "train.CSV"}
+    store, about = build(tmp_path, **keys, **columns)
+    assert (len(store), about["classes"]) == (3, ["cat"])
+    (root / "train.CSV").write_text('path,label\n1.png,"red\nfox"\n')
+    with refused("train.CSV, line 3", r"'red\nfox'"):
+        build(tmp_path, **keys, **columns)
+
+
+def test_labels_of_json_are_whole_numbers(tmp_path):
+    root = files(tmp_path / "root", "0.png")
+    for label in (1.7, True, None):
+        with refused("split.json", repr(label)):
+            build(tmp_path, **coop(root, train=[["0.png", label, "ant"]], test=[]))

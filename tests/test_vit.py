@@ -123,6 +123,20 @@ def test_a_model_without_class_token_is_refused():
         FrozenViT(model)
 
 
+def test_an_image_that_is_made_smaller_is_the_mean_of_what_it_covers():
+    """Stripes of a pixel, at a third of the size: the filter is a triangle of three pixels a side.
+
+    Without antialiasing every third pixel would remain, black or white.
+    """
+    stripes = torch.tensor([0, 255] * 12).expand(24, 24)[None, ..., None]
+    preprocessing = {"mean": [0.0], "std": [1.0], "interpolation": "bilinear"}
+    columns = Pixels((8, 8), 1, preprocessing)(stripes.float())[0, 0]
+    weights = torch.tensor([1, 2, 3, 2, 1], dtype=torch.float64) / 9
+    for column in range(1, 7):  # the filters of the others reach over the edge
+        covered = stripes[0, 0, 3 * column - 1 : 3 * column + 4, 0].double() / 255
+        assert columns[:, column].double() == pytest.approx([float(weights @ covered)] * 8)
+
+
 @pytest.mark.parametrize(
     ("channels", "given", "side"), [(3, 3, 8), (3, 1, 8), (1, 3, 8), (3, 3, 5)]
 )

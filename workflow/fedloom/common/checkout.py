@@ -1,7 +1,7 @@
 """Where the files lie that ship with FedLoom, and what a path in the config means."""
 
 import os
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 from shlex import quote
 
@@ -25,10 +25,21 @@ def resource(path: str) -> Path:
 
 
 def matching(patterns: str | list[str]) -> list[Path]:
-    """List the files that a pattern or a list of patterns names, sorted within each pattern."""
+    """List the files that a pattern or a list of patterns names, sorted within each pattern.
+
+    A folder or file that is there by a name such as run[1] is meant literally.
+    """
     paths = map(resource, [patterns] if isinstance(patterns, str) else patterns)
-    found = (glob(str(path), recursive=True) for path in paths)  # noqa: PTH207
+    found = (glob(_literal(path), recursive=True) for path in paths)  # noqa: PTH207
     return [file for files in found for file in sorted(map(Path, files))]
+
+
+def _literal(path: Path) -> str:
+    """Return a pattern in which all parts are escaped that exist as they are written."""
+    there, parts = Path(path.anchor), list(path.parts[1:])
+    while parts and os.access(there / parts[0], os.F_OK):
+        there /= parts.pop(0)
+    return str(Path(escape(str(there)), *parts))
 
 
 def in_shell(path: Path) -> str:

@@ -46,6 +46,13 @@ def is_folder(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+def named_folder(folder: Path, key: str) -> Path:
+    """Return a folder that a key names, which must be there."""
+    if not is_folder(folder):
+        raise FedLoomError(f"{printable(str(folder))}: no such folder, but {key} names it")
+    return folder
+
+
 def check_regular(path: str) -> None:
     """Raise an OSError for all but a file that can be read to its end."""
     if not S_ISREG(Path(path).stat().st_mode):

@@ -9,6 +9,9 @@ NEVER = 2**31 - 1  # the round in which an image leaves that stays
 # train on, of those that none does, and, before its label, of another dataset
 OWN, BASE, NOVEL, OTHER = "own", "base", "novel", "dataset "
 
+# the domain of test images without one: in a partition by domains they go to clients by class
+NO_DOMAIN = ""
+
 
 def entry_of(client: int, clients: int, entries: int) -> int:
     """Return a client's position in a list option; consecutive clients share one."""

@@ -1,18 +1,22 @@
 """The keys that all sources of data have, and the user's files that a dataset is made of."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedloom.common.checkout import matching, resource
+from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import is_folder, walk
 from fedloom.common.receipts import digest, sha256
 from fedloom.common.schema import Count, Keys, Number, Several, require
+from fedloom.config.image_lists import list_files, listed_files
 from fedloom.config.settings import Expected
 
 DATA = "data"  # the folder of the checkout below which data sets lie by default
+TEXTS = (".txt", ".csv", ".tsv", ".json")  # what lists of images are called
 ImageSize = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -70,6 +74,12 @@ class ImageSource(SourceKind):
     which must be one size."""
     resize: Literal["crop", "squash"] | None = None
     """Crop (the default): as image_size says; squash: the whole image is resized to the square."""
+    grey_bits: Annotated[int, Field(ge=8, le=16)] | None = None
+    """Bits that count in grey images of 16 bits, as 12 of scans; default: 16, unless none uses the
+    highest, which is refused."""
+    transparency: Literal["ignore", "white", "black"] | None = None
+    """The colour behind transparent pixels, as viewers show them on white; ignore (the default, as
+    of torchvision): the colours that are stored there, often black."""
     skip_unreadable: bool = False
     """Leave unreadable images out, named in the log and counted in the receipt images.json."""
 
@@ -86,45 +96,71 @@ class PluginSource(ImageSource):
 
 
 def listing(dataset: dict, paths: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Return the number of the user's files of a dataset, and the sha256 of their names and sizes.
+    """Return the number of the user's files of a dataset, and a sha256 of what they are.
 
     None if it reads none. They are a dataset's parameters, since Snakemake would compare large
-    inputs by time, and a folder not at all. Of images that lists name, maybe few of a million
-    files, the contents of the lists count. Missing files are not an error: a dry run plans a study
-    where its data is not. `paths` are the options of a plugin's source that name files.
+    inputs by time, and a folder not at all. Names and sizes count, and the contents of the files
+    that say of which class an image is, or what a class is called: these can be corrected at the
+    same length. Missing files are not an error: a dry run plans a study where its data is not.
+
+    `paths` are the options of a plugin's source that name files.
     """
     if paths is None and "train_files" in dataset:
         paths = ["train_files", "test_files"]
     if paths == [] or (paths is None and dataset.get("download")):
         return None
+
     if paths is not None:
         named = [key for key in paths if dataset.get(key)]
-        sizes = [[key, *size] for key in named for size in _sizes(dataset[key])]
+        files = [[key, *size] for key in named for size in _sizes(dataset[key])]
     elif "class_from" in dataset:
-        root = resource(dataset["root"])
-        sizes = [[half, name, sha256(root / name)] for half, name in _lists(dataset, root)]
+        files = _of_lists(dataset, resource(dataset["root"]))
     elif "root" in dataset:
-        sizes = _folder_sizes(resource(dataset["root"]))
+        root = resource(dataset["root"])
+        files = [*_folder_sizes(root), *_contents(_texts(dataset, root))]
     else:
         return None
-    return {"files": len(sizes), "sha256": digest(sizes)}
+    return {"files": len(files), "sha256": digest(files)}
 
 
-def _lists(dataset: dict, root: Path) -> Iterator[tuple[str, str]]:
-    """Yield split and name of every list of images that is there."""
-    for half in ("train", "test"):
-        entry = dataset.get(half, [])
-        for names in entry.values() if isinstance(entry, dict) else [entry]:
-            for name in [names] if isinstance(names, str) else names:
-                if (root / name).is_file():
-                    yield half, name
+def _of_lists(dataset: dict, root: Path) -> list[list]:
+    """Return the contents of lists, and path and size of the images that these name.
+
+    Other images of their folder do not count, of which there may be a million.
+    """
+    lists = [(half, root / file) for half, file, _ in list_files(dataset)]
+    try:
+        images = listed_files(root, dataset)
+    except FedLoomError:
+        images = []  # the job that reads the lists says what is wrong with them
+    top = f"{root.resolve()}/"
+    sizes = [[row.path.removeprefix(top), os.stat(row.path).st_size] for row in images]  # noqa: PTH116
+    return [*_contents(lists), *sizes]
+
+
+def _texts(dataset: dict, root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield key and path of the files that name the classes of a folder, or of its test images."""
+    if "names" in dataset:
+        yield "names", root / dataset["names"]
+    if "test_list" in dataset and "split" in dataset:
+        yield "test_list", root / dataset["split"][1] / dataset["test_list"]["file"]
+
+
+def _contents(files: Iterable[tuple[str, Path]]) -> list[list]:
+    """Return key and sha256 of the files that are there."""
+    return [[key, sha256(file)] for key, file in files if file.is_file()]
 
 
 def _sizes(paths: str | list[str]) -> list[list]:
-    """Return name and size of the files of a folder, or of those that patterns match."""
+    """Return name and size of the files of a folder, or of those that patterns match.
+
+    A file of text that is named by itself counts with its content, for it may be a list.
+    """
     if isinstance(paths, str) and is_folder(resource(paths)):
         return _folder_sizes(resource(paths))
-    return [[file.name, file.stat().st_size] for file in matching(paths) if file.is_file()]
+    files = [file for file in matching(paths) if file.is_file()]
+    texts = [(file.name, file) for file in files if file.suffix.lower() in TEXTS]
+    return [*([file.name, file.stat().st_size] for file in files), *_contents(texts)]
 
 
 def _folder_sizes(root: Path) -> list[list]:
@@ -145,4 +181,4 @@ def described(dataset: dict, paths: Sequence[str] | None = None) -> str:
     found = listing(dataset, paths)
     if found is None:
         return "downloaded by torchvision, which checks its files"
-    return f"{found['files']} files, sha256 of names and sizes {found['sha256']}"
+    return f"{found['files']} files, sha256 of names, sizes and lists {found['sha256']}"

@@ -21,7 +21,7 @@ from fedloom.config.reading import CONFIG, read
 
 FOLDER = ROOT / "workflow/datasets"
 # keys of a dataset of several that its parts cannot have
-OF_ALL_PARTS = {"image_size", "resize", "skip_unreadable"}
+OF_ALL_PARTS = {"image_size", "resize", "grey_bits", "transparency", "skip_unreadable"}
 
 
 def _below(path: str) -> str:
@@ -54,6 +54,8 @@ class Archive(Keys):
     """Folder below the root; default: the root."""
     name: Annotated[Below, Field(pattern="^[^/]+$")] | None = None
     """Of the file; default: the end of the address."""
+    unpacked_bytes: Count | None = None
+    """Bytes of all files in it, at most; default: 20 times its own size, or 100 MiB."""
 
     @model_validator(mode="after")
     def _checked(self) -> Self:

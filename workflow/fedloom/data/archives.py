@@ -1,38 +1,55 @@
 """Unpack archives of data sets: only their plain files and folders, without owners or permissions.
 
 tarfile's filters would let links out of the folder (CVE-2025-4517), and no data set needs one.
+
+An archive is unpacked into a folder of its own, and what it holds is moved to its place once all of
+it is there. So a refused or damaged archive leaves nothing behind.
 """
 
 import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from fedloom.common.errors import FedLoomError, in_words
 
 PIECE = 1 << 20  # bytes read at once
-Opened = Callable[[], IO[bytes] | None] | None
+# images hardly shrink; an archive may unpack to GROWTH times its own size, or to SMALL bytes
+GROWTH = 20
+SMALL = 100 << 20
+MEMBERS = 5_000_000  # files and folders of an archive, at most
+SHARE = 0.95  # of the free disk that an archive may fill
 
 
-def unpack(file: Path, into: Path) -> list[str]:
+class Member(NamedTuple):
+    """A file or a folder of an archive; `opened` opens a file, and is None for a folder."""
+
+    name: str
+    size: int
+    plain: bool
+    opened: Callable[[], IO[bytes] | None] | None
+
+
+def unpack(file: Path, into: Path, most: int | None = None) -> list[str]:
     """Unpack a .zip or a tar archive and return the top-level names in it.
 
-    A damaged archive is deleted, so that another try fetches it anew. It stays where it has links,
-    paths out of the folder or encrypted members, or cannot be written.
+    It may unpack to `most` bytes, or GROWTH times its size. A damaged archive is deleted, so that
+    another try fetches it anew. It stays where it has links, paths out of the folder, encrypted
+    members or too many bytes, or cannot be written.
     """
+    aside = into / f".{file.name}.unpacking"
     try:
+        into.mkdir(parents=True, exist_ok=True)
+        _remove(aside)  # of a call that was killed
         with zipfile.ZipFile(file) if file.suffix == ".zip" else tarfile.open(file) as archive:
-            members = [*_members(archive)]
-            for name, opened in members:
-                path = into / name
-                (path.parent if opened else path).mkdir(parents=True, exist_ok=True)
-                if content := opened and opened():
-                    with content, path.open("wb") as written:
-                        shutil.copyfileobj(content, written, PIECE)
+            members = [*_checked(_members(archive), file, into, most)]
+            aside.mkdir()
+            _write(members, aside)
+        _move(aside, into)
     except Exception as error:  # of damage, whatever the format's reader raises
         stays = isinstance(error, RuntimeError) or getattr(error, "errno", None) is not None
         if not stays:
@@ -40,11 +57,19 @@ def unpack(file: Path, into: Path) -> list[str]:
         cure = "mend that, or unpack it by hand" if stays else "run it again"
         reason = f"cannot be unpacked into {into} ({in_words(error)})"
         raise FedLoomError(f"{file}: {reason}; {cure}") from None
-    return sorted({part for name, _ in members for part in PurePosixPath(name).parts[:1]})
+    finally:
+        _remove(aside)
+    return sorted({part for member in members for part in PurePosixPath(member.name).parts[:1]})
 
 
-def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, Opened]]:
-    """Yield every member's name and what opens it, if it is a file; refuse all but plain ones.
+def _remove(folder: Path) -> None:
+    """Remove a folder, if it is there."""
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[Member]:
+    """Yield every member.
 
     tarfile takes a broken header for the end, and ignores the checksum behind a compressed stream.
     """
@@ -54,12 +79,16 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, 
             if b"PK\1\2" in info.comment or (info.is_dir() and info.file_size):
                 raise zipfile.BadZipFile(f"the entry of {info.filename!r} is broken")
             plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-            _check(info.filename, plain)
-            yield info.filename, None if info.is_dir() else partial(archive.open, info)
+            opened = None if info.is_dir() else partial(archive.open, info)
+            yield Member(info.filename, info.file_size, plain, opened)
         return
+
     for info in archive:
-        _check(info.name, info.isreg() or info.isdir())
-        yield info.name, None if info.isdir() else partial(archive.extractfile, info)
+        # a sparse file of a few bytes may state any size, and is written as zeros
+        plain = (info.isreg() or info.isdir()) and not info.issparse()
+        opened = None if info.isdir() else partial(archive.extractfile, info)
+        yield Member(info.name, info.size, plain, opened)
+
     stream: Any = archive.fileobj
     stream.seek(archive.offset)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -68,9 +97,57 @@ def _members(archive: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[str, 
         pass
 
 
-def _check(name: str, plain: bool) -> None:
-    path = PurePosixPath(name)
-    if not plain:
-        raise RuntimeError(f"{name!r} is a link or a device")
-    if path.is_absolute() or ".." in path.parts:
-        raise RuntimeError(f"{name!r} would lie outside the folder")
+def _checked(
+    members: Iterable[Member], file: Path, into: Path, most: int | None
+) -> Iterator[Member]:
+    """Yield the members; refuse all but plain ones within the folder, and too many bytes.
+
+    What lies in the folder already must not lead out of it. Members are looked at one by one, so
+    that a long archive is refused before it is read to its end.
+    """
+    stated = most or max(SMALL, GROWTH * file.stat().st_size)
+    free = int(SHARE * shutil.disk_usage(into).free)
+    size, count, looked_at = 0, 0, set[Path]()
+    for member in members:
+        path = PurePosixPath(member.name)
+        if not member.plain:
+            raise RuntimeError(f"{member.name!r} is a link, a device or a sparse file")
+        if path.is_absolute() or ".." in path.parts:
+            raise RuntimeError(f"{member.name!r} would lie outside the folder")
+
+        folder = into / (path if member.opened is None else path.parent)
+        if folder not in looked_at:  # a look for each file would take as long as writing it
+            looked_at.add(folder)
+            if folder.resolve() != into.resolve() / folder.relative_to(into):
+                raise RuntimeError(f"{member.name!r} would be written through a link in {into}")
+
+        size, count = size + member.size, count + 1
+        if size > stated or count > MEMBERS:
+            raise RuntimeError(
+                f"it holds more than {stated:,} bytes or {MEMBERS:,} files; if it is to, state its "
+                "bytes in the recipe, as unpacked_bytes of the archive"
+            )
+        if size > free:
+            raise RuntimeError(f"it holds more than {free:,} bytes, which the disk has left")
+        yield member
+
+
+def _write(members: list[Member], aside: Path) -> None:
+    """Write the members into an empty folder."""
+    for member in members:
+        path = aside / member.name
+        folder = path if member.opened is None else path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        if content := member.opened and member.opened():
+            with content, path.open("wb") as written:
+                shutil.copyfileobj(content, written, PIECE)
+
+
+def _move(source: Path, into: Path) -> None:
+    """Move all that a folder holds into another; files there are replaced, and links too."""
+    for entry in source.iterdir():
+        target = into / entry.name
+        if entry.is_dir() and target.exists():
+            _move(entry, target)
+        else:
+            entry.replace(target)

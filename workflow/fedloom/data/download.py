@@ -105,7 +105,7 @@ def fetch_archive(archive: dict[str, Any], root: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     if name.endswith(ARCHIVES):
         log.info("%s: unpacking it into %s", name, into)
-        made = unpack(file, into)
+        made = unpack(file, into, archive.get("unpacked_bytes"))
         file.unlink()
     else:
         made = [name]

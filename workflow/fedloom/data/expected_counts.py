@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import shortened
-from fedloom.data.image_list import NO_DOMAIN, Prepared
+from fedloom.common.ids import NO_DOMAIN
+from fedloom.data.image_list import Prepared
 
 IMAGES = {"images": "images", "train": "training images", "test": "test images"}
 MANY = 5  # lines on single classes before the rest of them is one line

@@ -12,9 +12,7 @@ from PIL import Image
 from fedloom.common.checkout import resource
 from fedloom.common.errors import FedLoomError
 from fedloom.common.folders import check_regular, is_folder, printable
-
-# domain of test images without one: in a partition by domains they go to clients by class
-NO_DOMAIN = ""
+from fedloom.data.pixels import decoded
 
 
 class Item(NamedTuple):
@@ -66,13 +64,6 @@ def root_folder(path: str, expected: str) -> Path:
     return root
 
 
-def named_folder(folder: Path, key: str) -> Path:
-    """Return a folder that a key names, which must be there."""
-    if not is_folder(folder):
-        raise FedLoomError(f"{printable(str(folder))}: no such folder, but {key} names it")
-    return folder
-
-
 def file_items(paths: Sequence[str]) -> Callable[[], Iterator[Item]]:
     """Return the `items` of an ImageList of image files."""
     return lambda: (Item(printable(path), partial(_load, path)) for path in paths)
@@ -85,9 +76,7 @@ def array_items(pixels: np.ndarray) -> Callable[[], Iterator[Item]]:
 
 def _load(path: str) -> Image.Image:
     check_regular(path)
-    with Image.open(path) as image:
-        image.load()
-        return image
+    return decoded(path)
 
 
 def check_columns(listed: ImageList) -> None:

@@ -2,23 +2,21 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from fedloom.common.errors import FedLoomError, one_line
 from fedloom.common.logs import progress
 from fedloom.data import store
 from fedloom.data.image_list import ImageList, Item, Prepared
+from fedloom.data.pixels import highest_grey, is_transparent, to_pixels
 from fedloom.data.preparation import prepared
 
 log = logging.getLogger(__name__)
-
-GREY = ("1", "L", "LA", "La")
-GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
 class _ColourAfterGreyError(Exception):
@@ -32,8 +30,7 @@ class _UnreadableError(FedLoomError):
 def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None:
     """Read the listed images one at a time and write them into the store `path`.
 
-    Grey images stay grey and coloured ones become RGB; where both occur, all are RGB. Transparency
-    and EXIF orientation are ignored, as torchvision does.
+    Grey images stay grey and coloured ones become RGB; where both occur, all are RGB.
     """
     ready = prepared(listed, settings)
     try:
@@ -43,31 +40,43 @@ def write_store(listed: ImageList, settings: dict[str, Any], path: Path) -> None
         _write(ready, settings, path, rgb=True)
 
 
+@dataclass
+class _Found:
+    """What the images that were read so far are like."""
+
+    skipped: list[str] = field(default_factory=list)  # the names of unreadable ones
+    transparent: list[str] = field(default_factory=list)  # the names of those with such pixels
+    highest_grey: int | None = None  # of all grey images of 16 bits
+    first_deep: str = ""  # the name of the first of these
+
+
 def _write(ready: Prepared, settings: dict[str, Any], path: Path, rgb: bool) -> None:
-    skipped: list[str] = []
-    examples = _examples(ready, settings, rgb, skipped)
+    found = _Found()
+    examples = _examples(ready, settings, rgb, found)
     first = next(examples, None)
     if first is None:
+        skipped = found.skipped
         raise FedLoomError(f"none of {len(skipped)} images can be read, the first is {skipped[0]}")
-    about = ready.classes, ready.provenance, skipped, ready.named, ready.test_split
+    about = ready.classes, ready.provenance, found.skipped, ready.named, ready.test_split
     store.write(path, chain([first], examples), first.image.shape, *about)
 
 
 def _examples(
-    ready: Prepared, settings: dict[str, Any], rgb: bool, skipped: list[str]
+    ready: Prepared, settings: dict[str, Any], rgb: bool, found: _Found
 ) -> Iterator[store.Example]:
-    """Yield the images, all in the shape of the first; note unreadable ones in `skipped`."""
+    """Yield the images, all in the shape of the first; note in `found` what they are like."""
     first, shape, kept = "", (), set[int]()
     with progress(len(ready.labels), "images") as bar:
         for row, item in enumerate(ready.items()):
             bar.update()
             try:
-                pixels = _pixels(item, settings, rgb)
+                pixels = _pixels(item, settings, rgb, found)
             except _UnreadableError as error:
                 if not settings.get("skip_unreadable"):
-                    raise FedLoomError(f"{error}; mend it, or set skip_unreadable: true") from None
+                    cure = "mend or remove it, or set skip_unreadable: true"
+                    raise FedLoomError(f"{error}; {cure}") from None
                 log.warning("skipped %s", error)
-                skipped.append(item.name)
+                found.skipped.append(item.name)
                 continue
             if not shape:
                 first, shape = item.name, pixels.shape
@@ -82,56 +91,65 @@ def _examples(
             label = int(ready.labels[row])
             kept.add(label)
             yield store.Example(pixels, label, bool(ready.test[row]), str(ready.domains[row]))
+
     for label in {*ready.labels.tolist()} - kept if kept else ():
         raise FedLoomError(
             f"no image of class {ready.classes[label]} can be read; mend one of them"
         )
-    if skipped:
-        log.warning("%d of %d images were unreadable", len(skipped), len(ready.labels))
+    _check_found(found, settings, len(ready.labels))
 
 
-def _pixels(item: Item, settings: dict[str, Any], rgb: bool) -> np.ndarray:
-    """Read an image and return its pixels, see `to_pixels`."""
+def _check_found(found: _Found, settings: dict[str, Any], images: int) -> None:
+    """Refuse images of 16 bits that use few of them, and log what a key could change."""
+    highest = found.highest_grey
+    if highest is not None and highest < 1 << 15 and "grey_bits" not in settings:
+        bits = max(8, highest.bit_length())
+        raise FedLoomError(
+            f"{found.first_deep}: no 16-bit image has a grey above {highest}, so that most levels "
+            f"would be lost; set grey_bits: {bits}, or grey_bits: 16 if they are so dark"
+        )
+    if found.skipped:
+        log.warning("%d of %d images were unreadable", len(found.skipped), images)
+    if found.transparent and "transparency" not in settings:
+        log.warning(
+            "%d of %d images have transparent pixels, as %s, whose hidden colours are shown; set "
+            "transparency: white to show them on white",
+            len(found.transparent),
+            images,
+            found.transparent[0],
+        )
+
+
+def _pixels(item: Item, settings: dict[str, Any], rgb: bool, found: _Found) -> np.ndarray:
+    """Read an image and return its pixels, see `to_pixels`; note in `found` what it is like."""
     try:
-        squash = settings.get("resize") == "squash"
-        return to_pixels(item.load(), rgb, settings.get("image_size"), squash)
+        image = item.load()
+        pixels = to_pixels(
+            image,
+            rgb,
+            settings.get("image_size"),
+            settings.get("resize") == "squash",
+            settings.get("grey_bits", 16),
+            settings.get("transparency", "ignore"),
+        )
+        highest, transparent = highest_grey(image), is_transparent(image)
     except FedLoomError:
         raise
     except Exception as error:  # Pillow's decoders raise whatever they like
         raise _UnreadableError(f"{item.name}: unreadable image ({one_line(error)})") from None
 
+    if highest is not None:
+        found.first_deep = found.first_deep or item.name
+        found.highest_grey = max(highest, found.highest_grey or 0)
+    if transparent:
+        found.transparent.append(item.name)
+    return pixels
+
 
 def unreadable(item: Item) -> str | None:
     """Return why an image cannot be read, in a line that names it; None if it can."""
     try:
-        _pixels(item, {}, False)
+        _pixels(item, {}, False, _Found())
     except _UnreadableError as error:
         return str(error)
     return None
-
-
-def to_pixels(image: Image.Image, rgb: bool, size: int | None, squash: bool = False) -> np.ndarray:
-    """Return pixels uint8 [H, W, channels], 1 or 3 channels, H = W = `size` if there is one.
-
-    The shorter side is resized to `size` (bicubic, antialiased), then the centre is cut out; or
-    `squash` resizes the whole image to the square.
-
-    It raises a ValueError at no pixels, or pixels without a known range (32-bit integers, floats).
-    """
-    if 0 in image.size:
-        raise ValueError("it has no pixels")
-    if image.mode in GREY_16:
-        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise ValueError(f"mode {image.mode} has no fixed range of pixels")
-    image = image.convert("L" if image.mode in GREY and not rgb else "RGB")
-    if size is not None:
-        scale = size / min(image.size)
-        wide, high = (max(size, int(side * scale + 1e-9)) for side in image.size)
-        if squash:
-            wide, high = size, size
-        image = image.resize((wide, high), Image.Resampling.BICUBIC)
-        left, top = round((wide - size) / 2), round((high - size) / 2)
-        image = image.crop((left, top, left + size, top + size))
-    pixels = np.asarray(image)
-    return pixels[..., None] if pixels.ndim == 2 else pixels

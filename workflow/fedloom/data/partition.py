@@ -7,6 +7,7 @@ those of no domain to all clients.
 
 import importlib
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -76,17 +77,26 @@ def _test_owners(
     clients: int,
     rng: np.random.Generator,
     where: str,
+    classes: Sequence[str],
 ) -> np.ndarray:
     """Return the client [M] of every test image, in proportion to the training images of its class.
 
     What rounding gives a client too much or too little of one class is made good with the next,
     so that its number of test images is in proportion to its training images as well. `labels` [M]
     are those of the test images; `train` and `owner` [N] label and client of the training images.
+    `classes` are the names of the classes, for errors.
     """
     untrained = np.setdiff1d(labels, train)
     if len(untrained):
+        number = untrained[0]
+        name = f"'{classes[number]}'" if classes else number
+        if not where:
+            raise FedLoomError(
+                f"class {name} has test images but no training image; add training images, or "
+                "leave the class out by the dataset's keep_classes"
+            )
         raise FedLoomError(
-            f"class {untrained[0]} has test images but no training image{where}; add training "
+            f"class {name} has test images but no training image{where}; add training "
             "images, or use a scheme that does not keep domains apart"
         )
     result = np.empty(len(labels), int)
@@ -171,7 +181,12 @@ def _arrivals(table: pa.Table, spec: dict, seed: int) -> tuple[np.ndarray, np.nd
 
 
 def divide(
-    labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
+    labels: np.ndarray,
+    test: np.ndarray,
+    domains: np.ndarray,
+    spec: dict,
+    seed: int,
+    classes: Sequence[str] = (),
 ) -> pa.Table:
     """Divide a dataset over clients; return a row per image with the columns `COLUMNS`.
 
@@ -189,9 +204,10 @@ def divide(
         labels, test, domains: [N] class, test split and domain of every image.
         spec: an entry of the config's `partitions`, in which `novel_classes` are numbers.
         seed: the run's; the entry's own `seed` goes before it.
+        classes: the names of the classes, for errors; default: their numbers.
     """
     divided = _beside_novel if "novel_classes" in spec else _divide
-    table = divided(labels, test, domains, spec, seed)
+    table = divided(labels, test, domains, spec, seed, classes)
     if "arrivals" in spec:
         for name, rounds in zip(("arrives", "leaves"), _arrivals(table, spec, seed), strict=True):
             table = table.append_column(name, pa.array(rounds, pa.int32()))
@@ -199,12 +215,18 @@ def divide(
 
 
 def _beside_novel(
-    labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
+    labels: np.ndarray,
+    test: np.ndarray,
+    domains: np.ndarray,
+    spec: dict,
+    seed: int,
+    classes: Sequence[str],
 ) -> pa.Table:
     """Divide all images but those of `novel_classes`; see `divide`."""
     seen = ~np.isin(labels, spec["novel_classes"])
-    numbers = np.unique(labels[seen], return_inverse=True)[1]  # schemes count classes from 0
-    table = _divide(numbers, test[seen], domains[seen], spec, seed)
+    base, numbers = np.unique(labels[seen], return_inverse=True)  # schemes count classes from 0
+    names = [classes[label] for label in base] if classes else []
+    table = _divide(numbers, test[seen], domains[seen], spec, seed, names)
     owner, held, training = np.full(len(labels), UNASSIGNED), test.copy(), np.zeros_like(test)
     for column, name in ((owner, "client_id"), (held, "test"), (training, "participating")):
         column[seen] = table[name]
@@ -216,7 +238,12 @@ def _beside_novel(
 
 
 def _divide(
-    labels: np.ndarray, test: np.ndarray, domains: np.ndarray, spec: dict, seed: int
+    labels: np.ndarray,
+    test: np.ndarray,
+    domains: np.ndarray,
+    spec: dict,
+    seed: int,
+    classes: Sequence[str],
 ) -> pa.Table:
     """Divide images over clients, without a look at `novel_classes`; see `divide`."""
     seed = spec.get("seed", seed)
@@ -232,7 +259,9 @@ def _divide(
             raise FedLoomError(f"{line}; use fewer clients, or add images")
         own = divide_group(labels[train], inner, rng)
         owner[train] = clients + own
-        owner[held] = clients + _test_owners(labels[held], labels[train], own, each, rng, name)
+        owner[held] = clients + _test_owners(
+            labels[held], labels[train], own, each, rng, name, classes
+        )
         clients += each
         of_client += [name] * each
     shared = owner == UNASSIGNED  # of no domain
@@ -240,7 +269,9 @@ def _divide(
         raise FedLoomError(f"{(shared & ~test).sum()} training images are of no domain; name it")
     if shared.any():
         holders = owner[~test]
-        owner[shared] = _test_owners(labels[shared], labels[~test], holders, clients, rng, "")
+        owner[shared] = _test_owners(
+            labels[shared], labels[~test], holders, clients, rng, "", classes
+        )
     for kind, split in (("training", ~test), ("test", test)):
         empty = np.flatnonzero(np.bincount(owner[split], minlength=clients) == 0)
         if len(empty):

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedloom.common.errors import FedLoomError, check_known
+from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.seeds import numpy_generator
-from fedloom.data.image_list import NO_DOMAIN, ImageList, Item, Prepared, check_columns
+from fedloom.data.image_list import ImageList, Item, Prepared, check_columns
+from fedloom.data.labels import tidy
 from fedloom.data.schemes.base import largest_remainder
 from fedloom.data.splits import fixed_test_split
 
@@ -79,12 +81,30 @@ def _class_names(listed: ImageList, settings: dict[str, Any]) -> list[str]:
     if len(classes) != len(listed.classes):
         line = f"class_names has {len(classes)} names for {len(listed.classes)} classes"
         raise FedLoomError(line)
-    for label, name in enumerate(classes):
-        first = classes.index(name)
-        if first != label:
-            line = f"classes {first} and {label} are both called {name!a}; set class_names"
-            raise FedLoomError(line)
+    _check_distinct(classes)
     return classes
+
+
+def _check_distinct(classes: list[str]) -> None:
+    """Refuse classes of one name, or of names that a reader and a CLIP would take for one.
+
+    Single letters may differ in case alone, as those of a data set of letters.
+    """
+    first: dict[str, int] = {}
+    for label, name in enumerate(classes):
+        read_as = tidy(str(name))
+        own = read_as.rpartition("/")[2]  # behind the part of a data set of several
+        before = first.setdefault(read_as if len(own) == 1 else read_as.lower(), label)
+        if before == label:
+            continue
+        if classes[before] == name:
+            raise FedLoomError(
+                f"classes {before} and {label} are both called {name!a}; set class_names"
+            )
+        raise FedLoomError(
+            f"classes {before} and {label}, {classes[before]!a} and {name!a}, differ in case, "
+            "blanks or the spelling of accents alone; give them one name, or set class_names"
+        )
 
 
 def _of_classes(

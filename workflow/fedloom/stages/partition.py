@@ -17,10 +17,11 @@ def run(job: PartitionJob, threads: int) -> None:
     out = paths.at(paths.PARTITION, dataset=job.dataset, partition=label, seed=seed)
     spec = {"scheme": job.partition.scheme, **job.partition.settings}
     try:
+        classes = read_receipt(store)["classes"]
         if "novel_classes" in spec:
-            classes = read_receipt(store)["classes"]
             spec["novel_classes"] = novel_numbers(spec["novel_classes"], classes)
-        write_table(out, divide(images.labels, images.test, images.domains, spec, seed))
+        table = divide(images.labels, images.test, images.domains, spec, seed, classes)
+        write_table(out, table)
     except FedLoomError as error:
         raise FedLoomError(f"partition '{label}': {error}") from None
     write_receipt(out)

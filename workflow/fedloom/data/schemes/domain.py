@@ -6,9 +6,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedloom.common.errors import FedLoomError
+from fedloom.common.ids import NO_DOMAIN
 from fedloom.common.schema import Count, Natural, Number, Several, require
 from fedloom.config.partitions import MinImages, PositiveShare, SchemeKind
-from fedloom.data.image_list import NO_DOMAIN
 from fedloom.data.schemes import dirichlet, iid, imbalance
 from fedloom.data.schemes.base import Group
 

@@ -1,5 +1,6 @@
 """Images in folders: root/[domain/]class/file, or the same below a train and a test folder."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,23 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from fedloom.common.errors import FedLoomError
-from fedloom.common.folders import printable, walk
+from fedloom.common.errors import FedLoomError, shortened
+from fedloom.common.folders import named_folder, printable, walk
 from fedloom.common.schema import Count, Keys
 from fedloom.config.datasets import ImageSource, TestFraction, described
-from fedloom.data.image_list import ImageList, file_items, named_folder, root_folder
-from fedloom.data.sources.lists import Columns, Row, rows, text_of
+from fedloom.config.image_lists import Columns, Row, rows, text_of
+from fedloom.data.image_list import ImageList, file_items, root_folder
+from fedloom.data.labels import are_numbers, tidied, tidy
 
-SPLITS = {"train", "test", "val", "valid", "validation"}
+log = logging.getLogger(__name__)
+
+# what folders of a split are called, in lower case
+SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
+# what lies beside images and is none; all other files of a class must be images
+NO_IMAGES = {
+    ".csv", ".db", ".html", ".identifier", ".ini", ".json", ".jsonl", ".log", ".md", ".py",
+    ".toml", ".tsv", ".txt", ".xml", ".yaml", ".yml",
+}  # fmt: skip
 
 
 class TestList(Keys):
@@ -71,7 +81,7 @@ def read(settings: dict[str, Any]) -> ImageList:
     """List the images of a folder; domains are named as their folders, and classes by `names`."""
     root = root_folder(settings["root"], "[domain/]class/file or {train,test}/[domain/]class/file")
     provenance = f"folder: {described(settings)}"  # links in circles are found here
-    split = _split(root, settings.get("split"))
+    split = _split(root, settings)
     if "test_list" in settings and not split:
         raise FedLoomError("test_list needs split, which names the folder that it lies in")
     if "test_last" in settings and split:
@@ -79,39 +89,48 @@ def read(settings: dict[str, Any]) -> ImageList:
     files: list[Row] = []
     for name, test in zip(split or ["."], (False, True), strict=False):
         if test and "test_list" in settings:
-            trained = {file.label for file in files}
+            trained = {tidy(file.label) for file in files}
             files += _listed(root / name, trained, **settings["test_list"])
         else:
             files += _tree(root / name, test, settings)
-    classes = _classes(root, {file.label for file in files}, settings)
+    labels = tidied([file.label for file in files])
+    classes = _classes(root, {*labels}, settings)
     number = {folder: label for label, folder in enumerate(classes)}
-    domains = np.array([file.domain for file in files])
+    domains = np.array(tidied([file.domain for file in files]))
     test, rule = np.array([file.test for file in files]) if split else None, "official"
     if "test_last" in settings:
         test, rule = _last(domains, **settings["test_last"])
     return ImageList(
         items=file_items([file.path for file in files]),
-        labels=np.array([number[file.label] for file in files]),
+        labels=np.array([number[label] for label in labels]),
         classes=[*classes.values()],
         provenance=provenance,
         domains=domains,
         test=test,
+        named="names" in settings or not are_numbers(classes),
         test_split=rule,
     )
 
 
-def _split(root: Path, chosen: list[str] | None) -> list[str]:
+def _split(root: Path, settings: dict[str, Any]) -> list[str]:
     """Return the names of the training and the test folder, or [] without official split."""
-    names = {*next(walk(str(root)))[1]}
-    if chosen is None and names == {"train", "test"}:
-        return ["train", "test"]
-    if chosen is None and "train" in names and names <= SPLITS:
+    _, names, entries = next(walk(str(root)))
+    chosen = settings.get("split")
+    if chosen is None and {*names} == {"train", "test"}:
+        chosen = ["train", "test"]
+
+    halves = [name for name in names if name.lower() in SPLITS]
+    one_folder = "classes_in" in settings and not settings["domains"]  # which is no split's
+    if chosen is None and not one_folder and halves and (len(halves) > 1 or halves == names):
         raise FedLoomError(
-            f"{root} holds {', '.join(sorted(names))}: name the folders of training and test "
-            "images, as in split: [train, val], or set root to one of them"
+            f"{root} holds {', '.join(halves)}: name the folders of training and test images, as "
+            "in split: [train, val], or set root to one of them"
         )
+
     for name in chosen or []:
         named_folder(root / name, "split")
+    if chosen:
+        _check_no_images(entries)
     return chosen or []
 
 
@@ -130,6 +149,7 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
                 raise FedLoomError(
                     f"{folder}/{layer}: no such folder; correct domains, classes_in or images_in"
                 )
+            _check_no_images(entries)
             continue
         if inner:
             name, own = printable(inner[0]), parts[-1]
@@ -138,15 +158,30 @@ def _tree(base: Path, test: bool, settings: dict[str, Any]) -> Iterator[Row]:
                 "layer of folders, set domains: true (for root/domain/class/file), images_in: "
                 f"{name} (for class/{name}/file) or classes_in: {own} (for domain/{own}/class/file)"
             )
-        images = [entry.path for entry in entries if _has_images_suffix(entry.name)]
+        images = [entry.path for entry in entries if _may_be_image(entry.name)]
         if not images:
             raise FedLoomError(f"{folder}: a class folder without images; fill or remove it")
+        if len(images) < len(entries):
+            others = [entry.name for entry in entries if not _may_be_image(entry.name)]
+            line = "%s: left out %d files that are no images: %s"
+            log.info(line, printable(folder), len(others), printable(shortened(", ".join(others))))
         label, domain = parts[-1 - len(below)], parts[0] if settings["domains"] else "all"
         yield from (Row(path, label, domain, test) for path in images)
 
 
-def _has_images_suffix(path: str) -> bool:
-    return Path(path).suffix.lower() in Image.registered_extensions()
+def _may_be_image(path: str) -> bool:
+    """Return False for what lies beside images; what is no image after all is an error later."""
+    return Path(path).suffix.lower() not in NO_IMAGES
+
+
+def _check_no_images(entries: list[os.DirEntry]) -> None:
+    """Refuse images that lie above the folders of classes."""
+    for entry in entries:
+        if Path(entry.name).suffix.lower() in Image.registered_extensions():
+            raise FedLoomError(
+                f"{printable(entry.path)}: an image that lies in no folder of a class; move it "
+                "into one, or remove it"
+            )
 
 
 def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
@@ -156,12 +191,14 @@ def _listed(base: Path, classes: set[str], file: str, images: str) -> list[Row]:
     """
     folder = named_folder(base / images, "test_list")
     there = [entry.path for _, _, entries in walk(str(folder)) for entry in entries]
-    left, files = dict.fromkeys(filter(_has_images_suffix, there)), []
+    left = dict.fromkeys(filter(_may_be_image, there))
+    left.pop(f"{base / file}", None)
+    files = []
     for row in rows(base / file, "test", Columns()):
         path = f"{base / images}/{os.path.normpath(row.path)}"
         if path not in left:
             raise FedLoomError(f"{row.where}: {printable(path)} is named again or not there")
-        if row.label not in classes:
+        if tidy(row.label) not in classes:
             raise FedLoomError(f"{row.where}: class '{row.label}' has no training images")
         del left[path]
         files.append(row._replace(path=path, domain="all"))
@@ -181,7 +218,7 @@ def _classes(root: Path, folders: set[str], settings: dict[str, Any]) -> dict[st
     lines = [line.split(maxsplit=1) for line in text_of(file).splitlines()]
     named = [line for line in lines if len(line) == 2]
     place = {str(at): at for at in range(len(named))}
-    place |= {folder: at for at, (folder, _) in enumerate(named)}
+    place |= {tidy(folder): at for at, (folder, _) in enumerate(named)}
     for folder in sorted(folders - place.keys()):
         raise FedLoomError(f"{file}: no name for the folder '{folder}'; add a line, or remove it")
     ordered = sorted(folders, key=place.__getitem__)

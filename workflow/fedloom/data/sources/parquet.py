@@ -18,6 +18,8 @@ from fedloom.common.errors import FedLoomError, check_known, in_words, one_line
 from fedloom.common.schema import OneOrMore
 from fedloom.config.datasets import ClassNames, ImageSource, TestFraction, described
 from fedloom.data.image_list import ImageList, Item
+from fedloom.data.labels import classes_of, tidied
+from fedloom.data.pixels import decoded
 
 ROWS = 64  # images held in memory at a time
 BUFFER = 1 << 20  # bytes; without it a whole row group is read at once
@@ -48,11 +50,8 @@ def read(settings: dict[str, Any]) -> ImageList:
     """
     files = _files(settings)
     names = {file: _names(file, settings) for file in files}
-    labels, classes, named = _column(names, settings, "label_column")
-    domains = test = None
-    if "domain_column" in settings:
-        numbers, of_domains, _ = _column(names, settings, "domain_column")
-        domains = np.array(of_domains)[numbers]
+    labels, classes, named = _classes(names, settings)
+    test = None
     if "test_files" in settings:
         rows = [pq.read_metadata(file).num_rows for file in files]
         test = np.repeat([key == "test_files" for key in files.values()], rows)
@@ -67,7 +66,7 @@ def read(settings: dict[str, Any]) -> ImageList:
         labels=labels,
         classes=classes,
         provenance=f"parquet: {described(settings)}",
-        domains=domains,
+        domains=_domains(names, settings),
         test=test,
         named=named,
     )
@@ -139,21 +138,50 @@ def _values(file: Path, column: str) -> Iterator[Any]:
 def _load(data: Any) -> Image.Image:
     if not isinstance(data, bytes):
         raise ValueError(f"no encoded image, but {type(data).__name__}")
-    with Image.open(io.BytesIO(data)) as image:
-        image.load()
-        return image
+    return decoded(io.BytesIO(data))
+
+
+def _classes(
+    named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any]
+) -> tuple[np.ndarray, list[str], bool]:
+    """Return the class of every image, the classes, and whether these are more than numbers."""
+    values, names = _column(named, settings, "label_column")
+    if names is not None:
+        return np.array(values), names, True
+
+    def where(image: int) -> str:
+        """Return file and row of an image."""
+        for file in named:
+            rows = pq.read_metadata(file).num_rows
+            if image < rows:
+                break
+            image -= rows
+        return f"{file} row {image}"
+
+    found = classes_of([*map(str, values)], where)
+    return found.numbers, found.labels, found.named and isinstance(values[0], str)
+
+
+def _domains(
+    named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any]
+) -> np.ndarray | None:
+    """Return the domain of every image, str [N]; None if no column says it."""
+    if "domain_column" not in settings:
+        return None
+    values, names = _column(named, settings, "domain_column")
+    return np.array(tidied([str(value) if names is None else names[value] for value in values]))
 
 
 def _column(
     named: dict[Path, dict[str, list[str] | None]], settings: dict[str, Any], key: str
-) -> tuple[np.ndarray, list[str], bool]:
+) -> tuple[list[Any], list[str] | None]:
     """Read a column of classes, or of domains, from all files, which must agree on the names.
 
-    Return the classes' numbers [N], their names, and True unless the names are mere numbers.
+    Return the values of all images, and the names of values that are numbers, if they have any.
     """
     first, column = next(iter(named)), settings[key]
     names = named[first][column]
-    values: list = []
+    values: list[Any] = []
     for file, of_columns in named.items():
         if of_columns[column] != names:
             raise FedLoomError(
@@ -164,13 +192,10 @@ def _column(
             unnamed = names is not None and not (isinstance(value, int) and 0 <= value < len(names))
             alike = type(value) is type(values[0] if values else value)
             if unnamed or not alike or not isinstance(value, int | str):
-                expected = "text or a number" if names is None else "the number of a name"
+                expected = "text or a whole number" if names is None else "the number of a name"
                 raise FedLoomError(
                     f"{file} row {row}: {value!r} in column '{column}' ({key}) must be {expected}, "
                     f"as in all rows from {first} on; correct it"
                 )
             values.append(value)
-    if names is not None:
-        return np.array(values), names, True
-    distinct, numbers = np.unique(np.array(values), return_inverse=True)
-    return numbers, [str(value) for value in distinct], distinct.dtype.kind == "U"
+    return values, names

@@ -18,8 +18,8 @@ class Several(ImageSource):
 
     parts: dict[str, Any]
     """Name -> an entry as of `datasets`, with a recipe or a source, but without `image_size`,
-    `resize` and `skip_unreadable`, which stand here for all parts; those of its recipe do not
-    count."""
+    `resize`, `grey_bits`, `transparency` and `skip_unreadable`, which stand here for all parts;
+    those of its recipe do not count."""
     root: str = DATA
     """Folder of the parts; one with a recipe lies where the recipe has it below data."""
     image_size: ImageSize

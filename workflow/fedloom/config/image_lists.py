@@ -1,0 +1,232 @@
+"""Lists that name image files and their classes, in the formats in which splits are published.
+
+The format is told by a list's suffix:
+
+- `.json`, as CoOp's splits: `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`;
+- `.csv`, with a line of names of columns, separated by commas;
+- any other, as text: a line per image, its columns separated by tabs; or without a tab, the path
+  and after the last white space the class (DomainNet, ImageNet-LT).
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedloom.common.errors import FedLoomError, in_words, shortened
+from fedloom.common.folders import check_regular, named_folder, printable, walk
+from fedloom.common.ids import NO_DOMAIN
+
+# what editors and spreadsheets write before text that is not UTF-8
+OTHER_ENCODINGS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+class Columns(NamedTuple):
+    """The columns of a list: names in a .csv file, numbers from 0 in a text file."""
+
+    path: str | int = 0
+    label: str | int | None = 1  # None where labels do not count
+    domain: str | int | None = None  # a test list without it has images of no domain
+
+
+class Row(NamedTuple):
+    """An image file that a list names."""
+
+    path: str
+    label: str  # "" where labels do not count
+    domain: str = ""
+    test: bool = False
+    where: str = ""  # the list's file and line, or the entry of JSON, for errors
+    name: str | None = None  # the class's name, where the list has one beside the label
+
+
+def listed_files(root: Path, settings: dict[str, Any]) -> list[Row]:
+    """Return the image files that the lists of both splits name, which must be there.
+
+    `settings` are the keys of the source `lists`. A file has one path, without links and dots, so
+    that none is named twice.
+    """
+    images = settings["images"]
+    of_folders = images if isinstance(images, dict) else {"": images}
+    folders = {
+        name: named_folder(root / folder, "images").resolve() for name, folder in of_folders.items()
+    }
+    by_name: dict[str, dict[str, str]] = {}
+    if settings["anywhere"]:
+        by_name = {name: _by_name(folder) for name, folder in folders.items()}
+
+    label = None if settings["class_from"] == "folder" else settings["label_column"]
+    columns = Columns(settings["path_column"], label, settings.get("domain_column"))
+    shared = NO_DOMAIN if columns.domain is not None else "all"
+
+    files: dict[str, Row] = {}
+    for half, name, domain in list_files(settings):
+        which = (domain or half) if isinstance(images, dict) else ""
+        if which not in folders:
+            known = ", ".join(folders)
+            raise FedLoomError(f"images names a folder for {known}, but not for '{which}'")
+        for row in rows(root / name, half, columns):
+            # as text, for a plan looks at 100,000 of them
+            path = os.path.normpath(os.path.join(folders[which], row.path))  # noqa: PTH118
+            if by_name:
+                path = by_name[which].get(row.path, path)
+            if path in files:
+                first = files[path].where
+                raise FedLoomError(f"{row.where}: {printable(path)} is named again, after {first}")
+            if not os.path.isfile(path):  # noqa: PTH113
+                raise FedLoomError(f"{row.where}: {printable(path)} is not there")
+            files[path] = row._replace(path=path, domain=domain or row.domain or shared)
+    return [*files.values()]
+
+
+def list_files(settings: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield every list of the source `lists`: its split, its file, and its domain or ""."""
+    for half in ("train", "test"):
+        lists = settings.get(half, [])
+        for domain, entry in lists.items() if isinstance(lists, dict) else [("", lists)]:
+            for file in [entry] if isinstance(entry, str) else entry:
+                yield half, file, domain
+
+
+def _by_name(folder: Path) -> dict[str, str]:
+    """Return the paths of all files below a folder, by their names without suffix."""
+    paths: dict[str, str] = {}
+    for entry in (entry for _, _, entries in walk(str(folder)) for entry in entries):
+        first = paths.setdefault(Path(entry.name).stem, entry.path)
+        if first != entry.path:
+            raise FedLoomError(
+                f"{printable(entry.path)}: has the name of {printable(first)}; lists name images "
+                "by their names alone (anywhere: true), so keep one of them"
+            )
+    return paths
+
+
+def text_of(file: Path) -> str:
+    """Return the text of a file of lines."""
+    try:
+        check_regular(str(file))
+        data = file.read_bytes()
+        if data[:2] in OTHER_ENCODINGS:
+            found = OTHER_ENCODINGS[data[:2]]
+            raise FedLoomError(f"{file}: must be UTF-8, got {found}; save it as UTF-8")
+        return data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedLoomError(f"{printable(str(file))}: cannot be read ({error})") from None
+
+
+def rows(file: Path, half: str, columns: Columns) -> list[Row]:
+    """Read a list; of a .json file the part `half`: train, val or test."""
+    suffix = file.suffix.lower()
+    if suffix == ".json":
+        images = [*_json(file, half)]
+    elif suffix == ".csv":
+        images = [*_csv(file, half, columns)]
+    else:
+        images = [*_text(file, half, columns)]
+    if not images:
+        raise FedLoomError(f"{file}: a list without images; fetch it again")
+    return images
+
+
+def _text(file: Path, half: str, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a text file, whose columns have numbers."""
+    needed = _needed(columns, half)
+    for key, column in needed.items():
+        if isinstance(column, str):
+            raise FedLoomError(
+                f"{file}: {key} must be the number of a column, as 0, since the file is not called "
+                f".csv, got '{column}'; correct it, or rename the file if it is one"
+            )
+    for number, line in enumerate(text_of(file).splitlines(), 1):
+        line = line.strip()
+        if not line:
+            continue
+        if "\t" in line:
+            cells = [cell.strip() for cell in line.split("\t")]
+        elif columns.label is None:
+            path, _, last = line.rpartition(" ")
+            cells = [path.strip() if path and last.isdecimal() else line]
+        else:
+            cells = line.rsplit(maxsplit=1)
+        yield _row(f"{file}, line {number}", dict(enumerate(cells)), half, columns, needed)
+
+
+def _csv(file: Path, half: str, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a .csv file, whose first line names the columns."""
+    needed = _needed(columns, half)
+    reader = csv.reader(io.StringIO(text_of(file), newline=""), skipinitialspace=True)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        _check_header(file, header, needed)
+        for line in reader:
+            cells = [cell.strip() for cell in line]
+            where = f"{file}, line {reader.line_num}"
+            if any(cells[len(header) :]):
+                raise FedLoomError(
+                    f"{where}: must have {len(header)} cells, as the first line, got {len(cells)}; "
+                    'put "quotes" around a cell with a comma'
+                )
+            if any(cells):
+                yield _row(where, dict(zip(header, cells, strict=False)), half, columns, needed)
+    except csv.Error as error:
+        raise FedLoomError(f"{file}: {error}") from None
+
+
+def _check_header(file: Path, header: list[str], needed: dict[str, str | int]) -> None:
+    """Require the columns `needed`, each once, in the first line of a .csv file."""
+    for key, column in needed.items():
+        if header.count(str(column)) == 1:
+            continue
+        line = shortened(",".join(header), 100)
+        for separator, found in OTHER_SEPARATORS.items():
+            if len(header) == 1 and separator in line:
+                raise FedLoomError(
+                    f"{file}: columns must be separated by commas, got {found} in its first line, "
+                    f"{line!r}; save it with commas"
+                )
+        raise FedLoomError(
+            f"{file}, line 1: {key} must be the name of a column, which occurs once, got "
+            f"{column!r} among {header}; correct the key"
+        )
+
+
+def _needed(columns: Columns, half: str) -> dict[str, str | int]:
+    """Return the columns that every image has, by their keys; a test image may lack a domain."""
+    named = {"path_column": columns.path, "label_column": columns.label}
+    if half != "test":
+        named["domain_column"] = columns.domain
+    return {key: column for key, column in named.items() if column is not None}
+
+
+def _row(
+    where: str, cells: dict[Any, str], half: str, columns: Columns, needed: dict[str, str | int]
+) -> Row:
+    """Return a line's columns as a Row, among them those `needed`."""
+    for key, column in needed.items():
+        if cells.get(column):
+            continue
+        if column in cells:
+            raise FedLoomError(f"{where}: column {column!r} is empty; fill it or remove the line")
+        raise FedLoomError(f"{where}: no column {column!r} among {[*cells]}; correct it or {key}")
+    path, label, domain = ("" if c is None else cells.get(c, "") for c in columns)
+    return Row(path, label, domain, half == "test", where)
+
+
+def _json(file: Path, half: str) -> Iterator[Row]:
+    """Yield the rows of a part of a .json file, as CoOp's code writes it."""
+    try:
+        entries = json.loads(text_of(file))[half]
+        for number, (path, label, name) in enumerate(entries):
+            if not isinstance(path, str) or type(label) is not int or not isinstance(name, str):
+                raise TypeError(f"[{path!r}, {label!r}, {name!r}]")
+            where = f"{file}, {half}[{number}]"
+            yield Row(path, str(label), "", half == "test", where, name)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FedLoomError(
+            f'{file}: must be JSON as of CoOp, {{"{half}": [[path, label, class name], ...]}} '
+            f"({in_words(error)}); fetch it again"
+        ) from None

@@ -1,0 +1,90 @@
+"""Turn the labels that a source finds into classes."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+from unicodedata import normalize
+
+import numpy as np
+
+from fedloom.common.errors import FedLoomError
+
+log = logging.getLogger(__name__)
+
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")  # a table writes 0 as 0.0 if a cell of the column is empty
+FRACTION = re.compile(r"[+-]?\d*\.\d+")
+
+
+class Classes(NamedTuple):
+    """The classes of N images."""
+
+    numbers: np.ndarray  # int [N], the class of every image
+    labels: list[str]  # of every class, in order: numbers by value, words by the alphabet
+    named: bool  # False where the labels are mere numbers
+
+
+def tidy(name: str) -> str:
+    """Return a name without blanks around it, its accents written in one way (Unicode's NFC)."""
+    return normalize("NFC", name.strip())
+
+
+def tidied(names: Sequence[str]) -> list[str]:
+    """Return names that are each `tidy`; the log says which were written in several ways."""
+    written: dict[str, set[str]] = {}
+    for name in {*names}:
+        written.setdefault(tidy(name), set()).add(name)
+    for name, ways in written.items():
+        if len(ways) > 1:
+            line = "'%s' is one name, written with blanks around it or in %d ways of Unicode"
+            log.warning(line, name, len(ways))
+    return [tidy(name) for name in names]
+
+
+def are_numbers(labels: Iterable[str]) -> bool:
+    """Return True if all labels are mere numbers, which no prompt can be made of."""
+    return all(WHOLE.fullmatch(label) for label in labels)
+
+
+def _integer(label: str) -> int:
+    """Return the value of a label that is a whole number."""
+    return int(label.partition(".")[0])
+
+
+def classes_of(labels: Sequence[str], where: Callable[[int], str]) -> Classes:
+    """Return the classes of images with these labels, which are all whole numbers or all words.
+
+    Labels that are numbers are one class where they are one integer, as 07, 7 and 7.0. A mixture of
+    numbers and words is refused, for a misspelt number would be a class. `where` says where the
+    label of an image comes from, for errors.
+    """
+    labels = tidied(labels)
+    first = {label: image for image, label in reversed([*enumerate(labels)])}
+    numeric = {label for label in first if WHOLE.fullmatch(label)}
+    for label, image in sorted(first.items(), key=lambda item: item[1]):
+        if label in numeric and _integer(label) < 0:
+            raise FedLoomError(
+                f"{where(image)}: a label that is a number must be 0 or more, got '{label}', which "
+                "often stands for a hidden label; leave such images out"
+            )
+        if FRACTION.fullmatch(label) and label not in numeric:
+            raise FedLoomError(
+                f"{where(image)}: a label must be a whole number or a word, got '{label}'; name "
+                "the column with the classes"
+            )
+        if not label.isprintable():
+            raise FedLoomError(
+                f"{where(image)}: a label must be one line of text, got {label!a}; correct it"
+            )
+    if numeric and len(numeric) < len(first):
+        word = min(first.keys() - numeric, key=first.__getitem__)
+        number = min(numeric, key=first.__getitem__)
+        raise FedLoomError(
+            f"{where(first[word])}: labels must be numbers alone, which class_names can name, or "
+            f"words alone, got '{word}' beside '{number}'; correct it"
+        )
+    if numeric:
+        labels = [str(_integer(label)) for label in labels]
+    distinct = sorted({*labels}, key=int if numeric else str)
+    number_of = {label: number for number, label in enumerate(distinct)}
+    return Classes(np.array([number_of[label] for label in labels]), distinct, not numeric)

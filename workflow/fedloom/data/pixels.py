@@ -1,0 +1,133 @@
+"""Decode images, and bring them into one form: upright, of 8 bits, of one size."""
+
+import struct
+from functools import cache
+from io import BytesIO
+from typing import Literal
+
+import numpy as np
+from PIL import EpsImagePlugin, Image, ImageOps
+from PIL.ExifTags import Base
+
+# what Pillow reads as pixels, by itself. EPS it hands to Ghostscript, an interpreter of programs;
+# IPTC opens whatever lies within it
+RASTER = {
+    "AVIF", "BLP", "BMP", "DCX", "DDS", "DIB", "FLI", "GIF", "ICNS", "ICO", "IM", "JPEG",
+    "JPEG2000", "MSP", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "TIFF",
+    "WEBP", "XBM", "XPM",
+}  # fmt: skip
+GREY = ("1", "L", "LA", "La")
+GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
+TURNED = range(2, 9)  # the orientations of EXIF that are not upright
+# pixels of a resized image beyond which only the part that is kept is computed
+LARGEST = 1 << 26
+
+Transparency = Literal["ignore", "white", "black"]
+
+# for images that torchvision or a plugin's source opens
+EpsImagePlugin.gs_binary = False
+
+
+@cache
+def _formats() -> list[str]:
+    """Return the names of the formats that are read, in the order in which Pillow tries them."""
+    Image.init()
+    return [name for name in Image.ID if name in RASTER]
+
+
+def decoded(file: str | BytesIO) -> Image.Image:
+    """Open an image of pixels, whatever its suffix, and decode it."""
+    with Image.open(file, formats=_formats()) as image:
+        image.load()
+        return image
+
+
+def highest_grey(image: Image.Image) -> int | None:
+    """Return the highest value of a grey image of 16 bits; None for all others."""
+    return int(np.asarray(image).astype(np.uint16).max()) if image.mode in GREY_16 else None
+
+
+def is_transparent(image: Image.Image) -> bool:
+    """Return True if a pixel is not opaque."""
+    if not image.has_transparency_data or image.mode in GREY_16:
+        return False
+    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return lowest < 255
+
+
+def to_pixels(
+    image: Image.Image,
+    rgb: bool,
+    size: int | None,
+    squash: bool = False,
+    grey_bits: int = 16,
+    transparency: Transparency = "ignore",
+) -> np.ndarray:
+    """Return pixels uint8 [H, W, channels], 1 or 3 channels, H = W = `size` if there is one.
+
+    The image is turned as its EXIF says. The shorter side is resized to `size` (bicubic,
+    antialiased), then the centre is cut out; or `squash` resizes the whole image to the square.
+
+    It raises a ValueError at no pixels, or pixels without a known range (32-bit integers, floats).
+
+    Args:
+        grey_bits: how many bits count in a grey image of 16 bits.
+        transparency: the colour behind transparent pixels; "ignore": their own, as stored.
+    """
+    if 0 in image.size:
+        raise ValueError("it has no pixels")
+    image = _upright(image)
+
+    if image.mode in GREY_16:
+        if transparency != "ignore" and image.has_transparency_data:
+            raise ValueError("16-bit grey with a transparent value cannot be put on a colour")
+        image = _eight_bits(image, grey_bits)
+    if image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode} has no fixed range of pixels")
+
+    mode = "L" if image.mode in GREY and not rgb else "RGB"
+    if transparency != "ignore" and image.has_transparency_data:
+        behind = Image.new("RGBA", image.size, transparency)
+        image = Image.alpha_composite(behind, image.convert("RGBA"))
+    image = image.convert(mode)
+
+    if size is not None:
+        image = _squashed(image, size) if squash else _cropped(image, size)
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn or mirror an image as its EXIF says; leave it as it is where that is damaged."""
+    try:
+        orientation = image.getexif().get(Base.Orientation)
+    except (struct.error, KeyError, SyntaxError, TypeError, ValueError):
+        return image  # as Pillow's reader of JPEG does, and viewers
+    return ImageOps.exif_transpose(image) if orientation in TURNED else image
+
+
+def _eight_bits(image: Image.Image, grey_bits: int) -> Image.Image:
+    """Return the upper 8 of the `grey_bits` that count in a grey image of 16 bits."""
+    deep = np.asarray(image).astype(np.uint16)
+    if deep.max() >> grey_bits:
+        raise ValueError(f"a grey of {deep.max()} has more than {grey_bits} bits (grey_bits)")
+    return Image.fromarray((deep >> (grey_bits - 8)).astype(np.uint8))
+
+
+def _squashed(image: Image.Image, size: int) -> Image.Image:
+    """Resize an image to a square."""
+    return image.resize((size, size), Image.Resampling.BICUBIC)
+
+
+def _cropped(image: Image.Image, size: int) -> Image.Image:
+    """Resize the shorter side to `size`, and cut out the centre."""
+    scale = size / min(image.size)
+    wide, high = (max(size, int(side * scale + 1e-9)) for side in image.size)
+    left, top = round((wide - size) / 2), round((high - size) / 2)
+    box = (left, top, left + size, top + size)
+    if wide * high <= LARGEST:
+        return image.resize((wide, high), Image.Resampling.BICUBIC).crop(box)
+    # the same, but for rounding, of an image of which hardly anything is kept
+    across, down = image.width / wide, image.height / high
+    within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    return image.resize((size, size), Image.Resampling.BICUBIC, within)
