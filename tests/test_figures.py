@@ -28,7 +28,7 @@ from fedloom.report.figures import convergence, maps, style
 from fedloom.report.figures.style import COLOURS, LINES, MARKERS, deal, with_styles
 from fedloom.study.plan import Plan
 from fedloom.study.plot_inputs import PlottedBackbone, plotted_runs
-from shown_runs import draw, figure_job, shown
+from shown_runs import draw, figure_job, filled, shown
 
 ENTRIES = {
     "convergence": {},
@@ -79,8 +79,9 @@ def series(tmp_path):
             "personalized": False,
             "num_test": 10,
             "num_correct": [2, 5],
+            "loss": 0.0,
         },
-        "rounds": {"round": [1, 2], "train_loss": [2.0, 1.0]},
+        "rounds": filled({"round": [1, 2], "train_loss": [2.0, 1.0]}, "rounds"),
         "accuracy": {"block": [1, 2, 3], "top1": [10.0, 20, 30], "top5": [50.0, 60, 70]},
         "soft_weights": {
             "block": np.repeat([1, 2], 25),

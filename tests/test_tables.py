@@ -19,7 +19,7 @@ from fedloom.report.metrics import accuracies, loss_not_below_guessing
 from fedloom.report.tables import layout, notes, summary
 from fedloom.report.tables.costs import until
 from refusals import refused
-from shown_runs import shown, table_files, table_job, table_kind
+from shown_runs import filled, shown, table_files, table_job, table_kind
 
 
 def _evaluation(path, correct, rounds=(1, 2)):
@@ -48,7 +48,7 @@ def _rounds(path, losses):
     """The rounds of a run on ten classes, by its training losses."""
     numbers = range(1, len(losses) + 1)
     columns = {"round": numbers, "train_loss": losses, "guessing_loss": math.log(10)}
-    pd.DataFrame(columns).to_parquet(path)
+    filled(columns, "rounds").to_parquet(path)
     return path
 
 
