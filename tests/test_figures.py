@@ -438,6 +438,22 @@ def test_nearest_prototype_by_hand():
     assert block_accuracy.nearest_prototype(tokens, labels, test) == (50, 100)
 
 
+def test_the_nearest_class_mean_is_that_of_the_euclidean_distance():
+    # class means (0, 0, 4.5), (3, 3, 0) and (2.9, 2.9, 2.9); the test images lie at the origin, to
+    # which the first is nearest by absolute, the last by largest differences
+    means = torch.tensor([[0.0, 0.0, 4.5], [3.0, 3.0, 0.0], [2.9, 2.9, 2.9]])
+    apart = torch.tensor([0.1, -0.2, 0.3])
+    of_class_1 = means[1] + torch.stack([-apart, apart])
+    tokens = torch.cat([means, of_class_1, torch.zeros(3, 3)])  # one, three and one image to train
+    labels = torch.tensor([0, 1, 2, 1, 1, 0, 1, 2])
+    test = torch.arange(8) >= 5
+    top_1, _ = block_accuracy.nearest_prototype(tokens, labels, test)
+    assert top_1 == pytest.approx(100 / 3), "the image of class 1"
+    wrong = labels.clone()
+    wrong[5:] = torch.tensor([0, 0, 2])
+    assert block_accuracy.nearest_prototype(tokens, wrong, test)[0] == 0
+
+
 def test_block_accuracy_of_a_store(tmp_path):
     rows = [(0, False), (1, False), (0, True), (1, True)]
     examples = [store.Example(np.zeros((1, 1, 1), np.uint8), y, t, "x") for y, t in rows]

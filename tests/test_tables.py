@@ -16,7 +16,7 @@ from fedloom.data.sources import glyphs
 from fedloom.hooks import manifest
 from fedloom.report import tables
 from fedloom.report.metrics import accuracies, loss_not_below_guessing
-from fedloom.report.tables import layout, notes, summary
+from fedloom.report.tables import clustering, layout, notes, summary
 from fedloom.report.tables.costs import until
 from refusals import refused
 from shown_runs import filled, shown, table_files, table_job, table_kind
@@ -403,6 +403,16 @@ def test_clustering_by_hand(tmp_path):
     del labels["cod"]
     with refused("c.yaml", "'cod'"):
         kind.measure(run, labels)
+
+
+def test_congruence_sums_the_largest_overlap_of_each_group_and_of_each_class():
+    """One group for all images overlaps with one of three clusters, and not with each."""
+    clusters = pd.Series([0, 0, 1, 1, 2, 2])
+    classes = pd.Series(list("aaaabb"))  # k-means keeps two of "a" together, and both of "b"
+    group = pd.Series([0] * 6)
+    assert clustering.congruence(group, clusters, classes) == 100 * 2 / 4
+    assert clustering.congruence(clusters, clusters, classes) == 100 * 6 / 4, "above 100 %"
+    assert clustering.congruence(classes, clusters, classes) == 100
 
 
 @pytest.mark.parametrize(("name", "count"), [("glyphs", 3), ("cifar100", 20)])
