@@ -191,7 +191,7 @@ def test_a_flipped_bit_in_a_tables_footer_or_pages_is_refused_or_changes_nothing
 
 
 def test_a_renamed_column_and_pages_of_another_column_are_refused(tmp_path):
-    """By any byte of the footer that says so: the digest stands in the footer itself."""
+    """In each place of the footer that has the name of a column."""
     (path, *_) = _run_tables(tmp_path)
     footer = pq.ParquetFile(path).metadata.serialized_size
     whole = path.read_bytes()

@@ -42,7 +42,7 @@ def weights_file(name: str, path: str, suffixes: tuple[str, ...] = (".safetensor
 
 
 def without_prefix(tensors: Mapping[str, Tensor], known: Collection[str]) -> dict[str, Tensor]:
-    """Return the tensors below the prefix that most of a model's `known` names stand behind.
+    """Return the tensors below the prefix behind which a file has most of a model's `known` names.
 
     Without a known prefix, these are all tensors.
     """

@@ -92,7 +92,7 @@ class Backbone:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what is assumed of weights from a file, which does not hold these facts."""
+        """The assumptions on weights from a file, which does not hold these facts."""
         name, keys = self.settings["name"], self.settings
         if name in MICRO or local_weights(self) is None:
             return ()
